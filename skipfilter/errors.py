@@ -1,0 +1,23 @@
+"""What the library raises on purpose.
+
+    SkipFilterError
+    └── PatternError (ValueError)    a pattern that its grammar refuses
+
+Where a built-in says it as well, the built-in is raised: `KeyError` for a value that is not there.
+"""
+
+from __future__ import annotations
+
+
+class SkipFilterError(Exception):
+    """The root of everything that the library raises on purpose."""
+
+
+class PatternError(SkipFilterError, ValueError):
+    """A pattern that its grammar refuses; the message names the pattern and what is wrong with it."""
+
+    def __init__(self, matcher_type: str, pattern: str, reason: str) -> None:
+        super().__init__(f"{matcher_type} pattern {pattern!r}: {reason}")
+        self.matcher_type = matcher_type
+        self.pattern = pattern
+        self.reason = reason

@@ -1,0 +1,48 @@
+"""Pattern text -> matcher of one topic.
+
+A plug point: a matcher type is a file here and a line in `MATCHERS`.
+
+>>> compile_matcher("uritemplate", "https://example.com/books/{id}").match("https://example.com/books/1")
+True
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from skipfilter.matchers.exact import Exact
+from skipfilter.matchers.uri_template import UriTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["MATCHERS", "Exact", "Matcher", "UriTemplate", "compile_matcher"]
+
+
+class Matcher(Protocol):
+    """A compiled pattern.  Equal and equally hashed for an equal type and pattern."""
+
+    @property
+    def pattern(self) -> str: ...
+
+    def match(self, topic: str) -> bool:
+        """Whether the whole of `topic` matches; never an error."""
+        ...
+
+
+MATCHERS: Mapping[str, Callable[[str], Matcher]] = {
+    "exact": Exact,
+    "uritemplate": UriTemplate,
+}
+
+
+def compile_matcher(matcher_type: str, pattern: str) -> Matcher:
+    """The matcher of `pattern`.
+
+    Raises LookupError for a type that does not exist, and PatternError for a pattern that the type refuses.
+    """
+    try:
+        factory = MATCHERS[matcher_type]
+    except KeyError:
+        raise LookupError(f"matcher type {matcher_type!r} is none of {', '.join(MATCHERS)}") from None
+    return factory(pattern)

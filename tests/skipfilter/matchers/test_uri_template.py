@@ -1,0 +1,170 @@
+"""URI templates: vectors, agreement with a slow and obviously right matcher, and no explosion."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uritemplate
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipfilter import PatternError, UriTemplate
+from skipfilter.matchers import uri_template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "uri_template.json").read_text("utf-8"))
+
+
+def test_every_expansion_of_the_specification_matches_its_own_template() -> None:
+    for template, expansion in VECTORS["expansions"]:
+        assert UriTemplate(template).match(expansion), (template, expansion)
+
+
+@pytest.mark.parametrize("text", VECTORS["refused"])
+def test_what_is_no_template_is_refused_by_name(text: str) -> None:
+    with pytest.raises(PatternError, match=re.escape(repr(text))):
+        UriTemplate(text)
+
+
+@pytest.mark.parametrize("text", VECTORS["accepted"])
+def test_what_is_a_template_is_accepted_and_matches_itself_if_it_has_no_expression(text: str) -> None:
+    assert UriTemplate(text).match(text) or "{" in text
+
+
+@pytest.mark.parametrize(("template", "topic", "expected"), VECTORS["matches"])
+def test_the_consequences_of_the_semantics(template: str, topic: str, expected: bool) -> None:
+    assert UriTemplate(template).match(topic) is expected
+
+
+def test_equal_patterns_are_equal() -> None:
+    assert UriTemplate("/{a}") == UriTemplate("/{a}")
+    assert len({UriTemplate("/{a}"), UriTemplate("/{a}"), UriTemplate("/{b}")}) == 2
+
+
+# -- agreement
+
+NAMES = st.sampled_from(["a", "b", "c.d", "%41"])
+VARIABLES = st.builds(str.__add__, NAMES, st.sampled_from(["", "", "*", ":1"]))
+EXPRESSIONS = st.builds(
+    lambda operator, variables: "{" + operator + ",".join(variables) + "}",
+    st.sampled_from(["", "+", "#", ".", "/", ";", "?", "&"]),
+    st.lists(VARIABLES, min_size=1, max_size=3),
+)
+LITERALS = st.sampled_from(["/", "a", "-", "%41", "=", ".", "é", "1", "aa", "#", "?", "&", ";", ","])
+TEMPLATES = st.lists(EXPRESSIONS | LITERALS, max_size=4).map("".join)
+TOPICS = st.lists(
+    st.sampled_from(["/", "a", "1", "%41", "%", "4", "=", ".", "é", ",", "#", "?", "&", ";", "-", " ", "\n"]),
+    max_size=7,
+).map("".join)
+
+
+def by_definition(template: str) -> re.Pattern[str]:
+    """The regular expression of the specification, literally: exponential, and so for short topics only."""
+    triplet, unreserved, reserved = "%[0-9A-Fa-f]{2}", r"A-Za-z0-9\-._~", r"!#$&'()*+,/:;=?@\[\]"
+    separators = {"": ",", "+": ",", "#": ",", ".": ".", "/": "/", ";": ";", "?": "&", "&": "&"}
+    pattern = ""
+    for part in re.findall(r"\{[^}]*\}|[^{]+", template):
+        if not part.startswith("{"):
+            pattern += re.escape(part)
+            continue
+        operator = part[1] if part[1] in separators else ""
+        explodes = [variable.endswith("*") for variable in part[1:-1].split(",")]
+        first, separator = operator.replace("+", ""), separators[operator]
+
+        def members(equals: bool, operator: str = operator) -> str:
+            if operator in ("+", "#"):
+                return f"(?:[{unreserved}{reserved}]|{triplet})*"
+            return f"(?:[{unreserved},{'=' if equals else ''}]|{triplet})*"
+
+        named = operator in (";", "?", "&") and operator != ""
+        more = "*" if any(explodes) else f"{{0,{len(explodes) - 1}}}"
+        repeat = f"(?:{re.escape(separator)}{members(named or any(explodes))}){more}"
+        repeat = repeat if len(explodes) > 1 or explodes[0] else ""
+        pattern += f"(?:{re.escape(first)}{members(named or explodes[0])}{repeat})?"
+    return re.compile(pattern)
+
+
+@given(TEMPLATES, TOPICS)
+def test_it_agrees_with_the_definition(template: str, topic: str) -> None:
+    assert UriTemplate(template).match(topic) == bool(by_definition(template).fullmatch(topic))
+
+
+VALUES = st.text(st.sampled_from("aé/ %,=:~!\U0001f600"), max_size=3)
+
+
+ANYTHING = VALUES | st.lists(VALUES, max_size=3) | st.dictionaries(VALUES, VALUES, max_size=3)
+VARIABLE_SETS = st.fixed_dictionaries({}, optional=dict.fromkeys(["a", "b", "c.d", "%41"], ANYTHING))
+
+
+@given(TEMPLATES, VARIABLE_SETS)
+def test_what_a_template_expands_to_matches_it(template: str, variables: dict[str, Any]) -> None:
+    # RFC 6570, section 2.4.1: the prefix of a list is not defined, so those variables get strings.
+    for name, value in variables.items():
+        if name + ":1" in template and not isinstance(value, str):
+            variables[name] = "".join(value)
+    assert UriTemplate(template).match(uritemplate.expand(template, variables))
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_text_is_refused_or_matched_without_an_error(template: str, topic: str) -> None:
+    try:
+        matcher = UriTemplate(template)
+    except PatternError:
+        return
+    assert matcher.match(topic) in (True, False)
+
+
+def test_a_lone_surrogate_in_a_topic_is_an_ordinary_mismatch() -> None:
+    assert not UriTemplate("/{a}").match("/\ud800")
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many operations on a whole set of positions there were since it was last asked: a count, not a time."""
+    count = 0
+    star = uri_template._Subject._star
+
+    def counted(self: uri_template._Subject, table: bytes, cursors: int) -> int:
+        nonlocal count
+        count += 1
+        return star(self, table, cursors)
+
+    def since() -> int:
+        nonlocal count
+        count, counted_so_far = 0, count
+        return counted_so_far
+
+    monkeypatch.setattr(uri_template._Subject, "_star", counted)
+    return since
+
+
+@pytest.mark.parametrize(
+    ("template", "topic"),
+    [
+        ("{a*}", "," * 2000 + "!"),
+        ("".join(f"{{v{n}}}" for n in range(200)), "a" * 2000 + "!"),
+        ("".join(f"{{v{n}}}x" for n in range(200)), "x" * 2000 + "!"),
+        ("{" + ",".join(f"v{n}" for n in range(300)) + "}", ",a" * 1000 + "!"),
+        ("{/" + ",".join(f"v{n}" for n in range(300)) + "}!", "/a" * 1000),
+        ("{/a*}" * 300 + "!", "/" * 2000),
+    ],
+)
+def test_what_makes_a_backtracking_matcher_explode_costs_a_bounded_number_of_steps(
+    template: str, topic: str, steps: Callable[[], int]
+) -> None:
+    assert not UriTemplate(template).match(topic)
+    assert steps() <= 2 * template.count("{") + template.count(",")
+
+
+def test_the_number_of_steps_does_not_depend_on_the_topic(steps: Callable[[], int]) -> None:
+    counts = []
+    for length in (10, 100, 1000):
+        assert UriTemplate("{/a*}{?b*}{#c}").match("/a" * length)
+        counts.append(steps())
+    assert counts[0] == counts[1] == counts[2] > 0

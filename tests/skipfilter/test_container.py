@@ -1,0 +1,360 @@
+"""SkipFilter: examples, a stateful comparison with a naive model, predicates that interfere, threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from pyroaring import BitMap64
+
+from skipfilter import SkipFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+def divides(value: int, key: int) -> bool:
+    return value % key == 0
+
+
+def filled(numbers: Iterable[int], **options: Any) -> SkipFilter[int, int]:
+    numbers_that = SkipFilter(divides, **options)
+    for number in numbers:
+        numbers_that.add(number)
+    return numbers_that
+
+
+def test_multiples_of_two_and_of_three() -> None:
+    numbers = filled(range(10))
+    assert numbers.match_any(2) == [0, 2, 4, 6, 8]
+    assert numbers.match_any(2, 3) == [0, 2, 3, 4, 6, 8, 9]
+    assert numbers.match_all(2, 3) == [0, 6]
+    assert numbers.match_any() == []
+    assert numbers.match_all() == list(range(10))
+
+
+def test_a_value_is_tested_once_for_each_key() -> None:
+    asked: Counter[tuple[int, int]] = Counter()
+
+    def test(value: int, key: int) -> bool:
+        asked[value, key] += 1
+        return value % key == 0
+
+    numbers = SkipFilter(test)
+    for number in range(6):
+        numbers.add(number)
+        numbers.match_any(2)
+        numbers.match_any(2, 3)
+    assert set(asked.values()) == {1}
+
+
+def test_values_of_one_group_share_a_test() -> None:
+    asked: list[int] = []
+
+    def test(value: tuple[str, int], key: int) -> bool:
+        asked.append(value[1])
+        return value[1] % key == 0
+
+    readers = SkipFilter(test, group=lambda value: value[1])
+    for name in "abcd":
+        for number in (1, 2):
+            readers.add((name, number))
+    assert readers.match_any(2) == [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
+    assert sorted(asked) == [1, 2]
+    readers.remove(("a", 2))
+    readers.add(("e", 2))
+    readers.add(("f", 2))
+    assert readers.match_any(2) == [("b", 2), ("c", 2), ("d", 2), ("e", 2), ("f", 2)]
+    assert sorted(asked) == [1, 2, 2]
+
+
+def test_a_value_added_twice_is_there_once() -> None:
+    numbers = filled([])
+    assert numbers.add(4) == numbers.add(4)
+    assert len(numbers) == 1
+    numbers.remove(4)
+    assert len(numbers) == 0
+    assert numbers.match_any(2) == []
+
+
+def test_ids_are_never_reused() -> None:
+    numbers = filled([1, 2, 3])
+    numbers.remove(3)
+    assert numbers.add(3) == 3
+
+
+def test_a_value_that_comes_back_is_asked_again_and_comes_last() -> None:
+    numbers = filled([2, 4])
+    numbers.match_any(2)
+    numbers.remove(2)
+    numbers.add(2)
+    assert numbers.match_any(2) == [4, 2]
+
+
+def test_removing_what_is_not_there() -> None:
+    numbers = filled([1])
+    with pytest.raises(KeyError, match="7"):
+        numbers.remove(7)
+    assert numbers.discard(7) is False
+    assert numbers.discard(1) is True
+    assert 1 not in numbers
+
+
+def test_removal_touches_no_cached_bitmap() -> None:
+    numbers = filled(range(10))
+    numbers.match_any(2)
+    before = numbers._entries[2].passed.copy()
+    numbers.remove(4)
+    assert numbers._entries[2].passed == before
+    assert numbers.match_any(2) == [0, 2, 6, 8]
+    assert 4 not in numbers._entries[2].passed
+
+
+def test_the_cache_holds_no_more_keys_than_its_capacity() -> None:
+    numbers = filled(range(100), capacity=3)
+    for key in range(1, 50):
+        numbers.match_any(key)
+        assert len(numbers._entries) <= 3
+    assert numbers.match_any(7) == list(range(0, 100, 7))
+    with pytest.raises(ValueError, match="capacity must be at least 1, not 0"):
+        SkipFilter(divides, capacity=0)
+
+
+def test_matches_stops_at_the_first_hit_and_remembers_how_far_it_came() -> None:
+    asked: list[int] = []
+
+    def test(value: int, key: int) -> bool:
+        asked.append(value)
+        return value % key == 0
+
+    numbers = SkipFilter(test)
+    for number in range(1, 10):
+        numbers.add(number)
+    assert numbers.matches(3)
+    assert asked == [1, 2, 3]
+    assert numbers.matches(3)
+    assert asked == [1, 2, 3]
+    assert numbers.match_any(3) == [3, 6, 9]
+    assert asked == list(range(1, 10))
+    assert not numbers.matches(11)
+    assert not numbers.matches()
+
+
+def test_a_bitmap_is_the_caller_s_own() -> None:
+    numbers = filled(range(6))
+    bitmap = numbers.bitmap(2)
+    assert bitmap == BitMap64([0, 2, 4])
+    bitmap.clear()
+    assert numbers.match_any(2) == [0, 2, 4]
+
+
+def test_values_of_ids_leave_out_those_that_are_gone() -> None:
+    numbers = filled(range(6))
+    ids = numbers.bitmap(2)
+    numbers.remove(2)
+    assert numbers.values(ids) == [0, 4]
+    assert numbers.values(BitMap64([99])) == []
+    assert numbers.values(BitMap64()) == []
+
+
+def test_walk_goes_on_from_an_id_and_survives_changes() -> None:
+    numbers = filled([10, 11, 12, 13, 14])
+    seen = []
+    for id, value in numbers.walk(1):
+        seen.append((id, value))
+        if value == 12:
+            numbers.remove(13)
+            numbers.add(15)
+    assert seen == [(1, 11), (2, 12), (4, 14), (5, 15)]
+
+
+def test_iteration_is_a_snapshot() -> None:
+    numbers = filled([3, 1, 2])
+    iterator = iter(numbers)
+    numbers.remove(1)
+    assert list(iterator) == [3, 1, 2]
+    assert list(numbers) == [3, 2]
+
+
+def test_an_error_in_the_predicate_reaches_the_caller_and_leaves_nothing_half_done() -> None:
+    broken = True
+
+    def test(value: int, key: int) -> bool:
+        if broken and value == 2:
+            raise RuntimeError("broken")
+        return True
+
+    numbers = SkipFilter(test)
+    for number in range(4):
+        numbers.add(number)
+    with pytest.raises(RuntimeError, match="broken"):
+        numbers.match_any(1)
+    numbers._check()
+    broken = False
+    assert numbers.match_any(1) == [0, 1, 2, 3]
+
+
+def test_an_unhashable_value_changes_nothing() -> None:
+    values: SkipFilter[Any, Any] = SkipFilter(lambda value, key: True)
+    with pytest.raises(TypeError):
+        values.add([])
+    values._check()
+    assert len(values) == 0
+
+
+def test_a_group_goes_with_a_predicate_only() -> None:
+    class Everybody:
+        def add(self, id: int, value: int) -> None: ...
+        def discard(self, id: int, value: int) -> None: ...
+        def passing(self, key: str, values: Any, start: int) -> Iterable[int]:
+            return list(values.irange(start))
+
+    everybody = SkipFilter(Everybody())
+    everybody.add(7)
+    assert everybody.match_any("x") == [7]
+    with pytest.raises(ValueError, match="group= goes with a predicate"):
+        SkipFilter(Everybody(), group=id)
+
+
+# -- the model
+
+KEYS = [1, 2, 3, 4]
+GROUPS = 12  # the least common multiple: equal modulo 12 means equal for every key
+values = st.integers(0, 23)
+keys = st.sampled_from(KEYS)
+
+
+class AgainstNaive(RuleBasedStateMachine):
+    """Every question against a list, with a cache of one to three keys and predicates that interfere."""
+
+    @initialize(capacity=st.integers(1, 3), grouped=st.booleans())
+    def begin(self, capacity: int, grouped: bool) -> None:
+        group: Callable[[int], int] | None = (lambda value: value % GROUPS) if grouped else None
+        self.filter: SkipFilter[int, int] = SkipFilter(self.test, group=group, capacity=capacity)
+        self.model: list[tuple[int, int]] = []  # (id, value), oldest first
+        self.ids = 0
+        self.interference: list[tuple[str, int]] = []
+
+    def test(self, value: int, key: int) -> bool:
+        if self.interference:
+            what, operand = self.interference.pop()
+            if what == "add":
+                self.add(operand)
+            elif what == "remove":
+                self.discard(operand)
+            elif what == "match":
+                self.filter.match_any(operand % len(KEYS) + 1)
+            else:
+                self.filter.matches(key)
+        return value % key == 0
+
+    @rule(value=values)
+    def add(self, value: int) -> None:
+        id = self.filter.add(value)
+        known = [i for i, v in self.model if v == value]
+        if known:
+            assert id == known[0]
+        else:
+            assert id >= self.ids
+            self.ids = id + 1
+            self.model.append((id, value))
+
+    @rule(value=values)
+    def discard(self, value: int) -> None:
+        there = any(v == value for _, v in self.model)
+        assert self.filter.discard(value) is there
+        self.model = [(i, v) for i, v in self.model if v != value]
+
+    @rule(what=st.lists(st.tuples(st.sampled_from(["add", "remove", "match", "matches"]), values)))
+    def interfere(self, what: list[tuple[str, int]]) -> None:
+        self.interference = what
+
+    def between(self, got: list[int], before: list[tuple[int, int]], passes: Callable[[int], bool]) -> None:
+        """Those who were there all the time are in; those who are gone are not; the order is that of ids."""
+        now = [(i, v) for i, v in self.model if passes(v)]
+        assert [(i, v) for i, v in now if v in got] == [pair for pair in now if pair[1] in got]
+        assert got == [v for _, v in now if v in got]
+        assert len(set(got)) == len(got)
+        assert {v for i, v in before if (i, v) in now} <= set(got)
+
+    @rule(wanted=st.lists(keys, max_size=3))
+    def match_any(self, wanted: list[int]) -> None:
+        before = list(self.model)
+        self.between(self.filter.match_any(*wanted), before, lambda v: any(v % key == 0 for key in wanted))
+
+    @rule(wanted=st.lists(keys, max_size=3))
+    def match_all(self, wanted: list[int]) -> None:
+        before = list(self.model)
+        got = self.filter.match_all(*wanted)
+        self.between(got, before, lambda v: all(v % key == 0 for key in wanted))
+
+    @rule(wanted=st.lists(keys, max_size=3))
+    def bitmap(self, wanted: list[int]) -> None:
+        before = list(self.model)
+        ids = self.filter.bitmap(*wanted)
+        assert len(ids) == len(self.filter.values(ids))
+        self.between(self.filter.values(ids), before, lambda v: any(v % key == 0 for key in wanted))
+
+    @rule(wanted=st.lists(keys, max_size=3))
+    def matches(self, wanted: list[int]) -> None:
+        self.interference = []
+        assert self.filter.matches(*wanted) == any(v % key == 0 for _, v in self.model for key in wanted)
+
+    @rule(start=st.integers(0, 30))
+    def walk(self, start: int) -> None:
+        assert list(self.filter.walk(start)) == [(i, v) for i, v in self.model if i >= start]
+
+    @invariant()
+    def agree(self) -> None:
+        if hasattr(self, "filter"):
+            self.filter._check()
+            assert list(self.filter) == [v for _, v in self.model]
+            assert len(self.filter) == len(self.model)
+            assert all((v in self.filter) == (v in list(self.filter)) for v in range(24))
+
+
+TestAgainstNaive = AgainstNaive.TestCase
+TestAgainstNaive.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+def test_many_threads_at_once() -> None:
+    numbers = filled(range(50), capacity=2)
+    errors: list[BaseException] = []
+    start = threading.Barrier(6)
+
+    def work(seed: int) -> None:
+        try:
+            start.wait()
+            for step in range(400):
+                number = 100 * seed + step % 10
+                if step % 20 < 10:
+                    numbers.add(number)
+                else:
+                    numbers.remove(number)
+                key = 1 + step % 4
+                found = numbers.match_any(key)
+                assert set(range(0, 50, key)) <= set(found)
+                assert found[: len(range(0, 50, key))] == list(range(0, 50, key))
+                numbers.matches(key)
+                assert sum(1 for _ in numbers.walk(40)) >= 10
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    numbers._check()
+    assert list(numbers) == list(range(50))
+
+
+def test_the_lock_can_be_taken_away() -> None:
+    assert filled(range(5), lock=nullcontext()).match_any(2) == [0, 2, 4]
