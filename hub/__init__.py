@@ -1,0 +1,40 @@
+"""A Mercure hub: publish and subscribe over Server-Sent Events.
+
+    from hub import Settings, create_app
+    app = create_app(Settings(publisher_key="…", subscriber_key="…", anonymous=True))
+
+`uvicorn hub:app` serves a hub with the settings of the environment, HUB_PUBLISHER_KEY and so on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub.app import create_app
+from hub.errors import ConfigurationError, HubError
+from hub.hub import Hub
+from hub.settings import Settings, settings_from_environment
+from hub.updates import Update
+
+if TYPE_CHECKING:
+    from hub.app import HubApplication
+
+    app: HubApplication
+
+__all__ = [
+    "ConfigurationError",
+    "Hub",
+    "HubError",
+    "Settings",
+    "Update",
+    "app",
+    "create_app",
+    "settings_from_environment",
+]
+
+
+def __getattr__(name: str) -> HubApplication:
+    # Not at import: a hub is made of the environment only for who asks for it.
+    if name == "app":
+        return create_app(settings_from_environment())
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

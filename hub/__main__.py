@@ -1,0 +1,5 @@
+"""`python -m hub`."""
+
+from hub.cli import main
+
+main()

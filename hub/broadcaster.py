@@ -1,0 +1,207 @@
+"""Broadcaster: the live receivers in a SkipFilter, and one frame written to many.
+
+    entry (topics T)  ─►  ⋃ subscribed[t]   ∩   ⋃ granted[t] if it is private      t ∈ T
+                          a bitmap a topic, asked once; the ids of the receivers
+
+A receiver and its grant may match different topics of one update (N21, N81, V50), so the two unions are the
+protocol's rule exactly, and no more than one OR and one AND a message.
+
+Entries that come in while a dispatch runs are dispatched together: each receiver's frames are joined and
+written once.  Writing is synchronous; who cannot take a frame now leaves the live set (see `stream`), and
+nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+from pyroaring import BitMap64, FrozenBitMap64
+
+from hub import sse
+from hub.wheel import Wheel
+from skipfilter import SkipFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from hub.subscriber import Subscriber
+    from hub.transports.base import Entry
+    from hub.updates import Update
+
+SLICE: Final = 256
+"""Writes between two looks at the other tasks: about 2 ms."""
+TICK: Final = 1.0
+"""Seconds between two looks at the clock."""
+LATE: Final = 2 * TICK
+"""Seconds by which a heartbeat may come late; a connection is closed so much before its token expires (N82)."""
+
+Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
+
+
+class Receiver(Protocol):
+    """One connection, as the broadcaster sees it."""
+
+    subscriber: Subscriber
+    written: float
+    """When it was last written to, by the broadcaster's clock."""
+
+    def write(self, body: bytes, position: int) -> None:
+        """Write without waiting.  Where that is not possible, leave; the place is then `position`."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the connection soon."""
+        ...
+
+
+def _passes(receiver: Receiver, key: Key) -> bool:
+    role, topic = key
+    matchers = receiver.subscriber.subscribed if role == "subscribed" else receiver.subscriber.granted
+    return any(matcher.match(topic) for matcher in matchers)
+
+
+def _interest(receiver: Receiver) -> Hashable:
+    """Receivers that subscribe to the same and may read the same share their tests."""
+    return receiver.subscriber.subscribed, receiver.subscriber.granted
+
+
+class Broadcaster:
+    """All connections of one hub on this node; used from one event loop.
+
+    All its mutable state: `position`, up to where the log was dispatched; `_live`, the receivers whose place
+    that is; `_connected`, these and those that are still catching up; the wheel of heartbeats and deadlines;
+    `_turn`, held by a dispatch or a round of heartbeats; and `_moved`, the event of the next dispatch.
+    """
+
+    # Dispatches and heartbeats take turns.  So whoever leaves the live set outside its own write has been
+    # written everything up to `position`, and nothing that is still to be written overtakes it.
+
+    def __init__(self, *, position: int, heartbeat: float, cached_topics: int, clock: Callable[[], float]) -> None:
+        self.position = position
+        self._heartbeat = heartbeat
+        self._clock = clock
+        self._live: SkipFilter[Receiver, Key] = SkipFilter(
+            _passes, group=_interest, capacity=2 * cached_topics, lock=nullcontext()
+        )
+        self._connected: set[Receiver] = set()
+        self._wheel: Wheel[Receiver] = Wheel(now=clock(), tick=TICK)
+        self._turn = asyncio.Lock()
+        self._moved = asyncio.Event()
+
+    # -- connections
+
+    def connect(self, receiver: Receiver) -> None:
+        """Take a connection in; it is not live yet."""
+        self._connected.add(receiver)
+        receiver.written = self._clock()
+        self._schedule(receiver)
+
+    def join(self, receiver: Receiver) -> None:
+        """Take it into the live set.  Its place must be this broadcaster's."""
+        assert receiver.subscriber.position == self.position
+        self._live.add(receiver)
+
+    def leave(self, receiver: Receiver, position: int) -> None:
+        """Take it out of the live set, at its place in the log."""
+        self._live.discard(receiver)
+        receiver.subscriber.position = position
+
+    def disconnect(self, receiver: Receiver) -> None:
+        """Forget it."""
+        self._live.discard(receiver)
+        self._wheel.discard(receiver)
+        self._connected.discard(receiver)
+
+    def close_all(self, reason: str) -> None:
+        for receiver in list(self._connected):
+            receiver.close(reason)
+
+    @property
+    def connected(self) -> int:
+        """How many connections there are."""
+        return len(self._connected)
+
+    @property
+    def live(self) -> int:
+        """How many of them have caught up."""
+        return len(self._live)
+
+    # -- entries
+
+    async def dispatch(self, entries: list[Entry]) -> None:
+        """Write consecutive entries of the log to all live receivers that want them.
+
+        Never waits for a receiver; lets other tasks run between slices.
+        """
+        async with self._turn:
+            writes = self._writes(entries)
+            position = self.position = entries[-1].position
+            self._moved.set()
+            self._moved = asyncio.Event()
+            now = self._clock()
+            for count, (receiver, body) in enumerate(writes, 1):
+                if receiver in self._live:  # it may have gone since, or have been closed
+                    receiver.written = now
+                    receiver.write(body, position)
+                if count % SLICE == 0:
+                    await asyncio.sleep(0)
+
+    def _writes(self, entries: list[Entry]) -> list[tuple[Receiver, bytes]]:
+        """Each receiver once, with its frames joined."""
+        if len(entries) == 1:
+            body = entries[0].frame
+            return [(receiver, body) for receiver in self._live.values(self._receivers(entries[0].update))]
+        # Bit n of a choice stands for entries[n].  Entries with the same receivers are added up first, so
+        # a hundred updates of one topic cost one pass over its receivers.
+        choices: dict[FrozenBitMap64, int] = {}
+        for n, entry in enumerate(entries):
+            receivers = FrozenBitMap64(self._receivers(entry.update))
+            choices[receivers] = choices.get(receivers, 0) | 1 << n
+        wanted: dict[int, int] = {}
+        for receivers, choice in choices.items():
+            for id in receivers:
+                wanted[id] = wanted.get(id, 0) | choice
+        bodies = {
+            choice: b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)
+            for choice in set(wanted.values())
+        }
+        ids = BitMap64(wanted)
+        return [(receiver, bodies[wanted[id]]) for id, receiver in zip(ids, self._live.values(ids), strict=True)]
+
+    def _receivers(self, update: Update) -> BitMap64:
+        ids = self._live.bitmap(*(("subscribed", topic) for topic in update.topics))
+        if update.private:
+            ids &= self._live.bitmap(*(("granted", topic) for topic in update.topics))
+        return ids
+
+    async def reached(self, position: int) -> None:
+        """Wait until the log was dispatched up to `position`."""
+        while self.position < position:
+            await self._moved.wait()
+
+    # -- time
+
+    async def tick(self) -> None:
+        """Send heartbeats to the idle, and close what is at its end.  To be called once a TICK."""
+        async with self._turn:
+            now = self._clock()
+            for count, receiver in enumerate(self._wheel.turn(now), 1):
+                if receiver not in self._connected:
+                    continue
+                if receiver.subscriber.expires is not None and receiver.subscriber.expires - LATE <= now:
+                    receiver.close("its token expires")
+                    continue
+                if receiver.written + self._heartbeat <= now:
+                    receiver.written = now
+                    if receiver in self._live:
+                        receiver.write(sse.HEARTBEAT, self.position)
+                self._schedule(receiver)
+                if count % SLICE == 0:
+                    await asyncio.sleep(0)
+
+    def _schedule(self, receiver: Receiver) -> None:
+        beat = receiver.written + self._heartbeat if self._heartbeat else float("inf")
+        expires = receiver.subscriber.expires
+        self._wheel.set(receiver, beat if expires is None else min(beat, expires - LATE))

@@ -1,0 +1,103 @@
+"""Publish and subscribe from Python.
+
+async with Client("http://localhost:3000/.well-known/mercure", token=token) as hub:
+    await hub.publish("https://example.com/books/1", data="…")
+    async for event in hub.subscribe("https://example.com/books/{id}"):
+        print(event.id, event.data)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+    from typing import Self
+
+    from httpx2 import ServerSentEvent
+
+_SILENCE: Final = 120.0
+"""Seconds without a byte after which a stream is taken for dead: three of the hub's usual heartbeats."""
+
+
+class Client:
+    """A hub, from outside.  `token` allows what it allows; without one, public updates can be read.
+
+    Raises httpx2.HTTPStatusError where the hub refuses; its message repeats what the hub said.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, retry: float = 1.0) -> None:
+        self._url = url
+        self._retry = retry
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(10.0, read=_SILENCE))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def publish(
+        self,
+        *topics: str,
+        data: str = "",
+        private: bool = False,
+        id: str | None = None,
+        type: str | None = None,
+        retry: int | None = None,
+    ) -> str:
+        """Publish one update, and return its id.  The first topic is the canonical one; `retry` is in ms."""
+        form: dict[str, Any] = {"topic": topics, "data": data, "id": id, "type": type, "retry": retry}
+        if private:
+            form["private"] = "on"
+        response = await self._http.post(
+            self._url, data={name: value for name, value in form.items() if value is not None}
+        )
+        _raise_for_status(response)
+        return response.text
+
+    async def subscribe(self, *templates: str, last_event_id: str | None = None) -> AsyncIterator[ServerSentEvent]:
+        """The updates whose topics match any of `templates`, for ever; connects again where it must.
+
+        A topic that is no URI template stands for itself.  With `last_event_id`, begins with what came after
+        that event, or with all that the hub still has for "earliest".  Raises where the hub refuses, and
+        where it cannot be reached at first.
+        """
+        retry = self._retry
+        connected = False
+        while True:
+            cursor = {} if last_event_id is None else {b"Last-Event-ID": last_event_id.encode("utf-8")}
+            try:
+                async with self._http.stream(
+                    "GET",
+                    self._url,
+                    params={"topic": templates},
+                    headers=cursor,
+                ) as response:
+                    if response.is_client_error:
+                        await response.aread()
+                        _raise_for_status(response)
+                    connected = True
+                    # A hub that is shutting down answers 503, which is no event stream: an SSEError below.
+                    async for event in httpx2.EventSource(response):
+                        last_event_id = event.id or last_event_id
+                        retry = retry if event.retry is None else event.retry / 1000
+                        yield event
+            except httpx2.TransportError:
+                if not connected:
+                    raise
+            await asyncio.sleep(retry)
+
+
+def _raise_for_status(response: httpx2.Response) -> None:
+    if response.is_error:
+        raise httpx2.HTTPStatusError(
+            f"{response.status_code}: {response.text}", request=response.request, response=response
+        )

@@ -1,0 +1,85 @@
+// The debugger: an EventSource on the left, a form on the right.
+
+const SHOWN = 200; // updates kept on the page
+
+const $ = (id) => document.getElementById(id);
+const config = await (await fetch("config.json")).json();
+let source = null;
+let received = 0;
+
+$("token").value = config.token;
+
+function say(state, text) {
+  $("state").dataset.state = state;
+  $("state").textContent = text;
+}
+
+// EventSource can send no header, so the token goes in a cookie; publishing sends it in a header.
+function setCookie() {
+  const token = $("token").value.trim();
+  const age = token ? "" : "; Max-Age=0";
+  const secure = location.protocol === "https:" ? "; Secure" : "";
+  document.cookie = `${config.cookie}=${token}; Path=${config.hub}; SameSite=Strict${secure}${age}`;
+}
+
+function unsubscribe() {
+  source?.close();
+  source = null;
+  $("unsubscribe").disabled = true;
+  say("closed", "not subscribed");
+}
+
+$("subscribe").addEventListener("submit", (event) => {
+  event.preventDefault();
+  unsubscribe();
+  setCookie();
+  const url = new URL(config.hub, location.href);
+  for (const topic of $("topics").value.split("\n").filter(Boolean)) url.searchParams.append("topic", topic);
+  const cursor = $("cursor").value.trim();
+  if (cursor) url.searchParams.set("last_event_id", cursor);
+  source = new EventSource(url);
+  say("connecting", "connecting…");
+  source.onopen = () => say("open", "subscribed");
+  source.onmessage = show;
+  source.onerror = async () => {
+    if (source.readyState !== EventSource.CLOSED) return say("connecting", "connecting again…");
+    // EventSource does not say why it was refused, so ask once more.
+    const stop = new AbortController();
+    const response = await fetch(url, { signal: stop.signal }).catch(() => null);
+    say("refused", response && !response.ok ? (await response.json()).detail : "refused");
+    stop.abort();
+  };
+  // An event with a type reaches only who listens for that type.
+  const type = document.forms.publish.type.value;
+  if (type) source.addEventListener(type, show);
+  $("unsubscribe").disabled = false;
+});
+
+$("unsubscribe").addEventListener("click", unsubscribe);
+
+function show(event) {
+  const item = document.createElement("li");
+  const header = item.appendChild(document.createElement("header"));
+  header.appendChild(document.createElement("b")).textContent = event.type;
+  header.appendChild(document.createElement("span")).textContent = event.lastEventId;
+  header.appendChild(document.createElement("time")).textContent = new Date().toLocaleTimeString();
+  item.appendChild(document.createElement("pre")).textContent = event.data;
+  $("updates").prepend(item);
+  while ($("updates").children.length > SHOWN) $("updates").lastChild.remove();
+  $("count").textContent = ++received;
+}
+
+$("publish").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = new FormData(event.target);
+  const body = new URLSearchParams();
+  for (const topic of form.get("topic").split("\n").filter(Boolean)) body.append("topic", topic);
+  for (const name of ["data", "type", "id"]) if (form.get(name)) body.append(name, form.get(name));
+  if (form.get("private")) body.append("private", "on");
+  if (form.get("type")) source?.addEventListener(form.get("type"), show);
+  const token = $("token").value.trim();
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const response = await fetch(config.hub, { method: "POST", headers, body }).catch((error) => error);
+  $("published").className = response.ok ? "" : "error";
+  $("published").textContent = response.ok ? await response.text() : response.json ? (await response.json()).detail : String(response);
+});

@@ -1,0 +1,131 @@
+"""Hub: publish, subscribe, and the two tasks that run it; no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from hub.authorization import Authorizer
+from hub.broadcaster import TICK, Broadcaster
+from hub.errors import Closing, OffTheLog
+from hub.subscriber import EARLIEST, Subscriber
+from hub.updates import check_update
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from hub.authorization import Grant
+    from hub.settings import Settings
+    from hub.topics import TopicMatcher
+    from hub.transports.base import Entry, Transport
+    from hub.updates import Update
+
+log = structlog.stdlib.get_logger("hub")
+
+BACKLOG: Final = 1_024
+"""Entries that may wait for dispatch before their publishers do."""
+
+
+class Hub:
+    """One node of a hub.  Publishing and subscribing work inside `running()`."""
+
+    def __init__(self, settings: Settings, transport: Transport, *, clock: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self.transport = transport
+        self.authorizer = Authorizer(settings, clock=clock)
+        self.broadcaster = Broadcaster(
+            position=0, heartbeat=settings.heartbeat, cached_topics=settings.cached_topics, clock=clock
+        )
+        self.closing = False
+
+    async def publish(self, update: Update, grant: Grant) -> str:
+        """Append `update` to the log, for all nodes, and return its id.
+
+        Raises InvalidRequest for an update that nobody may send, and InsufficientScope for one that this
+        grant does not allow.  Waits while dispatch is far behind the log, and never for a subscriber.
+        """
+        check_update(update, path=self.settings.path)
+        grant.require_publish(update)
+        entry = await self.transport.append(update)
+        log.debug("update published", id=update.id, topics=update.topics, type=update.type, private=update.private)
+        await self.broadcaster.reached(entry.position - self._backlog(update))
+        return update.id
+
+    def _backlog(self, update: Update) -> int:
+        """How many entries like this may wait for dispatch: less than the log holds, lest it forget them."""
+        settings = self.settings
+        return min(BACKLOG, settings.history_updates // 2, settings.history_bytes // (2 * update.size))
+
+    async def subscribe(
+        self, matchers: Iterable[TopicMatcher], grant: Grant, last_event_id: str | None = None
+    ) -> tuple[Subscriber, str | None]:
+        """A subscriber with its place in the log, and the id of the event before its first one.
+
+        Without `last_event_id` its place is now, and there is no id.  With one, it is after the earliest
+        event of that id (N115).  With one that the log does not know, or no longer, it is before the earliest
+        event, and the id is `earliest` (N108): what the subscriber has missed is among those, if it is left.
+
+        Raises Closing where the hub is shutting down.
+        """
+        if self.closing:
+            raise Closing("the hub is shutting down; come back in a moment")
+        if last_event_id is None:
+            return Subscriber(matchers, grant, self.broadcaster.position), None
+        position = await self.transport.find(last_event_id)
+        if position is not None:
+            return Subscriber(matchers, grant, position), last_event_id
+        # In a log that never had an entry, the place before all of them is 0, which is where the others are.
+        return Subscriber(matchers, grant, EARLIEST if await self.transport.end() else 0), "earliest"
+
+    async def read(self, subscriber: Subscriber) -> list[Entry]:
+        """The next page of entries from the subscriber's place to where this node has dispatched.
+
+        Raises OffTheLog where some of them are gone.
+        """
+        page = await self.transport.read(subscriber.position)
+        return [entry for entry in page if entry.position <= self.broadcaster.position]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow the log and the clock for as long as it is entered."""
+        self.broadcaster.position = await self.transport.end()
+        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._keep_time())]
+        try:
+            yield
+        finally:
+            self.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.transport.aclose()
+
+    def close(self) -> None:
+        """Take no more subscribers, and end all streams.  May be called twice."""
+        self.closing = True
+        self.broadcaster.close_all("the hub is shutting down")
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for entries in self.transport.follow(self.broadcaster.position):
+                    await self.broadcaster.dispatch(entries)
+            except OffTheLog as error:
+                # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
+                log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
+                self.broadcaster.position = await self.transport.end()
+                self.broadcaster.close_all("updates were lost")
+            except Exception:
+                log.exception("dispatch failed")
+                await asyncio.sleep(TICK)
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            try:
+                await self.broadcaster.tick()
+            except Exception:
+                log.exception("a round of heartbeats failed")

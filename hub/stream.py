@@ -1,0 +1,214 @@
+"""The event stream of one subscriber: one task, written to from outside.
+
+                 caught up                     a write does not finish at once
+    catching up ───────────► live ─────────────────────────────────────────► behind
+        ▲        the task waits for the client to go                           │
+        └──────────────────────────────────────────────────────────────────────┘
+                 the task finishes that write, then reads on in the log
+
+While it is live, the broadcaster steps the server's `send` coroutine itself: where the socket has room, it
+ends without suspending, and no task is switched.  Where it suspends, it holds the frames and the stream has
+fallen behind: its own task is woken, finishes the coroutine, and reads what came after from the log.  So
+replay, the seam between replay and live, and slow readers are one loop, and a slow reader costs one pending
+write, however much there is to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from sse_starlette import EventSourceResponse
+
+from hub import sse
+from hub.errors import OffTheLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from hub.hub import Hub
+    from hub.subscriber import Subscriber
+
+log = structlog.stdlib.get_logger("hub")
+
+SERVER_SEND = "hub.send"
+"""Where `app` leaves the server's own `send` in the scope, below whatever middleware wraps."""
+
+_LOST = b": this subscriber fell behind the history, and updates were lost\n\n"
+_CHUNK = 2**16  # bytes of frames that are joined into one write while catching up
+
+
+class Stream(EventSourceResponse):
+    """The response to a subscribe request.
+
+    All its mutable state: the subscriber's place; `_task`, its own; `_pending`, a write that has suspended,
+    with the future it waits for; `_woken`, whether its task was woken by its own doing; and `_closed`, why
+    it is to end.
+    """
+
+    def __init__(self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(_nothing(), sep="\n", ping=0)
+        self.raw_headers += headers
+        self.subscriber = subscriber
+        self.written = 0.0
+        self._hub = hub
+        self._send: Callable[[Message], Coroutine[Any, Any, None]]
+        self._task: asyncio.Task[Any]
+        self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
+        self._woken = False
+        self._closed: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            await super().__call__(scope, receive, send)  # headers, and it ends
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._send = scope.get(SERVER_SEND) or send
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._send(_chunk(sse.HEARTBEAT))
+        self._hub.broadcaster.connect(self)
+        matchers = [f"{matcher.type}:{matcher.pattern}" for matcher in self.subscriber.subscribed[:5]]
+        log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
+        try:
+            await self._run(receive)
+        finally:
+            self._hub.broadcaster.disconnect(self)
+            if self._pending is not None:
+                self._pending[0].close()
+            log.info("subscriber disconnected", id=self.subscriber.id, reason=self._closed or "the client went away")
+
+    async def _run(self, receive: Receive) -> None:
+        if self._hub.closing:
+            self._closed = "the hub is shutting down"
+        while self._closed is None:
+            try:
+                await self._catch_up()
+                await _until_gone(receive)
+                return
+            except asyncio.CancelledError:
+                # Either our own waking, or somebody's wish that this task end; the count tells.
+                if not self._woken or self._task.uncancel() > 0:
+                    raise
+                self._woken = False
+            except OffTheLog as error:
+                self._closed = str(error)
+                self._pending = _step(self._send(_chunk(_LOST)))
+        await self._end(receive)
+
+    async def _catch_up(self) -> None:
+        """Send what there is up to where the others are, and join them."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            await _finish(*pending)
+        broadcaster, subscriber = self._hub.broadcaster, self.subscriber
+        while subscriber.position != broadcaster.position:
+            page = await self._hub.read(subscriber)
+            frames: list[bytes] = []
+            size = 0
+            for entry in page:
+                if subscriber.wants(entry.update):
+                    frames.append(entry.frame)
+                    size += len(entry.frame)
+                if size >= _CHUNK:
+                    await self._send(_chunk(b"".join(frames)))
+                    frames, size = [], 0
+            if frames:
+                await self._send(_chunk(b"".join(frames)))
+            if page:
+                subscriber.position = page[-1].position
+                await asyncio.sleep(0)
+            else:  # what there is to read was appended and not yet dispatched
+                await broadcaster.reached(broadcaster.position + 1)
+        # No await stands between the check and joining, so no entry falls in between.
+        broadcaster.join(self)
+
+    async def _end(self, receive: Receive) -> None:
+        """End the response, or cut the connection where its client does not even take that."""
+        if self._pending is None:
+            self._pending = _step(self._send({"type": "http.response.body", "body": b"", "more_body": False}))
+        if self._pending is not None:
+            # ASGI has no word for it, so this asks uvicorn's cycle; another server closes on return.
+            transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+            if transport is not None:
+                transport.abort()
+                await _until_gone(receive)
+
+    # -- from outside its task
+
+    def write(self, body: bytes, position: int) -> None:
+        """Write without waiting; the log up to `position` is then said.  For live streams.
+
+        Where the socket has no room, the stream leaves the live set and its task goes on.
+        """
+        try:
+            self._pending = _step(self._send(_chunk(body)))
+        except Exception as error:
+            log.warning("a write failed", id=self.subscriber.id, error=repr(error))
+            self.close("a write failed")
+            return
+        if self._pending is not None:
+            self._hub.broadcaster.leave(self, position)
+            self._wake()
+
+    def close(self, reason: str) -> None:
+        """End the response soon, and say in the log why."""
+        if self._closed is None:
+            self._closed = reason
+            self._hub.broadcaster.leave(self, self.subscriber.position)
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._task.cancel()
+
+
+def _chunk(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    """The content that EventSourceResponse asks for; a Stream is written to instead."""
+    return
+    yield
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _step(coroutine: Coroutine[Any, Any, None]) -> tuple[Coroutine[Any, Any, None], Any] | None:
+    """Run `coroutine` up to where it suspends.  None if it ended, else it and what it waits for."""
+    try:
+        return coroutine, coroutine.send(None)
+    except StopIteration:
+        return None
+
+
+@types.coroutine
+def _finish(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """Finish inside a task what was begun by `_step`.
+
+    `await coroutine` would start by sending it a None that it does not expect; so its first future is handed
+    to the event loop here, and from then on everything is passed through.
+    """
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:
+                waits_for = coroutine.throw(error)
+            else:
+                waits_for = coroutine.send(sent)
+    except StopIteration:
+        return

@@ -1,0 +1,44 @@
+"""Subscriber: what it wants, what it may read, and its place in the log."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hub.authorization import Grant
+    from hub.topics import TopicMatcher
+    from hub.updates import Update
+
+EARLIEST: Final = -1
+"""The place before all that the log still holds; the positions of a log's entries start at 1."""
+
+
+class Subscriber:
+    """One connection's subscriptions.
+
+    Its mutable state is `position`: it has been sent, or did not want, every entry of the log up to there.
+    While it is live, its place is the broadcaster's.
+    """
+
+    __slots__ = ("expires", "granted", "id", "position", "subscribed")
+
+    def __init__(self, subscribed: Iterable[TopicMatcher], grant: Grant, position: int) -> None:
+        self.id = uuid.uuid4().urn  # N125: random, and no client chooses it
+        self.subscribed = tuple(subscribed)
+        self.granted = grant.subscribe
+        self.expires = grant.expires
+        self.position = position
+
+    def wants(self, update: Update) -> bool:
+        """Whether it receives `update`.
+
+        A matcher and the grant may hit different topics of the update (N21, N81, V50).
+        """
+        return _any_match(self.subscribed, update) and (not update.private or _any_match(self.granted, update))
+
+
+def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:
+    return any(matcher.match(topic) for topic in update.topics for matcher in matchers)

@@ -1,0 +1,54 @@
+"""Update: what is published; and what may not be."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from hub.errors import InvalidRequest, shown
+from hub.topics import WILDCARD, check_text, is_reserved
+
+
+def new_id() -> str:
+    """A random IRI (N27, N51).  Random through and through: a v7 would tell the time to who may not read (N111)."""
+    return uuid.uuid4().urn
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a publisher sends.  The first topic is the canonical one, the others are alternates (N4)."""
+
+    topics: tuple[str, ...]
+    data: str = ""
+    private: bool = False
+    id: str = field(default_factory=new_id)
+    type: str | None = None
+    retry: int | None = None
+    """Milliseconds (N53)."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes: the characters of its texts."""
+        return len(self.data) + len(self.id) + len(self.type or "") + sum(map(len, self.topics))
+
+
+def check_update(update: Update, *, path: str) -> None:
+    """Raise InvalidRequest unless a publisher may send `update` to the hub at `path`, whatever its token.
+
+    Topics: N43, N44, N48.  Id: N51.  Type: N52.
+    """
+    if not update.topics:
+        raise InvalidRequest('missing "topic" field')
+    for topic in update.topics:
+        check_text("topic", topic)
+        if topic == WILDCARD:
+            raise InvalidRequest("topic '*' is reserved: it is the pattern that matches every topic")
+        if is_reserved(topic, path):
+            raise InvalidRequest(f"topic {shown(topic)} is reserved: it resolves to {path}, which is the hub's own")
+    check_text("id", update.id)
+    if update.id.startswith("#") or update.id == "earliest":
+        raise InvalidRequest(f"id {shown(update.id)} is reserved")
+    if update.type is not None:
+        check_text("type", update.type)
+        if update.type == "mercure":
+            raise InvalidRequest("type 'mercure' is reserved: it marks the hub's own events")
