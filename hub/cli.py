@@ -58,12 +58,13 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; binding before the welcome is what makes its URL true."""
+    """A listening socket.  It listens before the welcome is printed, so whoever reads that may connect."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(2_048)
     except OSError as error:
         raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return listener

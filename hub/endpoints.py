@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hub.errors import InvalidToken, RequestError
+from hub.errors import InvalidToken, RequestError, TooLarge
 from hub.protocol import Headers, parse_subscribe, parse_update
 from hub.stream import Stream
 
@@ -42,7 +42,7 @@ class Endpoints:
         settings = self._hub.settings
         routes: list[BaseRoute] = [
             Route(settings.path, self.subscribe, methods=["GET"]),
-            Route(settings.path, self.publish, methods=["POST"], max_body_size=settings.max_body),
+            Route(settings.path, self.publish, methods=["POST"]),
         ]
         if settings.debugger:
             page = settings.path + DEBUGGER
@@ -71,7 +71,7 @@ class Endpoints:
         headers: Headers = request.scope["headers"]
         grant = hub.authorizer.authorize("publish", headers, own_origin=_origin(request))
         content_type = request.headers.get("content-type", "").encode("latin-1")
-        update = parse_update(await request.body(), content_type, hub.settings)
+        update = parse_update(await _read_body(request, hub.settings.max_body), content_type, hub.settings)
         return PlainTextResponse(await hub.publish(update, grant))
 
     async def debugger_config(self, request: Request) -> Response:  # noqa: ARG002
@@ -85,6 +85,16 @@ class Endpoints:
             },
             headers={"Cache-Control": "no-store"},
         )
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    """The body, of which no more than `limit` bytes are ever held.  Raises TooLarge."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise TooLarge(f"the body is longer than {limit} bytes")
+    return bytes(body)
 
 
 def _origin(request: Request) -> str:
@@ -104,7 +114,6 @@ async def answer(request: Request, error: Exception) -> Response:
 _DETAILS: Final = {
     404: "there is nothing at this path",
     405: "GET subscribes and POST publishes",
-    413: "the body is over the hub's limit",
 }
 
 

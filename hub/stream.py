@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import structlog
 from sse_starlette import EventSourceResponse
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from hub.hub import Hub
     from hub.subscriber import Subscriber
+
+    _Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -56,7 +58,7 @@ class Stream(EventSourceResponse):
         self.subscriber = subscriber
         self.written = 0.0
         self._hub = hub
-        self._send: Callable[[Message], Coroutine[Any, Any, None]]
+        self._send: _Send
         self._task: asyncio.Task[Any]
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
         self._woken = False
@@ -69,7 +71,7 @@ class Stream(EventSourceResponse):
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._send = scope.get(SERVER_SEND) or send
+        self._send = cast("_Send", scope.get(SERVER_SEND, send))
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await self._send(_chunk(sse.HEARTBEAT))
         self._hub.broadcaster.connect(self)

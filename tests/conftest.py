@@ -1,0 +1,120 @@
+"""Fixtures: a real hub in a process of its own, and a real Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from hub import Settings
+from hub.authorization import Authorizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HANG = 30.0
+"""Seconds after which a test is taken to hang; nothing is expected to take as long."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class HubProcess:
+    """`python -m hub serve` on a free port, in development mode unless told otherwise."""
+
+    def __init__(self, *arguments: str, dev: bool = True, **environment: str) -> None:
+        self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        command = [sys.executable, "-X", "dev", "-m", "hub", "serve", "--port", "0", *arguments]
+        self.process = subprocess.Popen(
+            command + (["--dev"] if dev else []),
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            env={key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | environment,
+        )
+        self.welcome = self._read_welcome()
+        self.url = self._word_after("Hub")
+        self.origin = self.url.removesuffix("/.well-known/mercure")
+        self.port = int(self.origin.rpartition(":")[2])
+        self.token = Authorizer(Settings(dev=True), clock=lambda: 0.0).development_token()
+
+    def _read_welcome(self) -> str:
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if "Ctrl-C" in line:
+                return "".join(lines)
+        raise AssertionError(f"the hub ended: {''.join(lines)}{self.log()}")
+
+    def _word_after(self, name: str) -> str:
+        return next(line.split()[1] for line in self.welcome.splitlines() if line.startswith(name))
+
+    def log(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, wait for the end, and return the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(HANG)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+    def close(self) -> None:
+        self.stop()
+        log = self.log()
+        self._stderr.close()
+        assert "Traceback" not in log, log
+        assert "Warning" not in log, log
+        assert "ERROR" not in log, log
+
+
+@pytest.fixture
+def start_hub() -> Iterator[Callable[..., HubProcess]]:
+    """Start hubs; each ends with the test, and must have had no error."""
+    started: list[HubProcess] = []
+
+    def start(*arguments: str, **options: Any) -> HubProcess:
+        hub = HubProcess(*arguments, **options)
+        started.append(hub)
+        return hub
+
+    yield start
+    for hub in started:
+        hub.close()
+
+
+@pytest.fixture
+def hub(start_hub: Callable[..., HubProcess]) -> HubProcess:
+    return start_hub()
+
+
+@pytest.fixture(scope="module")
+def shared_hub() -> Iterator[HubProcess]:
+    """A hub for tests that do not mind what others published."""
+    hub = HubProcess()
+    yield hub
+    hub.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium.  There must be one: `make test` installs it."""
+    names = [os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome"]
+    path = next((path for name in names if name and (path := shutil.which(name))), None)
+    assert path is not None, "no Chromium: install Debian's package chromium, or set CHROMIUM to a path"
+    return path

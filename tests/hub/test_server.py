@@ -1,0 +1,388 @@
+"""A started hub and real sockets: what only they show."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from joserfc import jwk, jwt
+
+from hub.client import Client
+from hub.settings import DEVELOPMENT_KEY
+from hub.topics import compile_topic_matcher
+from tests.wire import FORM, HANG, PATH, Event, bearer, publish, request, subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import HubProcess
+    from tests.wire import Reply
+
+pytestmark = pytest.mark.anyio
+
+END = "https://example.com/end"
+
+
+def classic_token(**claim: Any) -> str:
+    return jwt.encode({"alg": "HS256"}, {"mercure": claim}, jwk.OctKey.import_key(DEVELOPMENT_KEY))
+
+
+async def test_an_update_arrives_as_these_bytes(shared_hub: HubProcess) -> None:
+    async with await subscribe(shared_hub, ("topic", "https://example.com/books/{id}")) as reader:
+        assert reader.headers["content-type"].startswith("text/event-stream")
+        assert reader.headers["x-accel-buffering"] == "no"
+        assert "mercure-last-event-id" not in reader.headers
+        fields = [("topic", "https://example.com/books/1"), ("data", "one\r\ntwo\rthree"), ("id", "urn:x"), ("type", "t"), ("retry", "5")]
+        assert await publish(shared_hub, *fields) == "urn:x"
+        chunk = await asyncio.wait_for(anext(reader.chunks()), HANG)
+        assert chunk == b"id: urn:x\nevent: t\ndata: one\ndata: two\ndata: three\nretry: 5\n\n"
+
+
+async def test_publishing_answers_200_with_the_id_as_text(shared_hub: HubProcess) -> None:
+    async with await request(shared_hub, "POST", PATH, [FORM, bearer(shared_hub.token)], b"topic=a&data=b") as reply:
+        assert reply.status == 200
+        assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+        assert (await reply.body()).startswith(b"urn:uuid:")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "told"),
+    [
+        (b"data=x", [FORM], 400, 'missing \\"topic\\"'),
+        (b"topic=a&data=%FF", [FORM], 400, "not valid UTF-8"),
+        (b"topic=a", [("content-type", "application/json")], 400, "application/x-www-form-urlencoded, not 'application/json'"),
+        (b"topic=a%00b", [FORM], 400, "U+0000"),
+        (b"topic=*", [FORM], 400, "'*' is reserved"),
+        (b"topic=/.well-known/mercure/x", [FORM], 400, "is reserved"),
+        (b"topic=a&retry=%2B5", [FORM], 400, "retry '+5'"),
+        (b"topic=a&id=%23x", [FORM], 400, "id '#x' is reserved"),
+        (b"topic=a&data=" + b"x" * 2**20, [FORM], 413, "longer than 1048576 bytes"),
+        (b"topic=a&" * 1001, [FORM], 413, "1001 topics"),
+    ],
+)
+async def test_a_publish_request_that_breaks_a_rule_is_told_which(
+    shared_hub: HubProcess, body: bytes, headers: list[tuple[str, str]], status: int, told: str
+) -> None:
+    async with await request(shared_hub, "POST", PATH, [*headers, bearer(shared_hub.token)], body) as reply:
+        assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json")
+        assert told in (await reply.body()).decode()
+    assert await publish(shared_hub, ("topic", "a"))  # and it goes on
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "told"),
+    [
+        ("", 400, 'missing \\"match\\" or \\"topic\\"'),
+        ("x=1", 400, 'missing \\"match\\" or \\"topic\\"'),
+        ("match_uritemplate=%7Bid", 400, "never closed"),
+        ("match_regexp=a", 400, "'match_regexp' is none of match, match_exact"),
+        ("MATCH=a", 400, "'MATCH' is none of"),
+        ("topic=%FF", 400, "not valid UTF-8"),
+        ("topic=a%E2%80%8Bb", 400, "U+200B"),
+        ("topic=" + "a" * 4097, 400, "4097 bytes"),
+        ("&".join(["topic=a"] * 101), 400, "101 matchers"),
+    ],
+)
+async def test_a_subscribe_request_that_breaks_a_rule_is_told_which(
+    shared_hub: HubProcess, query: str, status: int, told: str
+) -> None:
+    async with await request(shared_hub, "GET", f"{PATH}?{query}") as reply:
+        assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json")
+        assert told in (await reply.body()).decode()
+    async with await subscribe(shared_hub, ("topic", "a")) as reader:
+        assert reader.status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status", "challenge"),
+    [
+        ("POST", [], 401, "Bearer"),
+        ("POST", [("authorization", "Bearer nonsense")], 401, 'Bearer error="invalid_token"'),
+        ("GET", [("authorization", "Bearer nonsense")], 401, 'Bearer error="invalid_token"'),
+        ("GET", [("authorization", "Basic abc")], 400, 'Bearer error="invalid_request"'),
+        ("GET", [bearer("a"), bearer("b")], 400, 'Bearer error="invalid_request"'),
+        ("POST", [bearer(classic_token(publish=["b"]))], 403, 'Bearer error="insufficient_scope"'),
+        ("POST", [bearer(classic_token())], 403, 'Bearer error="insufficient_scope"'),
+        ("POST", [("cookie", f"mercureAuthorization={classic_token(publish=['*'])}")], 400, 'Bearer error="invalid_request"'),
+    ],
+)
+async def test_a_token_that_will_not_do_gets_the_challenge(
+    hub: HubProcess, method: str, headers: list[tuple[str, str]], status: int, challenge: str
+) -> None:
+    async with await request(hub, method, f"{PATH}?topic=a", [FORM, *headers], b"topic=a") as reply:
+        assert (reply.status, reply.headers["www-authenticate"]) == (status, challenge)
+    assert "nonsense" not in hub.log()
+
+
+async def test_other_methods_are_not_allowed_and_other_paths_not_found(shared_hub: HubProcess) -> None:
+    async with await request(shared_hub, "DELETE", PATH) as reply:
+        assert reply.status == 405
+        assert set(reply.headers["allow"].split(", ")) >= {"GET"}
+    async with await request(shared_hub, "GET", "/elsewhere") as reply:
+        assert reply.status == 404
+
+
+async def test_head_answers_the_headers_and_ends(hub: HubProcess) -> None:
+    async with await request(hub, "HEAD", f"{PATH}?topic=a") as reply:
+        assert reply.status == 200
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        reply.writer.write(b"HEAD / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert b"HTTP/1.1" in await asyncio.wait_for(reply.reader.read(), HANG)  # the connection is free again
+    assert "subscriber connected" not in hub.log()
+
+
+async def test_a_private_update_reaches_only_those_who_may_read_it(hub: HubProcess) -> None:
+    book, user = "https://example.com/books/1", "https://example.com/users/foo/?topic=https%3A%2F%2Fexample.com%2Fbooks%2F1"
+    recipe = classic_token(subscribe=["https://example.com/users/foo/{?topic}"])  # V50
+    wildcard = ("topic", "https://example.com/books/{id}")
+    readers = {
+        "anonymous": await subscribe(hub, wildcard),
+        "recipe": await subscribe(hub, wildcard, token=recipe),
+        "everything": await subscribe(hub, ("match", "*"), token=classic_token(subscribe=["*"])),
+        "else": await subscribe(hub, wildcard, token=classic_token(subscribe=["https://example.com/users/bar/{?topic}"])),
+        "elsewhere": await subscribe(hub, ("topic", "https://example.com/films/{id}"), token=recipe),
+        "cookie": await request(hub, "GET", f"{PATH}?match=*", [("cookie", f"mercureAuthorization={recipe}")]),
+    }
+    await publish(hub, ("topic", book), ("topic", user), ("data", "secret"), ("private", ""))
+    await publish(hub, ("topic", "https://example.com/books/2"), ("topic", "https://example.com/films/2"), ("data", "end"))
+    got = {name: [event.data for event in await reader.until("end")] for name, reader in readers.items()}
+    assert got == {"anonymous": [], "recipe": ["secret"], "everything": ["secret"], "else": [], "elsewhere": [], "cookie": ["secret"]}
+    async with await subscribe(hub, wildcard, last_event_id="earliest") as reader:
+        assert await reader.until("end") == []  # nor in the replay
+    for reader in readers.values():
+        await reader.close()
+
+
+def random_selectors(random: random.Random) -> list[tuple[str, str]]:
+    shelf, number = random.randrange(4), random.randrange(6)
+    choices = [
+        ("topic", f"https://example.com/{shelf}/{number}"),
+        ("topic", f"https://example.com/{shelf}/{{id}}"),
+        ("topic", f"https://example.com/{{shelf}}/{number}"),
+        ("match", f"https://example.com/{shelf}/{number}"),
+        ("match_exact", f"https://example.com/{shelf}/{number}{{"),
+        ("match_uritemplate", f"https://example.com{{/a,b}}{{?q*}}"),
+        ("match_uritemplate", f"https://example.com/{shelf}{{/rest*}}"),
+        ("match", "*"),
+        ("topic", "{broken"),
+    ]
+    return [("match", END), *random.sample(choices, random.randint(1, 3))]
+
+
+async def test_two_hundred_subscribers_get_what_a_naive_filter_says_in_the_order_of_the_log(hub: HubProcess) -> None:
+    chance = random.Random(42)
+    asked = []
+    readers: list[Reply] = []
+    for _ in range(200):
+        selectors = random_selectors(chance)
+        granted = chance.choice([None, [], ["*"], [f"https://example.com/{chance.randrange(4)}/{{id}}"]])
+        token = None if granted is None else classic_token(subscribe=granted)
+        asked.append((selectors, granted or []))
+        readers.append(await subscribe(hub, *selectors, token=token))
+
+    published: dict[str, tuple[list[str], bool]] = {}
+
+    async def publish_some(publisher: int) -> None:
+        for n in range(40):
+            topics = [f"https://example.com/{chance.randrange(4)}/{chance.randrange(6)}{chance.choice(['', '', '?q=1&r=2'])}" for _ in range(chance.randint(1, 3))]
+            private = chance.random() < 0.4
+            fields = [("topic", topic) for topic in topics] + [("data", f"{publisher} {n}")] + [("private", "on")] * private
+            published[await publish(hub, *fields)] = topics, private
+
+    await asyncio.gather(*(publish_some(publisher) for publisher in range(8)))
+    await publish(hub, ("topic", END), ("data", "end"))
+    async with await subscribe(hub, ("topic", "*"), token=hub.token, last_event_id="earliest") as everything:
+        order = [event.id for event in await everything.until("end")]
+    assert sorted(order) == sorted(published)
+
+    def naive(selectors: list[tuple[str, str]], granted: list[str]) -> list[str]:
+        types = {"topic": "topic", "match": "exact", "match_exact": "exact", "match_uritemplate": "uritemplate"}
+        wanted = [compile_topic_matcher(types[name], pattern).match for name, pattern in selectors]
+        allowed = [compile_topic_matcher("topic", pattern).match for pattern in granted]
+        return [
+            id
+            for id in order
+            for topics, private in [published[id]]
+            if any(match(topic) for match in wanted for topic in topics)
+            and (not private or any(match(topic) for match in allowed for topic in topics))
+        ]
+
+    for reader, (selectors, granted) in zip(readers, asked, strict=True):
+        got = [event.id for event in await reader.until("end")]
+        assert got == naive(selectors, granted), (selectors, granted)
+        await reader.close()
+
+
+async def test_a_reader_that_never_reads_holds_nobody_up_and_misses_nothing(hub: HubProcess) -> None:
+    stuck = await subscribe(hub, ("topic", "big"), receive_buffer=4096)
+    healthy = await subscribe(hub, ("topic", "big"))
+    expected = [f"{n} " + "x" * 200_000 for n in range(100)]  # 20 MB: more than the kernel takes for one reader
+    for data in [*expected, "end"]:
+        await publish(hub, ("topic", "big"), ("data", data))
+    assert [event.data for event in await healthy.until("end")] == expected
+    # It has lost nothing by being slow: its place in the log was kept, not its frames.
+    assert [event.data for event in await stuck.until("end")] == expected
+    await publish(hub, ("topic", "big"), ("data", "live again"))
+    assert (await stuck.next_event()).data == "live again"
+    await stuck.close()
+    await healthy.close()
+
+
+async def test_a_reader_that_falls_off_the_log_is_told_and_closed(start_hub: Callable[..., HubProcess]) -> None:
+    hub = start_hub(HUB_HISTORY_UPDATES="20")
+    stuck = await subscribe(hub, ("topic", "big"), receive_buffer=4096)
+    for n in range(60):
+        await publish(hub, ("topic", "big"), ("data", f"{n} " + "x" * 300_000))
+    text = b"".join([chunk async for chunk in stuck.chunks()])
+    assert stuck.ended
+    assert text.endswith(b"\n\n: this subscriber fell behind the history, and updates were lost\n\n")
+    last = text.rpartition(b"id: ")[2].partition(b"\n")[0].decode()
+    async with await subscribe(hub, ("topic", "big"), last_event_id=last) as again:
+        assert again.headers["mercure-last-event-id"] == "earliest"
+        assert (await again.next_event()).data.startswith("40 ")
+    await stuck.close()
+
+
+async def test_a_client_that_reconnects_again_and_again_misses_nothing(hub: HubProcess) -> None:
+    total = 400
+
+    async def read_in_pieces(seed: int) -> list[str]:
+        chance = random.Random(seed)
+        got: list[Event] = []
+        while True:
+            cursor = got[-1].id if got else "earliest"
+            async with await subscribe(hub, ("topic", "n/{n}"), last_event_id=cursor) as reader:
+                assert reader.headers["mercure-last-event-id"] == cursor
+                for _ in range(chance.randint(1, 30)):
+                    event = await reader.next_event()
+                    got.append(event)
+                    if event.data == str(total - 1):
+                        return [event.data for event in got]
+
+    async def publish_all() -> None:
+        for n in range(total):
+            await publish(hub, ("topic", f"n/{n}"), ("data", str(n)))
+
+    *got, _ = await asyncio.gather(*(read_in_pieces(seed) for seed in range(10)), publish_all())
+    assert got == [[str(n) for n in range(total)]] * 10
+
+
+@pytest.mark.parametrize("where", ["header", "last_event_id", "lastEventID", "lastEventId", "Last-Event-ID"])
+async def test_the_cursor_is_taken_from_the_header_and_from_every_dialect_s_parameter(shared_hub: HubProcess, where: str) -> None:
+    topic = ("topic", f"cursors/{where}")
+    ids = [await publish(shared_hub, topic, ("data", str(n)), ("id", f"é {where} {n}")) for n in range(3)]
+    given: dict[str, Any] = {"last_event_id": ids[0]} if where == "header" else {}
+    parameters = [topic] if where == "header" else [topic, (where, ids[0])]
+    async with await subscribe(shared_hub, *parameters, **given) as reader:
+        assert reader.headers["mercure-last-event-id"] == reader.headers["last-event-id"] == ids[0]
+        assert [(await reader.next_event()).id, (await reader.next_event()).id] == ids[1:]
+
+
+async def test_an_unknown_cursor_gets_all_that_is_left_and_is_told(hub: HubProcess) -> None:
+    async with await subscribe(hub, ("topic", "a"), last_event_id="") as reader:
+        assert reader.headers["mercure-last-event-id"] == "earliest"  # N107: given, though empty
+    await publish(hub, ("topic", "a"), ("data", "first"))
+    async with await subscribe(hub, ("topic", "a"), last_event_id="urn:unknown") as reader:
+        assert reader.headers["mercure-last-event-id"] == "earliest"
+        assert (await reader.next_event()).data == "first"
+
+
+async def test_an_idle_stream_gets_heartbeats(start_hub: Callable[..., HubProcess]) -> None:
+    hub = start_hub(HUB_HEARTBEAT="0.1")
+    async with await subscribe(hub, ("topic", "a")) as reader:
+        assert await asyncio.wait_for(anext(reader.chunks()), HANG) == b":\n"
+        assert await asyncio.wait_for(anext(reader.chunks()), HANG) == b":\n"
+
+
+async def test_a_stream_ends_before_its_token_does(hub: HubProcess) -> None:
+    import time
+
+    expires = time.time() + 4
+    token = jwt.encode(
+        {"alg": "HS256"}, {"mercure": {"subscribe": ["*"]}, "exp": expires}, jwk.OctKey.import_key(DEVELOPMENT_KEY)
+    )
+    async with await subscribe(hub, ("topic", "a"), token=token) as reader:
+        assert [event async for event in reader.events()] == []
+        assert reader.ended
+        assert time.time() < expires
+    async with await subscribe(hub, ("topic", "a"), token=classic_token(subscribe=[])) as reader:
+        await publish(hub, ("topic", "a"), ("data", "x"))
+        assert (await reader.next_event()).data == "x"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_open_streams_cleanly(hub: HubProcess, number: int) -> None:
+    readers = [await subscribe(hub, ("topic", "a")) for _ in range(20)]
+    stuck = await subscribe(hub, ("topic", "big"), receive_buffer=4096)
+    for _ in range(50):
+        await publish(hub, ("topic", "big"), ("data", "x" * 200_000))
+    status = await asyncio.to_thread(hub.stop, number)
+    assert status in ({0, -signal.SIGTERM} if number == signal.SIGTERM else {0})
+    for reader in readers:
+        assert [event async for event in reader.events()] == []
+        assert reader.ended
+        await reader.close()
+    await stuck.close()
+
+
+async def test_a_client_that_goes_is_noticed(hub: HubProcess) -> None:
+    for _ in range(3):
+        reader = await subscribe(hub, ("topic", "a"))
+        await reader.close()
+    async with await subscribe(hub, ("topic", "a")) as reader:
+        await publish(hub, ("topic", "a"), ("data", "x"))
+        assert (await reader.next_event()).data == "x"
+    async with asyncio.timeout(HANG):
+        while hub.log().count("the client went away") < 4:
+            await asyncio.sleep(0.01)
+
+
+# -- the clients that people have
+
+
+async def test_httpx2_can_read_it(shared_hub: HubProcess) -> None:
+    async with httpx2.AsyncClient() as client, client.stream("GET", shared_hub.url, params={"topic": "n/{n}"}) as response:
+        events = aiter(httpx2.EventSource(response))
+        await publish(shared_hub, ("topic", "n/1"), ("data", "a\nb"), ("type", "t"))
+        event = await asyncio.wait_for(anext(events), HANG)
+        assert (event.event, event.data) == ("t", "a\nb")
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_our_client_publishes_subscribes_and_connects_again(start_hub: Callable[..., HubProcess]) -> None:
+    hub = start_hub()
+    async with Client(hub.url, token=hub.token, retry=0.05) as client:
+        events = client.subscribe("n/{n}", last_event_id="earliest")
+        await client.publish("n/1", data="é", private=True, type="t", id="urn:1")
+        event = await asyncio.wait_for(anext(events), HANG)
+        assert (event.id, event.event, event.data) == ("urn:1", "t", "é")
+        await asyncio.to_thread(hub.stop)
+        again = start_hub("--port", str(hub.port))
+        await publish(again, ("topic", "n/2"), ("data", "after the restart"))
+        assert (await asyncio.wait_for(anext(events), HANG)).data == "after the restart"
+        await events.aclose()  # type: ignore[attr-defined]
+        with pytest.raises(httpx2.HTTPStatusError, match=r"400.*'\*' is reserved"):
+            await client.publish("*")
+
+
+async def test_curl_can_read_it(shared_hub: HubProcess) -> None:
+    """The very lines that the hub printed."""
+    lines = shared_hub.welcome.replace("\\\n", " ").splitlines()
+    read, write = (line.strip() for line in lines if line.strip().startswith("curl"))
+    reading = subprocess.Popen(["/bin/sh", "-c", f"exec {read} -sS"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert reading.stdout is not None
+        assert await asyncio.to_thread(reading.stdout.readline) == ":\n"
+        wrote = await asyncio.to_thread(subprocess.run, ["/bin/sh", "-c", f"{write} -sS"], capture_output=True, text=True, check=True)
+        assert await asyncio.to_thread(reading.stdout.readline) == f"id: {wrote.stdout}\n"
+        assert await asyncio.to_thread(reading.stdout.readline) == "data: a new chapter\n"
+    finally:
+        reading.terminate()
+        reading.wait()
+        assert reading.stdout is not None
+        reading.stdout.close()
