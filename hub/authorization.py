@@ -162,14 +162,6 @@ class Authorizer:
         }
         self._issuer = _load("issuer_key", settings.issuer_key, settings.issuer_algorithm)
 
-    def development_token(self) -> str:
-        """A classic token that may do everything; for a hub in development, whose keys are no secrets."""
-        key = self._classic["publish"]
-        assert self._settings.dev
-        assert key is not None
-        everything = {"mercure": {"publish": ["*"], "subscribe": ["*"]}}
-        return jwt.encode({"alg": key.algorithm}, everything, key.key, algorithms=[key.algorithm])
-
     def authorize(self, action: Action, headers: Headers, *, own_origin: str) -> Grant:
         """The grant of a request's token; ANONYMOUS for one that may do without.
 

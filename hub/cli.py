@@ -14,7 +14,7 @@ import uvicorn
 from hub.app import create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
-from hub.settings import settings_from_environment
+from hub.settings import DEVELOPMENT_TOKEN, settings_from_environment
 
 if TYPE_CHECKING:
     from hub.hub import Hub
@@ -86,13 +86,12 @@ def _welcome(hub: Hub, url: str) -> str:
     if settings.debugger:
         lines.insert(2, f"Page      {url}{settings.path}{DEBUGGER}")
     if settings.dev:
-        token = hub.authorizer.development_token()
         lines += [
             "",
             "DEVELOPMENT MODE: the key is known to all, so anybody may publish. Never on a public network.",
             "",
             "Token     may publish and read everything, signed with the well-known development key:",
-            f"          {token}",
+            f"          {DEVELOPMENT_TOKEN}",
             "",
             "Subscribe, in one terminal:",
             "",
@@ -100,7 +99,7 @@ def _welcome(hub: Hub, url: str) -> str:
             "",
             "Publish, in another:",
             "",
-            f"  curl -H 'Authorization: Bearer {token}' \\",
+            f"  curl -H 'Authorization: Bearer {DEVELOPMENT_TOKEN}' \\",
             "       -d topic=https://example.com/books/1 -d 'data=a new chapter' \\",
             f"       {url}{settings.path}",
         ]

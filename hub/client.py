@@ -85,7 +85,6 @@ class Client:
                         await response.aread()
                         _raise_for_status(response)
                     connected = True
-                    # A hub that is shutting down answers 503, which is no event stream: an SSEError below.
                     async for event in httpx2.EventSource(response):
                         last_event_id = event.id or last_event_id
                         retry = retry if event.retry is None else event.retry / 1000

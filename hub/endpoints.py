@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from hub.errors import InvalidToken, RequestError, TooLarge
 from hub.protocol import Headers, parse_subscribe, parse_update
+from hub.settings import DEVELOPMENT_TOKEN
 from hub.stream import Stream
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Endpoints:
         return JSONResponse(
             {
                 "hub": hub.settings.path,
-                "token": hub.authorizer.development_token() if hub.settings.dev else "",
+                "token": DEVELOPMENT_TOKEN if hub.settings.dev else "",
                 "cookie": hub.settings.cookie,
             },
             headers={"Cache-Control": "no-store"},

@@ -10,7 +10,7 @@
         ├── InvalidToken            401    a token that fails validation (N91)
         ├── InsufficientScope       403    a valid token that does not allow this (N92)
         ├── TooLarge                413    over a limit of the hub (N56)
-        └── Closing                 503    the hub is shutting down
+        └── Closing                 503    the hub is shutting down, and takes no more updates
 
 They are answered in one place, `endpoints.answer`.
 """

@@ -46,8 +46,10 @@ class Hub:
         """Append `update` to the log, for all nodes, and return its id.
 
         Raises InvalidRequest for an update that nobody may send, and InsufficientScope for one that this
-        grant does not allow.  Waits while dispatch is far behind the log, and never for a subscriber.
+        grant does not allow, Closing while the hub is shutting down.  Waits while dispatch is far behind the log, and never for a subscriber.
         """
+        if self.closing:
+            raise Closing("the hub is shutting down; try again in a moment")
         check_update(update, path=self.settings.path)
         grant.require_publish(update)
         entry = await self.transport.append(update)
@@ -69,10 +71,9 @@ class Hub:
         event of that id (N115).  With one that the log does not know, or no longer, it is before the earliest
         event, and the id is `earliest` (N108): what the subscriber has missed is among those, if it is left.
 
-        Raises Closing where the hub is shutting down.
+        While the hub is shutting down one may still subscribe, and the stream ends at once: EventSource comes
+        back after an end, and stays away for ever after a 503.
         """
-        if self.closing:
-            raise Closing("the hub is shutting down; come back in a moment")
         if last_event_id is None:
             return Subscriber(matchers, grant, self.broadcaster.position), None
         position = await self.transport.find(last_event_id)
@@ -104,7 +105,7 @@ class Hub:
             await self.transport.aclose()
 
     def close(self) -> None:
-        """Take no more subscribers, and end all streams.  May be called twice."""
+        """Take no more updates, and end all streams, also those to come.  May be called twice."""
         self.closing = True
         self.broadcaster.close_all("the hub is shutting down")
 

@@ -26,6 +26,13 @@ Origins: TypeAlias = Annotated[tuple[str, ...], NoDecode]
 DEVELOPMENT_KEY: Final = "!ChangeThisMercureHubJWTSecretKey!"
 """The key that the reference hub ships for development, and that clients' examples sign with (V34)."""
 
+DEVELOPMENT_TOKEN: Final = (
+    "eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9."
+    "eyJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdLCJzdWJzY3JpYmUiOlsiKiJdfX0."
+    "dRaccW_KSiTKbiCSSAZIRwjxZWtJum2nE7-hcpum1cU"
+)
+"""A classic token, signed with that key, which may publish and read everything and has no end."""
+
 _DEVELOPMENT: Final[dict[str, Any]] = {
     "anonymous": True,
     "cookie": "mercure_access_token",  # the __Secure- prefix needs HTTPS (N62)

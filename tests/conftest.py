@@ -12,8 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
-from hub import Settings
-from hub.authorization import Authorizer
+from hub.settings import DEVELOPMENT_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +43,7 @@ class HubProcess:
         self.url = self._word_after("Hub")
         self.origin = self.url.removesuffix("/.well-known/mercure")
         self.port = int(self.origin.rpartition(":")[2])
-        self.token = Authorizer(Settings(dev=True), clock=lambda: 0.0).development_token()
+        self.token = DEVELOPMENT_TOKEN
 
     def _read_welcome(self) -> str:
         assert self.process.stdout is not None

@@ -1,0 +1,52 @@
+# `make run` and `make test` do all their set-up; both are quick the second time.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint .constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench examples lock clean
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+run: $(VENV)/hub ## serve a hub on http://localhost:3000, for development
+	@$(BIN)/python -m hub serve --dev
+
+test: lint ## everything that CI runs
+	@.ci/system-packages chromium curl
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/dev ## style, types, and the order of imports
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: $(VENV)/dev ## measure; results go to bench/results
+	@for each in bench/bench_*.py; do $(BIN)/python $$each || exit 1; done
+
+examples: $(VENV)/examples ## install what the examples need
+
+lock: $(VENV)/dev ## pin the newest versions of all dependencies, for the next `make test`
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet install pip-tools
+	@$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --output-file .constraints.txt pyproject.toml
+
+clean: ## remove what was made here
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "make: Python 3.11 or newer is needed; name one with PYTHON=..."; exit 1; }
+	@echo "Creating a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV) \
+	    || { rm -rf $(VENV); echo "make: on Debian and Ubuntu, 'apt-get install python3-venv' is needed"; exit 1; }
+
+# An extra is installed where a file of its name says so, and again when what it should be has changed.
+$(VENV)/hub $(VENV)/dev $(VENV)/examples: $(VENV)/%: pyproject.toml .constraints.txt | $(BIN)/python
+	@echo "Installing skipfilter[$*] into $(VENV)"
+	@$(PIP) --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,38 @@
+"""Follow the departures from one airport by URI template; examples/flights.py publishes them.
+
+    python examples/departures.py --airport JFK
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+from hub.client import Client
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hub", default="http://localhost:3000/.well-known/mercure")
+    parser.add_argument("--airport", default="JFK", help="JFK, LGA or EWR")
+    parser.add_argument("--count", type=int, help="stop after so many")
+    parser.add_argument("--since", help="begin after the event with this id; `earliest` for all there is")
+    options = parser.parse_args()
+
+    template = f"https://flights.example/{options.airport}/{{to}}/{{flight}}"
+    print(f"Departures that match {template}", flush=True)
+    async with Client(options.hub) as hub:
+        seen = 0
+        async for event in hub.subscribe(template, last_event_id=options.since):
+            flight = json.loads(event.data)
+            late = flight["delay"]
+            remark = "on time" if late == 0 else f"{abs(late)} min {'late' if late > 0 else 'early'}"
+            print(f"{flight['departed']}  {flight['flight']:7} {flight['to']:32} {remark}", flush=True)
+            seen += 1
+            if seen == options.count:
+                return
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

