@@ -30,7 +30,7 @@ from hub.errors import (
     shown,
 )
 from hub.protocol import check_pattern_length, header_values, parse_cookies
-from hub.topics import CLASSIC, TopicMatcher, check_text, compile_topic_matcher
+from hub.topics import CLASSIC, MATCHER_TYPES, TopicMatcher, check_text, compile_topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -224,7 +224,10 @@ class Authorizer:
     def _parse_detail_topic(self, topic: Any) -> TopicMatcher:
         if not isinstance(topic, dict):
             raise ValueError(f"{topic!r} among the topics is no object")
-        return self._matcher(topic.get("match_type", "exact"), topic.get("match"))
+        type = topic.get("match_type", "exact")
+        if type not in MATCHER_TYPES:  # V71: the classic type has no name on the wire
+            raise ValueError(f"match_type {type!r} is none of {', '.join(MATCHER_TYPES)}")
+        return self._matcher(type, topic.get("match"))
 
     def _bounded(self, entries: list[Any]) -> list[Any]:
         if len(entries) > self._settings.max_matchers:
@@ -258,9 +261,9 @@ class Authorizer:
             raise ValueError(f"the mercure claim has no array of up to {_CLASSIC_SELECTORS} topic selectors")
         return tuple(self._matcher(CLASSIC, selector) for selector in selectors)
 
-    def _matcher(self, type: Any, pattern: Any) -> TopicMatcher:
-        if not isinstance(pattern, str) or not isinstance(type, str):
-            raise ValueError(f"{pattern!r} of type {type!r} is no pattern")
+    def _matcher(self, type: str, pattern: Any) -> TopicMatcher:
+        if not isinstance(pattern, str):
+            raise ValueError(f"{pattern!r} is no pattern")
         check_text("pattern", pattern)
         check_pattern_length(pattern, self._settings)
         return compile_topic_matcher(type, pattern)

@@ -59,7 +59,9 @@ class Reply:
         head = await self.reader.readuntil(b"\r\n\r\n")
         status, *lines = head.decode("utf-8").split("\r\n")
         self.status = int(status.split()[1])
-        self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
+        self.headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name
+        }
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while True:
@@ -158,7 +160,11 @@ def bearer(token: str) -> tuple[str, str]:
 
 
 async def subscribe(
-    hub: HubProcess, *parameters: tuple[str, str], token: str | None = None, last_event_id: str | None = None, receive_buffer: int | None = None
+    hub: HubProcess,
+    *parameters: tuple[str, str],
+    token: str | None = None,
+    last_event_id: str | None = None,
+    receive_buffer: int | None = None,
 ) -> Reply:
     """Subscribe, and be sure of it: the first bytes of the stream have come."""
     headers = [] if token is None else [bearer(token)]

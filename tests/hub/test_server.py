@@ -37,7 +37,13 @@ async def test_an_update_arrives_as_these_bytes(shared_hub: HubProcess) -> None:
         assert reader.headers["content-type"].startswith("text/event-stream")
         assert reader.headers["x-accel-buffering"] == "no"
         assert "mercure-last-event-id" not in reader.headers
-        fields = [("topic", "https://example.com/books/1"), ("data", "one\r\ntwo\rthree"), ("id", "urn:x"), ("type", "t"), ("retry", "5")]
+        fields = [
+            ("topic", "https://example.com/books/1"),
+            ("data", "one\r\ntwo\rthree"),
+            ("id", "urn:x"),
+            ("type", "t"),
+            ("retry", "5"),
+        ]
         assert await publish(shared_hub, *fields) == "urn:x"
         chunk = await asyncio.wait_for(anext(reader.chunks()), HANG)
         assert chunk == b"id: urn:x\nevent: t\ndata: one\ndata: two\ndata: three\nretry: 5\n\n"
@@ -55,7 +61,12 @@ async def test_publishing_answers_200_with_the_id_as_text(shared_hub: HubProcess
     [
         (b"data=x", [FORM], 400, 'missing \\"topic\\"'),
         (b"topic=a&data=%FF", [FORM], 400, "not valid UTF-8"),
-        (b"topic=a", [("content-type", "application/json")], 400, "application/x-www-form-urlencoded, not 'application/json'"),
+        (
+            b"topic=a",
+            [("content-type", "application/json")],
+            400,
+            "application/x-www-form-urlencoded, not 'application/json'",
+        ),
         (b"topic=a%00b", [FORM], 400, "U+0000"),
         (b"topic=*", [FORM], 400, "'*' is reserved"),
         (b"topic=/.well-known/mercure/x", [FORM], 400, "is reserved"),
@@ -108,7 +119,12 @@ async def test_a_subscribe_request_that_breaks_a_rule_is_told_which(
         ("GET", [bearer("a"), bearer("b")], 400, 'Bearer error="invalid_request"'),
         ("POST", [bearer(classic_token(publish=["b"]))], 403, 'Bearer error="insufficient_scope"'),
         ("POST", [bearer(classic_token())], 403, 'Bearer error="insufficient_scope"'),
-        ("POST", [("cookie", f"mercureAuthorization={classic_token(publish=['*'])}")], 400, 'Bearer error="invalid_request"'),
+        (
+            "POST",
+            [("cookie", f"mercureAuthorization={classic_token(publish=['*'])}")],
+            400,
+            'Bearer error="invalid_request"',
+        ),
     ],
 )
 async def test_a_token_that_will_not_do_gets_the_challenge(
@@ -137,21 +153,35 @@ async def test_head_answers_the_headers_and_ends(hub: HubProcess) -> None:
 
 
 async def test_a_private_update_reaches_only_those_who_may_read_it(hub: HubProcess) -> None:
-    book, user = "https://example.com/books/1", "https://example.com/users/foo/?topic=https%3A%2F%2Fexample.com%2Fbooks%2F1"
+    book, user = (
+        "https://example.com/books/1",
+        "https://example.com/users/foo/?topic=https%3A%2F%2Fexample.com%2Fbooks%2F1",
+    )
     recipe = classic_token(subscribe=["https://example.com/users/foo/{?topic}"])  # V50
     wildcard = ("topic", "https://example.com/books/{id}")
     readers = {
         "anonymous": await subscribe(hub, wildcard),
         "recipe": await subscribe(hub, wildcard, token=recipe),
         "everything": await subscribe(hub, ("match", "*"), token=classic_token(subscribe=["*"])),
-        "else": await subscribe(hub, wildcard, token=classic_token(subscribe=["https://example.com/users/bar/{?topic}"])),
+        "else": await subscribe(
+            hub, wildcard, token=classic_token(subscribe=["https://example.com/users/bar/{?topic}"])
+        ),
         "elsewhere": await subscribe(hub, ("topic", "https://example.com/films/{id}"), token=recipe),
         "cookie": await request(hub, "GET", f"{PATH}?match=*", [("cookie", f"mercureAuthorization={recipe}")]),
     }
     await publish(hub, ("topic", book), ("topic", user), ("data", "secret"), ("private", ""))
-    await publish(hub, ("topic", "https://example.com/books/2"), ("topic", "https://example.com/films/2"), ("data", "end"))
+    await publish(
+        hub, ("topic", "https://example.com/books/2"), ("topic", "https://example.com/films/2"), ("data", "end")
+    )
     got = {name: [event.data for event in await reader.until("end")] for name, reader in readers.items()}
-    assert got == {"anonymous": [], "recipe": ["secret"], "everything": ["secret"], "else": [], "elsewhere": [], "cookie": ["secret"]}
+    assert got == {
+        "anonymous": [],
+        "recipe": ["secret"],
+        "everything": ["secret"],
+        "else": [],
+        "elsewhere": [],
+        "cookie": ["secret"],
+    }
     async with await subscribe(hub, wildcard, last_event_id="earliest") as reader:
         assert await reader.until("end") == []  # nor in the replay
     for reader in readers.values():
@@ -189,9 +219,14 @@ async def test_two_hundred_subscribers_get_what_a_naive_filter_says_in_the_order
 
     async def publish_some(publisher: int) -> None:
         for n in range(40):
-            topics = [f"https://example.com/{chance.randrange(4)}/{chance.randrange(6)}{chance.choice(['', '', '?q=1&r=2'])}" for _ in range(chance.randint(1, 3))]
+            topics = [
+                f"https://example.com/{chance.randrange(4)}/{chance.randrange(6)}{chance.choice(['', '', '?q=1&r=2'])}"
+                for _ in range(chance.randint(1, 3))
+            ]
             private = chance.random() < 0.4
-            fields = [("topic", topic) for topic in topics] + [("data", f"{publisher} {n}")] + [("private", "on")] * private
+            fields = (
+                [("topic", topic) for topic in topics] + [("data", f"{publisher} {n}")] + [("private", "on")] * private
+            )
             published[await publish(hub, *fields)] = topics, private
 
     await asyncio.gather(*(publish_some(publisher) for publisher in range(8)))
@@ -273,7 +308,9 @@ async def test_a_client_that_reconnects_again_and_again_misses_nothing(hub: HubP
 
 
 @pytest.mark.parametrize("where", ["header", "last_event_id", "lastEventID", "lastEventId", "Last-Event-ID"])
-async def test_the_cursor_is_taken_from_the_header_and_from_every_dialect_s_parameter(shared_hub: HubProcess, where: str) -> None:
+async def test_the_cursor_is_taken_from_the_header_and_from_every_dialect_s_parameter(
+    shared_hub: HubProcess, where: str
+) -> None:
     topic = ("topic", f"cursors/{where}")
     ids = [await publish(shared_hub, topic, ("data", str(n)), ("id", f"é {where} {n}")) for n in range(3)]
     given: dict[str, Any] = {"last_event_id": ids[0]} if where == "header" else {}
@@ -346,7 +383,10 @@ async def test_a_client_that_goes_is_noticed(hub: HubProcess) -> None:
 
 
 async def test_httpx2_can_read_it(shared_hub: HubProcess) -> None:
-    async with httpx2.AsyncClient() as client, client.stream("GET", shared_hub.url, params={"topic": "n/{n}"}) as response:
+    async with (
+        httpx2.AsyncClient() as client,
+        client.stream("GET", shared_hub.url, params={"topic": "n/{n}"}) as response,
+    ):
         events = aiter(httpx2.EventSource(response))
         await publish(shared_hub, ("topic", "n/1"), ("data", "a\nb"), ("type", "t"))
         event = await asyncio.wait_for(anext(events), HANG)
@@ -378,7 +418,9 @@ async def test_curl_can_read_it(shared_hub: HubProcess) -> None:
     try:
         assert reading.stdout is not None
         assert await asyncio.to_thread(reading.stdout.readline) == ":\n"
-        wrote = await asyncio.to_thread(subprocess.run, ["/bin/sh", "-c", f"{write} -sS"], capture_output=True, text=True, check=True)
+        wrote = await asyncio.to_thread(
+            subprocess.run, ["/bin/sh", "-c", f"{write} -sS"], capture_output=True, text=True, check=True
+        )
         assert await asyncio.to_thread(reading.stdout.readline) == f"id: {wrote.stdout}\n"
         assert await asyncio.to_thread(reading.stdout.readline) == "data: a new chapter\n"
     finally:

@@ -1,0 +1,51 @@
+"""Wheel, against a dictionary of times."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from hub.wheel import Wheel
+
+ITEMS = st.sampled_from("abcd")
+TICK = 0.5
+
+
+class AgainstNaive(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.wheel: Wheel[str] = Wheel(now=self.now, tick=TICK)
+        self.model: dict[str, float] = {}
+
+    @rule(item=ITEMS, wait=st.floats(-3, 10) | st.just(math.inf))
+    def set(self, item: str, wait: float) -> None:
+        self.wheel.set(item, self.now + wait)
+        self.model.pop(item, None)
+        if wait != math.inf:
+            self.model[item] = self.now + max(wait, 0)
+
+    @rule(item=ITEMS)
+    def discard(self, item: str) -> None:
+        self.wheel.discard(item)
+        self.model.pop(item, None)
+
+    @rule(wait=st.floats(0, 4))
+    def turn(self, wait: float) -> None:
+        self.now += wait
+        due = self.wheel.turn(self.now)
+        assert len(set(due)) == len(due)
+        for item in due:
+            assert self.model.pop(item) <= self.now  # never early
+        for at in self.model.values():
+            assert at > self.now - 2 * TICK  # and late by no more than two ticks
+
+    @invariant()
+    def agree(self) -> None:
+        assert len(self.wheel) == len(self.model)
+        assert all(self.wheel._items.values())
+
+
+TestAgainstNaive = AgainstNaive.TestCase
