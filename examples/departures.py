@@ -1,6 +1,6 @@
 """Follow the departures from one airport by URI template; examples/flights.py publishes them.
 
-    python examples/departures.py --airport JFK
+python examples/departures.py --airport JFK
 """
 
 from __future__ import annotations

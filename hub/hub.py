@@ -45,8 +45,9 @@ class Hub:
     async def publish(self, update: Update, grant: Grant) -> str:
         """Append `update` to the log, for all nodes, and return its id.
 
-        Raises InvalidRequest for an update that nobody may send, and InsufficientScope for one that this
-        grant does not allow, Closing while the hub is shutting down.  Waits while dispatch is far behind the log, and never for a subscriber.
+        Raises InvalidRequest for an update that nobody may send, InsufficientScope for one that this grant
+        does not allow, and Closing while the hub is shutting down.  Waits while dispatch is far behind the log,
+        and never for a subscriber.
         """
         if self.closing:
             raise Closing("the hub is shutting down; try again in a moment")

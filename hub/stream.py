@@ -93,6 +93,8 @@ class Stream(EventSourceResponse):
                 await self._catch_up()
                 await _until_gone(receive)
                 return
+            except OSError:  # how newer servers say in `send` that the client went away
+                return
             except asyncio.CancelledError:
                 # Either our own waking, or somebody's wish that this task end; the count tells.
                 if not self._woken or self._task.uncancel() > 0:

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
+from hub.app import log_to_stdlib
 from hub.settings import DEVELOPMENT_TOKEN
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 HANG = 30.0
 """Seconds after which a test is taken to hang; nothing is expected to take as long."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _logs() -> None:
+    log_to_stdlib()
 
 
 @pytest.fixture

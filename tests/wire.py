@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from dataclasses import dataclass
@@ -50,10 +51,8 @@ class Reply:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with contextlib.suppress(OSError):
             await self.writer.wait_closed()
-        except OSError:
-            pass
 
     async def read_head(self) -> None:
         head = await self.reader.readuntil(b"\r\n\r\n")
@@ -98,7 +97,7 @@ class Reply:
         """The events up to the one with this data, which is left out."""
 
         async def collect() -> list[Event]:
-            events = []
+            events: list[Event] = []
             async for event in self.events():
                 if event.data == data:
                     return events

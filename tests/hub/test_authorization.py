@@ -150,7 +150,7 @@ def test_n78_a_token_without_details_is_valid_and_grants_nothing() -> None:
     ],
 )  # fmt: skip
 def test_n66_n77_current_tokens_that_are_refused(token: str) -> None:
-    with pytest.raises(InvalidToken, match="^the token is not valid here; the hub's log says why$"):
+    with pytest.raises(InvalidToken, match=r"^the token is not valid here; the hub's log says why$"):
         AUTHORIZER.verify("publish", token)
 
 

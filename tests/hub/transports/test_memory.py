@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import strategies as st
@@ -16,15 +16,21 @@ from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from hub.transports.base import Entry
 
 
-def run(coroutine: object) -> object:
+Result = TypeVar("Result")
+
+
+def run(coroutine: Coroutine[None, None, Result]) -> Result:
     """What a coroutine returns that never waits."""
     try:
-        coroutine.send(None)  # type: ignore[attr-defined]
+        coroutine.send(None)
     except StopIteration as end:
-        return end.value
+        result: Result = end.value
+        return result
     raise AssertionError("it waits")
 
 
@@ -41,7 +47,7 @@ class AgainstNaive(RuleBasedStateMachine):
         update = Update(("t",), data, id=id)
         self.end += 1
         entry = run(self.log.append(update))
-        assert (entry.position, entry.update) == (self.end, update)  # type: ignore[attr-defined]
+        assert (entry.position, entry.update) == (self.end, update)
         self.kept.append((self.end, update))
         updates, size = self.bounds
         while len(self.kept) > updates or (len(self.kept) > 1 and sum(u.size for _, u in self.kept) > size):
@@ -64,7 +70,7 @@ class AgainstNaive(RuleBasedStateMachine):
     def read_from_the_earliest(self) -> None:
         self.compare(run(self.log.read(EARLIEST)), 0)
 
-    def compare(self, page: list[Entry], after: int) -> None:  # type: ignore[override]
+    def compare(self, page: list[Entry], after: int) -> None:
         assert [(e.position, e.update) for e in page] == [(p, u) for p, u in self.kept if p > after]
 
     @invariant()

@@ -1,0 +1,506 @@
+"""Streams and the broadcaster together, with a server's end that the test opens and shuts.
+
+What is asked of every run: each subscriber got, in the order of the log and once each, the updates that a naive
+filter picks from its place on; however its socket behaved, whoever came and went, and whenever heartbeats came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hub import Settings, broadcaster
+from hub.authorization import Grant
+from hub.hub import Hub
+from hub.stream import Stream, _finish, _step
+from hub.topics import compile_topic_matcher
+from hub.transports import memory
+from hub.transports.memory import MemoryTransport
+from hub.updates import Update
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from starlette.types import Message
+
+    from hub.subscriber import Subscriber
+
+EVERYTHING = Grant(publish=(compile_topic_matcher("exact", "*"),))
+SETTINGS = Settings(dev=True, heartbeat=10)
+
+
+class Connection:
+    """A server's end of one connection, which suspends `send` where there is no room, as uvicorn's does."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.writes: list[bytes] = []
+        self.ended = False
+        self._room = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._room.set()
+        self.task = asyncio.ensure_future(stream({"type": "http", "method": "GET"}, self.receive, self.send))
+
+    def block(self) -> None:
+        self._room.clear()
+
+    def unblock(self) -> None:
+        self._room.set()
+
+    def go(self) -> None:
+        self._gone.set()
+        self._room.set()
+
+    @property
+    def gone(self) -> bool:
+        return self._gone.is_set()
+
+    async def send(self, message: Message) -> None:
+        if not self._room.is_set():
+            await self._room.wait()
+        if self._gone.is_set():
+            return
+        if message["type"] == "http.response.body":
+            assert not self.ended
+            self.ended = not message["more_body"]
+            if message["body"]:
+                self.writes.append(message["body"])
+
+    async def receive(self) -> Message:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    @property
+    def ids(self) -> list[str]:
+        lines = b"".join(self.writes).decode().split("\n")
+        return [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
+
+
+class World:
+    """A hub with a clock that the test moves."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.now = 1_000.0
+        self.published: list[Update] = []
+        self.connections: list[tuple[Connection, Subscriber, int]] = []
+        log = MemoryTransport(max_updates=settings.history_updates, max_bytes=settings.history_bytes)
+        self.hub = Hub(settings, log, clock=lambda: self.now)
+
+    async def publish(self, *topics: str, private: bool = False) -> None:
+        update = Update(topics, private=private, id=str(len(self.published) + 1))
+        self.published.append(update)
+        await self.hub.publish(update, EVERYTHING)
+
+    async def connect(self, *patterns: str, granted: tuple[str, ...] = (), after: str | None = None) -> Connection:
+        matchers = [compile_topic_matcher("topic", pattern) for pattern in patterns]
+        grant = Grant(subscribe=tuple(compile_topic_matcher("topic", pattern) for pattern in granted))
+        subscriber, _ = await self.hub.subscribe(matchers, grant, after)
+        connection = Connection(Stream(self.hub, subscriber, []))
+        self.connections.append((connection, subscriber, max(subscriber.position, 0)))
+        return connection
+
+    def expected(self, subscriber: Subscriber, start: int) -> list[str]:
+        return [update.id for update in self.published[start:] if subscriber.wants(update)]
+
+    async def settle(self, rounds: int = 60) -> None:
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+
+    async def caught_up(self) -> None:
+        """Wait until all was dispatched and written, and every connection that is still there is live."""
+        await self.settle(3)  # whoever was just begun is a connection then
+        hub = self.hub.broadcaster
+        async with asyncio.timeout(10):
+            while hub.live < hub.connected or hub.position < len(self.published) or hub._turn.locked():
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def world(settings: Settings = SETTINGS) -> AsyncIterator[World]:
+    here = World(settings)
+    async with here.hub.running():
+        await here.settle(3)
+        yield here
+    for connection, _, _ in here.connections:
+        await asyncio.wait_for(connection.task, 10)
+        assert connection.ended or connection.gone
+        assert (
+            connection.stream._pending is None
+            or inspect.getcoroutinestate(connection.stream._pending[0]) == "CORO_CLOSED"
+        )
+    assert here.hub.broadcaster.connected == here.hub.broadcaster.live == len(here.hub.broadcaster._wheel) == 0
+
+
+TOPICS = st.sampled_from(["a/1", "a/2", "b"])
+PATTERNS = st.sampled_from(["a/{n}", "a/1", "b", "*", "c"])
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.lists(TOPICS, min_size=1, max_size=2, unique=True), st.booleans()),
+        st.tuples(st.just("publish many"), st.integers(2, 12), st.booleans()),
+        st.tuples(
+            st.just("connect"),
+            st.lists(PATTERNS, min_size=1, max_size=2),
+            st.lists(PATTERNS, max_size=1),
+            st.none() | st.integers(0, 20),
+        ),
+        st.tuples(st.sampled_from(["block", "block", "unblock", "go"]), st.integers(0, 5)),
+        st.tuples(st.just("beat"), st.integers(1, 12)),
+        st.tuples(st.just("settle"), st.integers(1, 12)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ACTIONS, st.integers(1, 3), st.integers(1, 3))
+def test_everybody_gets_what_a_naive_filter_says(actions: list[Any], slice: int, page: int) -> None:
+    async def play() -> None:
+        async with world() as here:
+            for what, *arguments in actions:
+                await perform(here, what, *arguments)
+            for connection, _, _ in here.connections:
+                connection.unblock()
+            await here.caught_up()
+            for connection, subscriber, start in here.connections:
+                expected = here.expected(subscriber, start)
+                assert connection.ids == (expected[: len(connection.ids)] if connection.gone else expected)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broadcaster, "SLICE", slice)
+        patch.setattr(memory, "PAGE_ENTRIES", page)
+        asyncio.run(play())
+
+
+async def perform(here: World, what: str, *arguments: Any) -> None:
+    match what, *arguments:
+        case "publish", topics, private:
+            await here.publish(*topics, private=private)
+        case "publish many", count, private:
+            await asyncio.gather(
+                *(here.publish("ab"[n % 2].replace("a", "a/1"), private=private) for n in range(count))
+            )
+        case "connect", patterns, granted, after:
+            cursor = None if after is None else str(after)
+            await here.connect(*patterns, granted=tuple(granted), after=cursor)
+        case "beat", seconds:
+            here.now += seconds
+            await here.hub.broadcaster.tick()
+        case "settle", rounds:
+            await here.settle(rounds)
+        case _, index if here.connections:
+            connection = here.connections[index % len(here.connections)][0]
+            {"block": connection.block, "unblock": connection.unblock, "go": connection.go}[what]()
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_first_bytes_are_a_comment_and_a_place_is_taken_before_them() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        await here.publish("a")  # the response has not begun
+        assert connection.writes == []
+        await here.caught_up()
+        await here.settle()
+        assert connection.writes == [b":\n", b"id: 1\ndata: \n\n"]
+
+
+async def test_updates_that_come_together_are_written_once() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        other = await here.connect("b")
+        await here.settle()
+        await asyncio.gather(*(here.publish(topic) for topic in ("a", "b", "a", "b", "b")))
+        await here.caught_up()
+        assert connection.writes[1:] == [b"id: 1\ndata: \n\nid: 3\ndata: \n\n"]
+        assert other.writes[1:] == [b"id: 2\ndata: \n\nid: 4\ndata: \n\nid: 5\ndata: \n\n"]
+
+
+async def test_a_frame_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hub import sse
+
+    encoded = []
+    frame = sse.frame
+
+    def counted(update: Update) -> bytes:
+        encoded.append(update.id)
+        return frame(update)
+
+    monkeypatch.setattr(sse, "frame", counted)
+    async with world() as here:
+        for _ in range(20):
+            await here.connect("a")
+        await here.settle()
+        await here.publish("a")
+        await here.caught_up()
+        await here.connect("a", after="earliest")
+        await here.caught_up()
+        assert [connection.ids for connection, _, _ in here.connections] == [["1"]] * 21
+    assert encoded == ["1"]
+
+
+async def test_a_reader_without_room_leaves_and_holds_one_write() -> None:
+    async with world() as here:
+        stuck, healthy = await here.connect("a"), await here.connect("a")
+        await here.settle()
+        stuck.block()
+        for n in range(1, 51):
+            await here.publish("a")
+            await here.settle(10)
+            assert healthy.ids[-1] == str(n)
+        assert (here.hub.broadcaster.live, here.hub.broadcaster.connected) == (1, 2)
+        assert stuck.ids == []
+        stuck.unblock()
+        await here.caught_up()
+        assert stuck.ids == healthy.ids == [str(n) for n in range(1, 51)]
+        assert here.hub.broadcaster.live == 2
+
+
+async def test_dispatch_lets_others_run_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "SLICE", 5)
+    async with world() as here:
+        connections = [await here.connect("a") for _ in range(20)]
+        await here.settle()
+        await here.publish("a")
+        seen = set()
+        while (count := sum(bool(connection.ids) for connection in connections)) < 20:
+            seen.add(count)
+            await asyncio.sleep(0)
+        assert {5, 10, 15} <= seen
+
+
+async def test_who_leaves_in_the_middle_of_a_dispatch_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    async with world() as here:
+        connections = [await here.connect("a") for _ in range(4)]
+        await here.settle()
+        await here.publish("a")
+        while not connections[0].ids:
+            await asyncio.sleep(0)
+        connections[3].stream.close("test")
+        await here.settle()
+        assert [connection.ids for connection in connections] == [["1"], ["1"], ["1"], []]
+        assert connections[3].ended
+
+
+async def test_a_write_that_fails_ends_that_stream_alone() -> None:
+    async with world() as here:
+        broken, healthy = await here.connect("a"), await here.connect("a")
+        await here.settle()
+
+        async def fail(message: Message) -> None:
+            raise RuntimeError("broken")
+
+        send, broken.stream._send = broken.stream._send, fail
+        await here.publish("a")
+        while not healthy.ids:
+            await asyncio.sleep(0)
+        broken.stream._send = send
+        await here.settle()
+        assert (broken.ended, healthy.ids, here.hub.broadcaster.connected) == (True, ["1"], 1)
+
+
+async def test_heartbeats_come_after_silence_only() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        await here.settle()
+        for _ in range(9):
+            here.now += 1
+            await here.hub.broadcaster.tick()
+        await here.publish("a")
+        await here.caught_up()
+        for _ in range(9):
+            here.now += 1
+            await here.hub.broadcaster.tick()
+        assert connection.writes == [b":\n", b"id: 1\ndata: \n\n"]
+        for _ in range(2):
+            here.now += 1
+            await here.hub.broadcaster.tick()
+        assert connection.writes == [b":\n", b"id: 1\ndata: \n\n", b":\n"]
+
+
+async def test_a_heartbeat_that_finds_no_room_loses_nothing() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        await here.settle()
+        await here.publish("a")
+        await here.settle()
+        connection.block()
+        here.now += 20
+        await here.hub.broadcaster.tick()
+        assert here.hub.broadcaster.live == 0
+        await here.publish("a")
+        connection.unblock()
+        await here.caught_up()
+        assert connection.ids == ["1", "2"]
+
+
+async def test_n82_a_stream_ends_before_its_token() -> None:
+    async with world() as here:
+        subscriber, _ = await here.hub.subscribe([compile_topic_matcher("topic", "a")], Grant(expires=here.now + 30))
+        connection = Connection(Stream(here.hub, subscriber, []))
+        await here.settle()
+        for _ in range(27):
+            here.now += 1
+            await here.hub.broadcaster.tick()
+            await here.settle(5)
+        assert not connection.ended
+        here.now += 2
+        await here.hub.broadcaster.tick()
+        await here.settle()
+        assert connection.ended
+        await connection.task
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+async def test_closing_ends_a_stream_whatever_it_does(blocked: bool) -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        await here.settle()
+        if blocked:
+            connection.block()
+            await here.publish("a")
+            await here.settle()
+        connection.stream.close("test")
+        connection.stream.close("twice")
+        if blocked:
+            await here.settle()
+            assert connection.task.done()  # it could not be told, and did not wait
+            connection.go()
+        await asyncio.wait_for(connection.task, 10)
+        assert connection.ended is not blocked
+
+
+async def test_a_stream_that_begins_while_the_hub_closes_ends_at_once() -> None:
+    async with world() as here:
+        here.hub.close()
+        connection = await here.connect("a")
+        await asyncio.wait_for(connection.task, 10)
+        assert connection.writes == [b":\n"]
+        assert connection.ended
+
+
+async def test_cancelling_its_task_from_outside_is_not_taken_for_a_waking() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        await here.settle()
+        connection.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connection.task
+        assert here.hub.broadcaster.connected == 0
+        both = await here.connect("a")
+        await here.settle()
+        both.stream.close("at the same moment")
+        both.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await both.task
+        here.connections.clear()
+
+
+async def test_who_falls_off_the_log_is_told_and_closed() -> None:
+    async with world(Settings(dev=True, history_updates=4)) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        connection.block()
+        for _ in range(10):
+            await here.publish("a")
+        connection.unblock()
+        await asyncio.wait_for(connection.task, 10)
+        assert connection.ids == ["1", "2", "3", "4"][: len(connection.ids)]
+        assert connection.writes[-1] == b": this subscriber fell behind the history, and updates were lost\n\n"
+        assert connection.ended
+        again = await here.connect("a", after="1")
+        await here.caught_up()
+        assert again.ids == ["7", "8", "9", "10"]
+
+
+async def test_publishers_wait_for_dispatch_and_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(Settings(dev=True, history_updates=8)) as here:
+        stuck = await here.connect("a")
+        await here.settle()
+        stuck.block()
+        most = 0
+
+        async def publish() -> None:
+            nonlocal most
+            for _ in range(20):
+                await here.publish("a")
+                most = max(most, len(here.published) - here.hub.broadcaster.position)
+
+        await asyncio.wait_for(asyncio.gather(publish(), publish()), 10)
+        assert most <= 8 // 2 + 2  # no more than the backlog, and one a publisher
+        stuck.go()
+
+
+async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> None:
+    async with world(Settings(dev=True, history_updates=2)) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        for n in range(5):  # past the hub, which would have waited
+            await here.hub.transport.append(Update(("a",), id=f"x{n}"))
+        await asyncio.wait_for(connection.task, 10)
+        assert connection.ended
+        assert here.hub.broadcaster.position == 5
+        again = await here.connect("a", after="earliest")
+        await here.settle()
+        assert again.ids == ["x3", "x4"]
+
+
+# -- stepping
+
+
+async def suspending(log: list[Any], wait: Callable[[], Awaitable[Any]]) -> None:
+    log.append("begun")
+    try:
+        log.append(await wait())
+        log.append(await wait())
+    except ValueError as error:
+        log.append(str(error))
+    finally:
+        log.append("over")
+
+
+async def test_a_coroutine_that_was_stepped_is_finished_in_a_task() -> None:
+    log: list[Any] = []
+    futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    left = list(futures)
+    stepped = _step(suspending(log, lambda: left.pop(0)))
+    assert stepped is not None
+    assert log == ["begun"]
+    task = asyncio.ensure_future(_await(_finish(*stepped)))
+    futures[0].set_result(1)
+    await asyncio.sleep(0.001)
+    futures[1].set_exception(ValueError("thrown through"))
+    await task
+    assert log == ["begun", 1, "thrown through", "over"]
+
+
+async def test_a_stepped_coroutine_is_cancelled_with_its_task() -> None:
+    log: list[Any] = []
+    future = asyncio.get_running_loop().create_future()
+    stepped = _step(suspending(log, lambda: future))
+    assert stepped is not None
+    task = asyncio.ensure_future(_await(_finish(*stepped)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert log == ["begun", "over"]
+
+
+async def test_a_coroutine_that_does_not_suspend_is_over_at_once() -> None:
+    async def nothing() -> None:
+        pass
+
+    assert _step(nothing()) is None
+
+
+async def _await(awaitable: Any) -> None:
+    await awaitable
