@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.app import create_app
+from hub.application import create_app
 from hub.errors import ConfigurationError, HubError
 from hub.hub import Hub
 from hub.settings import Settings, settings_from_environment
 from hub.updates import Update
 
 if TYPE_CHECKING:
-    from hub.app import HubApplication
+    from hub.application import HubApplication
 
     app: HubApplication
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import uvicorn
 
-from hub.app import create_app, log_to_stdlib
+from hub.application import create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
 from hub.settings import DEVELOPMENT_TOKEN, settings_from_environment

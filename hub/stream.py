@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 SERVER_SEND = "hub.send"
-"""Where `app` leaves the server's own `send` in the scope, below whatever middleware wraps."""
+"""Where the application leaves the server's own `send` in the scope, below whatever middleware wraps."""
 
 _LOST = b": this subscriber fell behind the history, and updates were lost\n\n"
 _CHUNK = 2**16  # bytes of frames that are joined into one write while catching up

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
-from hub.app import log_to_stdlib
+from hub.application import log_to_stdlib
 from hub.settings import DEVELOPMENT_TOKEN
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import contextlib
 import socket
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from tests.conftest import HubProcess
-
 HANG = 30.0
+
+
+class Address(Protocol):
+    """Where a hub listens, and a token that may do everything there."""
+
+    port: int
+    token: str
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def parse_event(text: str) -> Event | None:
 
 
 async def request(
-    hub: HubProcess,
+    hub: Address,
     method: str,
     target: str,
     headers: Iterable[tuple[str, str]] = (),
@@ -159,7 +164,7 @@ def bearer(token: str) -> tuple[str, str]:
 
 
 async def subscribe(
-    hub: HubProcess,
+    hub: Address,
     *parameters: tuple[str, str],
     token: str | None = None,
     last_event_id: str | None = None,
@@ -176,7 +181,7 @@ async def subscribe(
     return reply
 
 
-async def publish(hub: HubProcess, *fields: tuple[str, str], token: str | None = None) -> str:
+async def publish(hub: Address, *fields: tuple[str, str], token: str | None = None) -> str:
     """Publish with the development token unless another is given, and return the id."""
     headers = [FORM, bearer(token or hub.token)]
     async with await request(hub, "POST", PATH, headers, urlencode(fields).encode()) as reply:

@@ -1,0 +1,133 @@
+"""The commands: `python -m hub serve`, and `uvicorn hub:app` with either of its HTTP parsers and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hub
+from hub.settings import DEVELOPMENT_TOKEN
+from tests.conftest import HANG
+from tests.wire import publish, subscribe
+
+if TYPE_CHECKING:
+    from tests.conftest import HubProcess
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables
+
+
+def serve(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hub", "serve", *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+
+
+def test_without_keys_it_says_what_to_set_and_does_not_start() -> None:
+    ended = serve("--port", "0")
+    assert ended.returncode == 2
+    assert "nobody could publish: set publisher_key or issuer, or dev to try the hub" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_key_that_does_not_fit_is_named_and_not_shown() -> None:
+    ended = serve("--port", "0", "--dev", HUB_PUBLISHER_KEY="my secret", HUB_PUBLISHER_ALGORITHM="RS256")
+    assert (ended.returncode, "publisher_key is no key for RS256" in ended.stderr) == (2, True)
+    assert "my secret" not in ended.stdout + ended.stderr
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = serve("--dev", "--port", port)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"cannot listen on 127.0.0.1 port {port}: " in ended.stderr
+
+
+def test_the_welcome_tells_what_to_do_next(hub: HubProcess) -> None:
+    assert hub.url.endswith("/.well-known/mercure")
+    assert f"{hub.url}/debug/" in hub.welcome
+    assert DEVELOPMENT_TOKEN in hub.welcome
+    assert "in this process's memory: the last 10,000 updates, 64 MiB at most" in hub.welcome
+    assert "DEVELOPMENT MODE" in hub.welcome
+
+
+@pytest.mark.anyio
+async def test_a_production_hub_shows_no_token_and_no_page(start_hub: type[HubProcess]) -> None:
+    hub = start_hub(dev=False, HUB_PUBLISHER_KEY="p" * 32, HUB_SUBSCRIBER_KEY="s" * 32)
+    assert "Token" not in hub.welcome
+    assert "Page" not in hub.welcome
+    async with await subscribe(hub, ("topic", "a")) as reply:
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+    async with await subscribe(hub, ("topic", "a"), token=DEVELOPMENT_TOKEN) as reply:
+        assert reply.status == 401
+
+
+def test_the_application_is_made_of_the_environment_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB_DEV", "1")
+    monkeypatch.setenv("HUB_PATH", "/chat")
+    assert hub.app.state.hub.settings.path == "/chat"
+    monkeypatch.delenv("HUB_DEV")
+    with pytest.raises(hub.ConfigurationError):
+        _ = hub.app
+    with pytest.raises(AttributeError, match="'hub' has no attribute 'nothing'"):
+        _ = hub.nothing  # type: ignore[attr-defined]
+
+
+@dataclass
+class UvicornProcess:
+    process: asyncio.subprocess.Process
+    port: int
+    token: str = DEVELOPMENT_TOKEN
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("loop", "http"), [("asyncio", "h11"), ("asyncio", "httptools"), ("uvloop", "h11")])
+async def test_uvicorn_serves_it_and_ends_in_time(loop: str, http: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-X", "dev", "-m", "uvicorn", "hub:app", "--port", "0", "--loop", loop, "--http", http),
+        env=environment(HUB_DEV="1"),
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stderr is not None
+    log = ""
+    while not (running := re.search(r"running on http://127\.0\.0\.1:(\d+)", log)):
+        line = await asyncio.wait_for(process.stderr.readline(), HANG)
+        assert line, log
+        log += line.decode()
+    server = UvicornProcess(process, int(running[1]))
+    stuck = await subscribe(server, ("topic", "big"), receive_buffer=4096)
+    healthy = await subscribe(server, ("topic", "big"))
+    expected = [f"{n} " + "x" * 200_000 for n in range(60)]
+    for data in [*expected, "end"]:
+        await publish(server, ("topic", "big"), ("data", data))
+    assert [event.data for event in await healthy.until("end")] == expected
+    assert [event.data for event in await stuck.until("end")] == expected
+    for data in [*expected, "end"]:  # and it gets stuck once more
+        await publish(server, ("topic", "big"), ("data", data))
+    assert [event.data for event in await healthy.until("end")] == expected
+    process.send_signal(signal.SIGTERM)
+    rest = (await asyncio.wait_for(process.communicate(), HANG))[1].decode()
+    assert process.returncode in (0, -signal.SIGTERM)
+    assert "Traceback" not in rest
+    assert "ERROR" not in rest
+    assert [event.data async for event in healthy.events()] == []
+    assert healthy.ended
+    await healthy.close()
+    await stuck.close()

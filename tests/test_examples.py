@@ -1,0 +1,56 @@
+"""The examples, and the commands that the README shows, against a real hub."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.conftest import HANG
+
+if TYPE_CHECKING:
+    from tests.conftest import HubProcess
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def run(*command: str) -> str:
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=True, timeout=HANG, cwd=ROOT
+    ).stdout
+
+
+def test_the_flights_arrive_as_the_readme_shows_them(hub: HubProcess) -> None:
+    out = run("examples/flights.py", "--hub", hub.url, "--speed", "1e6", "--flights", "60")
+    assert "60/60" in out
+    shown = re.search(r"^Departures that match .*?(?=^```)", README, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    lines = shown[0].strip().splitlines()
+    board = run("examples/departures.py", "--hub", hub.url, "--since", "earliest", "--count", str(len(lines) - 1))
+    assert board.splitlines() == lines
+
+
+def test_what_follows_before_it_is_published_arrives_live(hub: HubProcess) -> None:
+    board = subprocess.Popen(
+        [sys.executable, "examples/departures.py", "--hub", hub.url, "--airport", "LGA", "--count", "3"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert board.stdout is not None
+    assert board.stdout.readline() == "Departures that match https://flights.example/LGA/{to}/{flight}\n"
+    while "subscriber connected" not in hub.log():
+        assert board.poll() is None
+    run("examples/flights.py", "--hub", hub.url, "--speed", "1e6", "--flights", "40")
+    lines = board.communicate(timeout=HANG)[0].splitlines()
+    assert len(lines) == 3
+    assert all(re.fullmatch(r"\d\d:\d\d  \w+ +.+ (on time|\d+ min (late|early))", line) for line in lines)
+
+
+def test_every_make_target_that_the_readme_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", "\n".join(re.findall(r"`[^`]+`|```.*?```", README, re.DOTALL))))
+    assert {"run", "test"} <= named <= targets

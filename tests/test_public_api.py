@@ -1,0 +1,45 @@
+"""What the packages promise to whoever installs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+import hub
+import skipfilter
+
+
+@pytest.mark.parametrize("package", [skipfilter, hub])
+def test_every_public_name_exists_but_the_application_that_is_made_when_asked_for(package: object) -> None:
+    for name in package.__all__:  # type: ignore[attr-defined]
+        assert name == "app" or hasattr(package, name)
+    assert (Path(package.__file__).parent / "py.typed").exists()  # type: ignore[attr-defined]
+
+
+def test_the_library_imports_its_base_dependencies_only() -> None:
+    imported = subprocess.run(
+        [sys.executable, "-c", "import sys, skipfilter; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    ours = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - {"__main__"}
+    assert ours - {"_virtualenv"} <= {
+        "skipfilter",
+        "sortedcontainers",
+        "pyroaring",
+        "cachetools",
+        "cython_runtime",
+        "_cython_3_0_11",
+    } | {
+        name for name in ours if name.startswith(("_cython", "__editable__", "_distutils", "_virtualenv", "distutils"))
+    }
+
+
+def test_the_base_dependencies_are_three() -> None:
+    base = [line for line in requires("skipfilter") or [] if "extra ==" not in line]
+    assert [line.partition(">")[0] for line in base] == ["cachetools", "pyroaring", "sortedcontainers"]
