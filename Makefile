@@ -25,7 +25,7 @@ lint: $(VENV)/dev ## style, types, and the order of imports
 	@$(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/dev ## measure; results go to bench/results
-	@for each in bench/bench_*.py; do $(BIN)/python $$each || exit 1; done
+	@for each in bench/bench_*.py; do $(BIN)/python -m bench.$$(basename $$each .py) || exit 1; done
 
 examples: $(VENV)/examples ## install what the examples need
 

@@ -54,3 +54,8 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z]+)\b", "\n".join(re.findall(r"`[^`]+`|```.*?```", README, re.DOTALL))))
     assert {"run", "test"} <= named <= targets
+
+
+def test_the_readme_s_python_prints_what_it_should(hub: HubProcess) -> None:
+    script = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Client(" in block)
+    assert run("-c", script.replace("http://localhost:3000/.well-known/mercure", hub.url)) == "a new chapter\n"

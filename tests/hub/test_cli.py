@@ -86,7 +86,7 @@ def test_the_application_is_made_of_the_environment_when_asked_for(monkeypatch: 
     with pytest.raises(hub.ConfigurationError):
         _ = hub.app
     with pytest.raises(AttributeError, match="'hub' has no attribute 'nothing'"):
-        _ = hub.nothing  # type: ignore[attr-defined]
+        _ = hub.nothing
 
 
 @dataclass
