@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint .constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench examples lock clean
@@ -15,7 +15,7 @@ run: $(VENV)/hub ## serve a hub on http://localhost:3000, for development
 	@$(BIN)/python -m hub serve --dev
 
 test: lint ## everything that CI runs
-	@.ci/system-packages chromium curl
+	@.ci/system-packages
 	@$(BIN)/python -m pytest
 
 lint: $(VENV)/dev ## style, types, and the order of imports
