@@ -137,9 +137,8 @@ class Broadcaster:
         """
         async with self._turn:
             writes = self._writes(entries)
-            position = self.position = entries[-1].position
-            self._moved.set()
-            self._moved = asyncio.Event()
+            position = entries[-1].position
+            self.move_to(position)
             now = self._clock()
             for count, (receiver, body) in enumerate(writes, 1):
                 if receiver in self._live:  # it may have gone since, or have been closed
@@ -175,6 +174,12 @@ class Broadcaster:
         if update.private:
             ids &= self._live.bitmap(*(("granted", topic) for topic in update.topics))
         return ids
+
+    def move_to(self, position: int) -> None:
+        """Say that the log was dispatched up to `position`, or that what came before is lost."""
+        self.position = position
+        self._moved.set()
+        self._moved = asyncio.Event()
 
     async def reached(self, position: int) -> None:
         """Wait until the log was dispatched up to `position`."""

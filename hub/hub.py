@@ -94,7 +94,7 @@ class Hub:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the log and the clock for as long as it is entered."""
-        self.broadcaster.position = await self.transport.end()
+        self.broadcaster.move_to(await self.transport.end())
         tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._keep_time())]
         try:
             yield
@@ -118,7 +118,7 @@ class Hub:
             except OffTheLog as error:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
-                self.broadcaster.position = await self.transport.end()
+                self.broadcaster.move_to(await self.transport.end())
                 self.broadcaster.close_all("updates were lost")
             except Exception:
                 log.exception("dispatch failed")

@@ -452,6 +452,11 @@ async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> N
         assert again.ids == ["x3", "x4"]
 
 
+async def test_publishers_that_make_dispatch_fall_off_the_log_do_not_wait_for_ever() -> None:
+    async with world(Settings(dev=True, history_updates=2)) as here:
+        await asyncio.wait_for(asyncio.gather(*(here.publish("a") for _ in range(10))), 10)
+
+
 # -- stepping
 
 
