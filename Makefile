@@ -33,6 +33,7 @@ lock: $(VENV)/dev ## pin the newest versions of all dependencies, for the next `
 	@$(BIN)/python -m pip --disable-pip-version-check --quiet install pip-tools
 	@$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --output-file .constraints.txt pyproject.toml
+	@sed -i '/^skipfilter/d' .constraints.txt # the extras name each other
 
 clean: ## remove what was made here
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
