@@ -64,6 +64,8 @@ async def main() -> None:
 
     airlines, airports = names("airlines.csv", "carrier"), names("airports.csv", "faa")
     flights = departures(options.date)[: options.flights]
+    if not flights:
+        parser.error(f"no flights on {options.date}: the data is of 2013")
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     async with Client(options.hub, token=options.token) as hub:
         with Progress(*columns) as progress:

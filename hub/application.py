@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from hub.settings import Settings
 
 
+log = structlog.stdlib.get_logger("hub")
+
+
 class HubApplication(Starlette):
     """A hub as an ASGI application.  `app.state.hub` is the hub."""
 
@@ -44,6 +47,8 @@ def create_app(settings: Settings) -> HubApplication:
     """
     if not structlog.is_configured():
         log_to_stdlib()
+    if settings.dev:
+        log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
     hub = Hub(
         settings,
         MemoryTransport(max_updates=settings.history_updates, max_bytes=settings.history_bytes),

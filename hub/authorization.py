@@ -33,7 +33,7 @@ from hub.protocol import check_pattern_length, header_values, parse_cookies
 from hub.topics import CLASSIC, MATCHER_TYPES, TopicMatcher, check_text, compile_topic_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from hub.protocol import Headers
     from hub.settings import Settings
@@ -99,15 +99,15 @@ def find_token(headers: Headers, cookie: str) -> Presented | None:
         if scheme.lower() != b"bearer" or not token or b" " in token or not token.isascii():
             raise InvalidPresentation('the Authorization header must be "Bearer", a space and a token')
         return Presented(token.decode("ascii"), by_cookie=False)
-    cookies = dict(parse_cookies(headers))
+    cookies = dict(reversed(list(parse_cookies(headers))))  # the first of a name is the one nearest to this path
     for name in (cookie, CLASSIC_COOKIE):
         if value := cookies.get(name):
             return Presented(value, by_cookie=True)
     return None
 
 
-def require_same_site(headers: Headers, own: str, allowed: tuple[str, ...]) -> None:
-    """Raise InvalidPresentation unless the page that publishes with a cookie is the hub's own or allowed (N63)."""
+def require_same_site(headers: Headers, allowed: Collection[str | None]) -> None:
+    """Raise InvalidPresentation unless the page that publishes with a cookie is of an allowed origin (N63)."""
     origin = next(iter(header_values(headers, b"origin")), None)
     if origin is None:
         referer = next(iter(header_values(headers, b"referer")), b"").decode("latin-1")
@@ -119,7 +119,7 @@ def require_same_site(headers: Headers, own: str, allowed: tuple[str, ...]) -> N
     if origin is None:
         raise InvalidPresentation("publishing with a cookie needs an Origin or Referer header")
     text = origin.decode("latin-1")
-    if text != own and text not in allowed:
+    if text not in allowed:
         raise InvalidPresentation(f"the origin {shown(text)} may not publish with a cookie")
 
 
@@ -174,7 +174,8 @@ class Authorizer:
                 return ANONYMOUS
             raise TokenRequired(f"a token is needed to {action}: in the Authorization header, or in a cookie")
         if presented.by_cookie and action == "publish":
-            require_same_site(headers, own_origin, self._settings.publish_origins)
+            settings = self._settings
+            require_same_site(headers, {own_origin, settings.public_url, *settings.publish_origins})
         return self.verify(action, presented.token)
 
     def verify(self, action: Action, token: str) -> Grant:
@@ -186,7 +187,15 @@ class Authorizer:
             if isinstance(typ, str) and typ.lower() in ("at+jwt", "application/at+jwt"):
                 return self._current_grant(token)
             return self._classic_grant(action, token)
-        except (JoseError, ValueError, TypeError, LookupError, InvalidRequest, RecursionError) as error:
+        except (
+            JoseError,
+            ValueError,
+            TypeError,
+            LookupError,
+            ArithmeticError,
+            InvalidRequest,
+            RecursionError,
+        ) as error:
             raise InvalidToken(f"{type(error).__name__}: {error}") from error
 
     def _current_grant(self, token: str) -> Grant:

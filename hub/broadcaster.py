@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 SLICE: Final = 256
 """Writes between two looks at the other tasks: about 2 ms."""
 TICK: Final = 1.0
-"""Seconds between two looks at the clock."""
+"""Seconds between two looks at the clock, which is one that nobody sets."""
+LOOK: Final = 40.0
+"""Seconds between two looks at a connection that gets no heartbeats."""
 LATE: Final = 2 * TICK
 """Seconds by which a heartbeat may come late; a connection is closed so much before its token expires (N82)."""
 
@@ -49,6 +51,10 @@ class Receiver(Protocol):
 
     def write(self, body: bytes, position: int) -> None:
         """Write without waiting.  Where that is not possible, leave; the place is then `position`."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether its connection is lost, and nobody has said so."""
         ...
 
     def close(self, reason: str) -> None:
@@ -181,10 +187,9 @@ class Broadcaster:
         self._moved.set()
         self._moved = asyncio.Event()
 
-    async def reached(self, position: int) -> None:
-        """Wait until the log was dispatched up to `position`."""
-        while self.position < position:
-            await self._moved.wait()
+    async def moved(self) -> None:
+        """Wait until the position is another one."""
+        await self._moved.wait()
 
     # -- time
 
@@ -195,10 +200,13 @@ class Broadcaster:
             for count, receiver in enumerate(self._wheel.turn(now), 1):
                 if receiver not in self._connected:
                     continue
-                if receiver.subscriber.expires is not None and receiver.subscriber.expires - LATE <= now:
+                if receiver.subscriber.deadline - LATE <= now:
                     receiver.close("its token expires")
                     continue
-                if receiver.written + self._heartbeat <= now:
+                if receiver.is_gone():
+                    receiver.close("its connection is lost")
+                    continue
+                if self._heartbeat and receiver.written + self._heartbeat <= now:
                     receiver.written = now
                     if receiver in self._live:
                         receiver.write(sse.HEARTBEAT, self.position)
@@ -207,6 +215,5 @@ class Broadcaster:
                     await asyncio.sleep(0)
 
     def _schedule(self, receiver: Receiver) -> None:
-        beat = receiver.written + self._heartbeat if self._heartbeat else float("inf")
-        expires = receiver.subscriber.expires
-        self._wheel.set(receiver, beat if expires is None else min(beat, expires - LATE))
+        beat = receiver.written + self._heartbeat if self._heartbeat else self._clock() + LOOK
+        self._wheel.set(receiver, min(beat, receiver.subscriber.deadline - LATE))

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import socket
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 import uvicorn
@@ -19,7 +19,13 @@ from hub.settings import DEVELOPMENT_TOKEN, settings_from_environment
 if TYPE_CHECKING:
     from hub.hub import Hub
 
-main = typer.Typer(help="A Mercure hub.", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+main = typer.Typer(
+    help="A Mercure hub.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 
 @main.callback()
@@ -34,7 +40,7 @@ def serve(
     dev: Annotated[
         bool, typer.Option("--dev", help="Development mode: a well-known key, and anybody may read.")
     ] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
 ) -> None:
     """Serve one hub until SIGINT or SIGTERM."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)

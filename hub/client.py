@@ -60,7 +60,7 @@ class Client:
         response = await self._http.post(
             self._url, data={name: value for name, value in form.items() if value is not None}
         )
-        _raise_for_status(response)
+        await _check(response)
         return response.text
 
     async def subscribe(self, *templates: str, last_event_id: str | None = None) -> AsyncIterator[ServerSentEvent]:
@@ -81,22 +81,26 @@ class Client:
                     params={"topic": templates},
                     headers=cursor,
                 ) as response:
-                    if response.is_client_error:
-                        await response.aread()
-                        _raise_for_status(response)
+                    await _check(response)
                     connected = True
                     async for event in httpx2.EventSource(response):
                         last_event_id = event.id or last_event_id
                         retry = retry if event.retry is None else event.retry / 1000
                         yield event
+            except httpx2.HTTPStatusError as error:
+                if not (connected and error.response.is_server_error):
+                    raise
+            except httpx2.SSEError:  # something that answers 200 and is no event stream
+                raise
             except httpx2.TransportError:
                 if not connected:
                     raise
             await asyncio.sleep(retry)
 
 
-def _raise_for_status(response: httpx2.Response) -> None:
-    if response.is_error:
+async def _check(response: httpx2.Response) -> None:
+    if response.status_code != 200:
+        await response.aread()
         raise httpx2.HTTPStatusError(
             f"{response.status_code}: {response.text}", request=response.request, response=response
         )

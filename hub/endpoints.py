@@ -9,6 +9,7 @@ GET   /               there, if it is on
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,8 +43,7 @@ class Endpoints:
     def routes(self) -> list[BaseRoute]:
         settings = self._hub.settings
         routes: list[BaseRoute] = [
-            Route(settings.path, self.subscribe, methods=["GET"]),
-            Route(settings.path, self.publish, methods=["POST"]),
+            Route(settings.path, self.publish_or_subscribe, methods=["GET", "POST"]),
         ]
         if settings.debugger:
             page = settings.path + DEBUGGER
@@ -53,6 +53,9 @@ class Endpoints:
                 Route("/", RedirectResponse(page)),
             ]
         return routes
+
+    async def publish_or_subscribe(self, request: Request) -> Response:
+        return await (self.publish(request) if request.method == "POST" else self.subscribe(request))
 
     async def subscribe(self, request: Request) -> Response:
         hub = self._hub
@@ -72,7 +75,9 @@ class Endpoints:
         headers: Headers = request.scope["headers"]
         grant = hub.authorizer.authorize("publish", headers, own_origin=_origin(request))
         content_type = request.headers.get("content-type", "").encode("latin-1")
-        update = parse_update(await _read_body(request, hub.settings.max_body), content_type, hub.settings)
+        async with hub.until_closing(hub.settings.body_timeout):
+            body = await _read_body(request, hub.settings.max_body)
+        update = parse_update(body, content_type, hub.settings)
         return PlainTextResponse(await hub.publish(update, grant))
 
     async def debugger_config(self, request: Request) -> Response:  # noqa: ARG002
@@ -106,7 +111,9 @@ async def answer(request: Request, error: Exception) -> Response:
     """A problem document (RFC 9457) for what `RequestError` and Starlette raise; the one place that answers."""
     if isinstance(error, RequestError):
         reason = error.reason if isinstance(error, InvalidToken) else str(error)
-        log.info("request refused", method=request.method, status=error.status, reason=reason)
+        # A token that is refused puzzles people, who should find out why wherever the hub runs.
+        level = logging.WARNING if error.challenge else logging.INFO
+        log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
         return _problem(error.status, error.title, str(error), {"WWW-Authenticate": error.challenge})
     assert isinstance(error, HTTPException)
     return _problem(error.status_code, error.detail, _DETAILS.get(error.status_code, ""), dict(error.headers or {}))

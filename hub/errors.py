@@ -9,6 +9,7 @@
         ├── TokenRequired           401    no token where one is needed (N90)
         ├── InvalidToken            401    a token that fails validation (N91)
         ├── InsufficientScope       403    a valid token that does not allow this (N92)
+        ├── TooSlow                 408    a body that does not arrive
         ├── TooLarge                413    over a limit of the hub (N56)
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
@@ -73,6 +74,11 @@ class InsufficientScope(RequestError):
     status = 403
     title = "Insufficient scope"
     challenge = 'Bearer error="insufficient_scope"'
+
+
+class TooSlow(RequestError):
+    status = 408
+    title = "Too slow"
 
 
 class TooLarge(RequestError):

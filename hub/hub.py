@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hub.authorization import Authorizer
+from hub.backlog import Backlog
 from hub.broadcaster import TICK, Broadcaster
-from hub.errors import Closing, OffTheLog
+from hub.errors import Closing, OffTheLog, TooSlow
 from hub.subscriber import EARLIEST, Subscriber
 from hub.updates import check_update
 
@@ -27,19 +29,34 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 BACKLOG: Final = 1_024
-"""Entries that may wait for dispatch before their publishers do."""
+"""Updates that may wait for dispatch before publishers do."""
 
 
 class Hub:
     """One node of a hub.  Publishing and subscribing work inside `running()`."""
 
-    def __init__(self, settings: Settings, transport: Transport, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        transport: Transport,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self.settings = settings
+        self._clock = clock
+        self._wall_clock = wall_clock
         self.transport = transport
-        self.authorizer = Authorizer(settings, clock=clock)
+        self.authorizer = Authorizer(settings, clock=wall_clock)
         self.broadcaster = Broadcaster(
             position=0, heartbeat=settings.heartbeat, cached_topics=settings.cached_topics, clock=clock
         )
+        self._backlog = Backlog(
+            self.broadcaster,
+            max_updates=min(BACKLOG, max(1, settings.history_updates // 2)),
+            max_bytes=settings.history_bytes // 2,
+        )
+        self._timeouts: set[asyncio.Timeout] = set()
         self.closing = False
 
     async def publish(self, update: Update, grant: Grant) -> str:
@@ -53,15 +70,16 @@ class Hub:
             raise Closing("the hub is shutting down; try again in a moment")
         check_update(update, path=self.settings.path)
         grant.require_publish(update)
-        entry = await self.transport.append(update)
+        size = update.size
+        await self._backlog.take(size)
+        try:
+            entry = await self.transport.append(update)
+        except BaseException:
+            self._backlog.give_back(size)
+            raise
+        self._backlog.appended(entry)
         log.debug("update published", id=update.id, topics=update.topics, type=update.type, private=update.private)
-        await self.broadcaster.reached(entry.position - self._backlog(update))
         return update.id
-
-    def _backlog(self, update: Update) -> int:
-        """How many entries like this may wait for dispatch: less than the log holds, lest it forget them."""
-        settings = self.settings
-        return min(BACKLOG, settings.history_updates // 2, settings.history_bytes // (2 * update.size))
 
     async def subscribe(
         self, matchers: Iterable[TopicMatcher], grant: Grant, last_event_id: str | None = None
@@ -75,13 +93,16 @@ class Hub:
         While the hub is shutting down one may still subscribe, and the stream ends at once: EventSource comes
         back after an end, and stays away for ever after a 503.
         """
+        deadline = math.inf if grant.expires is None else self._clock() + grant.expires - self._wall_clock()
+        preceding = last_event_id
         if last_event_id is None:
-            return Subscriber(matchers, grant, self.broadcaster.position), None
-        position = await self.transport.find(last_event_id)
-        if position is not None:
-            return Subscriber(matchers, grant, position), last_event_id
-        # In a log that never had an entry, the place before all of them is 0, which is where the others are.
-        return Subscriber(matchers, grant, EARLIEST if await self.transport.end() else 0), "earliest"
+            position = self.broadcaster.position
+        elif (found := await self.transport.find(last_event_id)) is not None:
+            position = found
+        else:
+            # In a log that never had an entry, the place before all of them is 0, where the others are.
+            position, preceding = EARLIEST if await self.transport.end() else 0, "earliest"
+        return Subscriber(matchers, grant, position, deadline=deadline), preceding
 
     async def read(self, subscriber: Subscriber) -> list[Entry]:
         """The next page of entries from the subscriber's place to where this node has dispatched.
@@ -105,9 +126,26 @@ class Hub:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.transport.aclose()
 
+    @asynccontextmanager
+    async def until_closing(self, seconds: float) -> AsyncIterator[None]:
+        """Bound what waits for a client.  Raises TooSlow after `seconds`, and Closing when the hub closes."""
+        try:
+            async with asyncio.timeout(0 if self.closing else seconds) as timeout:
+                self._timeouts.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._timeouts.discard(timeout)
+        except TimeoutError:
+            if self.closing:
+                raise Closing("the hub is shutting down; try again in a moment") from None
+            raise TooSlow(f"the body did not arrive within {seconds:g} seconds") from None
+
     def close(self) -> None:
         """Take no more updates, and end all streams, also those to come.  May be called twice."""
         self.closing = True
+        for timeout in list(self._timeouts):
+            timeout.reschedule(asyncio.get_running_loop().time())
         self.broadcaster.close_all("the hub is shutting down")
 
     async def _follow(self) -> None:

@@ -108,6 +108,11 @@ def parse_update(body: bytes, content_type: bytes, settings: Settings) -> Update
     if len(topics) > settings.max_topics:
         raise TooLarge(f"{len(topics)} topics are more than the {settings.max_topics} of an update")
     fields = dict(reversed(pairs))  # the first of each name
+    for name, value in [("topic", topic) for topic in topics] + [
+        (name, fields.get(name, "")) for name in ("id", "type")
+    ]:
+        if len(value.encode("utf-8")) > settings.max_topic:
+            raise TooLarge(f"{name} {shown(value)} is longer than {settings.max_topic} bytes")
     return Update(
         topics,
         data=fields.get("data", ""),

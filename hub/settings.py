@@ -95,12 +95,16 @@ class Settings(BaseModel):
     history_updates: int = Field(10_000, ge=1)
     """Updates that the log keeps."""
     history_bytes: int = Field(64 * 2**20, ge=1)
-    """Bytes of data, topics and ids that the log keeps; the newest update always stays."""
+    """Bytes of memory that the log takes, about; the newest update always stays."""
 
     max_body: int = Field(2**20, ge=1)
     """Bytes of a publish body (N56)."""
+    body_timeout: float = Field(30.0, gt=0)
+    """Seconds that a publish body may take to arrive."""
     max_topics: int = Field(1_000, ge=1)
     """Topics of an update (N56)."""
+    max_topic: int = Field(4_096, ge=1)
+    """Bytes of a topic, an id or a type (N56)."""
     max_matchers: int = Field(100, ge=1)
     """Matchers of a subscribe request, and of one array of a token (N18, N77)."""
     max_pattern: int = Field(4_096, ge=1)

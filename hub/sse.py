@@ -27,8 +27,8 @@ def frame(update: Update) -> bytes:
     if update.type is not None:
         lines.append(f"event: {update.type}\n")
     # Not splitlines(), which splits on eight more characters (N28).
-    data = update.data.replace("\r\n", "\n").replace("\r", "\n")
-    lines += [f"data: {line}\n" for line in data.split("\n")]
+    data = update.data.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\ndata: ")
+    lines.append(f"data: {data}\n")
     if update.retry is not None:
         lines.append(f"retry: {update.retry}\n")
     lines.append("\n")

@@ -41,6 +41,7 @@ SERVER_SEND = "hub.send"
 """Where the application leaves the server's own `send` in the scope, below whatever middleware wraps."""
 
 _LOST = b": this subscriber fell behind the history, and updates were lost\n\n"
+_SLICE = 0.002  # seconds of matching before others may run
 _CHUNK = 2**16  # bytes of frames that are joined into one write while catching up
 
 
@@ -48,8 +49,8 @@ class Stream(EventSourceResponse):
     """The response to a subscribe request.
 
     All its mutable state: the subscriber's place; `_task`, its own; `_pending`, a write that has suspended,
-    with the future it waits for; `_woken`, whether its task was woken by its own doing; and `_closed`, why
-    it is to end.
+    with the future it waits for; `_failed`, whether one has failed; `_woken`, whether its task was woken by its
+    own doing; and `_closed`, why it is to end.
     """
 
     def __init__(self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
@@ -61,6 +62,7 @@ class Stream(EventSourceResponse):
         self._send: _Send
         self._task: asyncio.Task[Any]
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
+        self._failed = False
         self._woken = False
         self._closed: str | None = None
 
@@ -72,28 +74,32 @@ class Stream(EventSourceResponse):
         assert task is not None
         self._task = task
         self._send = cast("_Send", scope.get(SERVER_SEND, send))
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._send(_chunk(sse.HEARTBEAT))
         self._hub.broadcaster.connect(self)
         matchers = [f"{matcher.type}:{matcher.pattern}" for matcher in self.subscriber.subscribed[:5]]
         log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
         try:
+            self._pending = _step(self._begin(send))
+            if self._hub.closing:
+                self._closed = "the hub is shutting down"
             await self._run(receive)
+        except OSError:  # how newer servers say in `send` that the client went away
+            pass
         finally:
             self._hub.broadcaster.disconnect(self)
             if self._pending is not None:
                 self._pending[0].close()
             log.info("subscriber disconnected", id=self.subscriber.id, reason=self._closed or "the client went away")
 
+    async def _begin(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._send(_chunk(sse.HEARTBEAT))
+
     async def _run(self, receive: Receive) -> None:
-        if self._hub.closing:
-            self._closed = "the hub is shutting down"
         while self._closed is None:
             try:
                 await self._catch_up()
-                await _until_gone(receive)
-                return
-            except OSError:  # how newer servers say in `send` that the client went away
+                while (await receive())["type"] != "http.disconnect":
+                    pass
                 return
             except asyncio.CancelledError:
                 # Either our own waking, or somebody's wish that this task end; the count tells.
@@ -103,14 +109,16 @@ class Stream(EventSourceResponse):
             except OffTheLog as error:
                 self._closed = str(error)
                 self._pending = _step(self._send(_chunk(_LOST)))
-        await self._end(receive)
+        self._end()
 
     async def _catch_up(self) -> None:
         """Send what there is up to where the others are, and join them."""
         if self._pending is not None:
-            pending, self._pending = self._pending, None
-            await _finish(*pending)
+            await _finish(*self._pending)
+            self._pending = None
         broadcaster, subscriber = self._hub.broadcaster, self.subscriber
+        now = asyncio.get_running_loop().time
+        yielded = now()
         while subscriber.position != broadcaster.position:
             page = await self._hub.read(subscriber)
             frames: list[bytes] = []
@@ -122,26 +130,30 @@ class Stream(EventSourceResponse):
                 if size >= _CHUNK:
                     await self._send(_chunk(b"".join(frames)))
                     frames, size = [], 0
+                if now() - yielded > _SLICE:  # a subscriber may have many matchers, and dear ones
+                    await asyncio.sleep(0)
+                    yielded = now()
             if frames:
                 await self._send(_chunk(b"".join(frames)))
             if page:
                 subscriber.position = page[-1].position
-                await asyncio.sleep(0)
             else:  # what there is to read was appended and not yet dispatched
-                await broadcaster.reached(broadcaster.position + 1)
+                await broadcaster.moved()
         # No await stands between the check and joining, so no entry falls in between.
         broadcaster.join(self)
 
-    async def _end(self, receive: Receive) -> None:
+    def _end(self) -> None:
         """End the response, or cut the connection where its client does not even take that."""
-        if self._pending is None:
+        cut = self._pending is not None or self._failed or self.is_gone()
+        if not cut:
             self._pending = _step(self._send({"type": "http.response.body", "body": b"", "more_body": False}))
-        if self._pending is not None:
-            # ASGI has no word for it, so this asks uvicorn's cycle; another server closes on return.
-            transport = getattr(getattr(self._send, "__self__", None), "transport", None)
-            if transport is not None:
-                transport.abort()
-                await _until_gone(receive)
+            cut = self._pending is not None
+        if cut:
+            # ASGI has no word for it, so this does what uvicorn does when a connection is lost.
+            cycle: Any = getattr(self._send, "__self__", None)
+            if hasattr(cycle, "transport"):
+                cycle.disconnected = True
+                cycle.transport.abort()
 
     # -- from outside its task
 
@@ -153,12 +165,20 @@ class Stream(EventSourceResponse):
         try:
             self._pending = _step(self._send(_chunk(body)))
         except Exception as error:
-            log.warning("a write failed", id=self.subscriber.id, error=repr(error))
-            self.close("a write failed")
+            self._failed = True
+            self.close(f"a write failed: {error!r}")
             return
         if self._pending is not None:
             self._hub.broadcaster.leave(self, position)
             self._wake()
+
+    def is_gone(self) -> bool:
+        """Whether its connection is lost and the server does not say so.
+
+        uvicorn tells only the newest of the requests that a client has sent down one connection.
+        """
+        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+        return transport is not None and transport.is_closing()
 
     def close(self, reason: str) -> None:
         """End the response soon, and say in the log why."""
@@ -181,11 +201,6 @@ async def _nothing() -> AsyncIterator[bytes]:
     """The content that EventSourceResponse asks for; a Stream is written to instead."""
     return
     yield
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _step(coroutine: Coroutine[Any, Any, None]) -> tuple[Coroutine[Any, Any, None], Any] | None:

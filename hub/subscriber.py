@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import TYPE_CHECKING, Final
 
@@ -20,16 +21,19 @@ class Subscriber:
     """One connection's subscriptions.
 
     Its mutable state is `position`: it has been sent, or did not want, every entry of the log up to there.
-    While it is live, its place is the broadcaster's.
+    While it is live, its place is the broadcaster's.  `deadline` is when its token expires, by the
+    broadcaster's clock, which is not that of the wall.
     """
 
-    __slots__ = ("expires", "granted", "id", "position", "subscribed")
+    __slots__ = ("deadline", "granted", "id", "position", "subscribed")
 
-    def __init__(self, subscribed: Iterable[TopicMatcher], grant: Grant, position: int) -> None:
+    def __init__(
+        self, subscribed: Iterable[TopicMatcher], grant: Grant, position: int, *, deadline: float = math.inf
+    ) -> None:
         self.id = uuid.uuid4().urn  # N125: random, and no client chooses it
         self.subscribed = tuple(subscribed)
         self.granted = grant.subscribe
-        self.expires = grant.expires
+        self.deadline = deadline
         self.position = position
 
     def wants(self, update: Update) -> bool:

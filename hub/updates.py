@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from dataclasses import dataclass, field
 
@@ -28,8 +29,10 @@ class Update:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes: the characters of its texts."""
-        return len(self.data) + len(self.id) + len(self.type or "") + sum(map(len, self.topics))
+        """About how many bytes of memory it takes: its texts, and its frame, where each line of data has a prefix."""
+        lines = self.data.count("\n") + self.data.count("\r")
+        frame = len(self.data.encode("utf-8")) + 6 * lines
+        return frame + sum(map(sys.getsizeof, (self.data, self.id, self.type, *self.topics)))
 
 
 def check_update(update: Update, *, path: str) -> None:

@@ -10,7 +10,10 @@ Hierarchical Timing Wheels, 1987 (the simple scheme, with a dictionary for the r
 from __future__ import annotations
 
 import math
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Item = TypeVar("Item")
 
@@ -50,7 +53,10 @@ class Wheel(Generic[Item]):
         """Take out and return what is due by `now`."""
         due: list[Item] = []
         reached = math.floor(now / self._tick)
-        for slot in range(self._turned + 1, reached + 1):
+        passed: Sequence[int] = range(self._turned + 1, reached + 1)
+        if len(passed) > len(self._items):  # after a long sleep there are more slots than anything is in
+            passed = sorted(slot for slot in self._items if slot <= reached)
+        for slot in passed:
             due.extend(self._items.pop(slot, ()))
         self._turned = max(self._turned, reached)
         for item in due:

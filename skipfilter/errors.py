@@ -14,10 +14,11 @@ class SkipFilterError(Exception):
 
 
 class PatternError(SkipFilterError, ValueError):
-    """A pattern that its grammar refuses; the message names the pattern and what is wrong with it."""
+    """A pattern that its grammar refuses; the message names it, cut where it is long, and what is wrong with it."""
 
     def __init__(self, matcher_type: str, pattern: str, reason: str) -> None:
-        super().__init__(f"{matcher_type} pattern {pattern!r}: {reason}")
+        shown = repr(pattern) if len(pattern) <= 80 else f"{pattern[:80]!r}…"
+        super().__init__(f"{matcher_type} pattern {shown}: {reason}")
         self.matcher_type = matcher_type
         self.pattern = pattern
         self.reason = reason

@@ -50,12 +50,16 @@ $("subscribe").addEventListener("submit", (event) => {
     stop.abort();
   };
   // An event with a type reaches only who listens for that type.
-  const type = document.forms.publish.type.value;
-  if (type) source.addEventListener(type, show);
+  listen(document.forms.publish.type.value);
   $("unsubscribe").disabled = false;
 });
 
 $("unsubscribe").addEventListener("click", unsubscribe);
+
+function listen(type) {
+  // These three have listeners of their own.
+  if (type && !["message", "open", "error"].includes(type)) source?.addEventListener(type, show);
+}
 
 function show(event) {
   const item = document.createElement("li");
@@ -76,7 +80,7 @@ $("publish").addEventListener("submit", async (event) => {
   for (const topic of form.get("topic").split("\n").filter(Boolean)) body.append("topic", topic);
   for (const name of ["data", "type", "id"]) if (form.get(name)) body.append(name, form.get(name));
   if (form.get("private")) body.append("private", "on");
-  if (form.get("type")) source?.addEventListener(form.get("type"), show);
+  listen(form.get("type"));
   const token = $("token").value.trim();
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const response = await fetch(config.hub, { method: "POST", headers, body }).catch((error) => error);

@@ -34,6 +34,11 @@ class Entry:
         """The update as an event; encoded once, however many read it."""
         return sse.frame(self.update)
 
+    @cached_property
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        return self.update.size
+
 
 class Transport(Protocol):
     """An ordered log of updates that every node of a hub appends to and follows.

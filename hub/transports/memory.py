@@ -37,10 +37,12 @@ class MemoryTransport:
         self._grown = asyncio.Event()
 
     async def append(self, update: Update) -> Entry:
+        entry = Entry(self._end + 1, update)
+        _ = entry.size  # which refuses what is no Unicode, before anything has changed
         self._end += 1
-        entry = self._entries[self._end] = Entry(self._end, update)
+        self._entries[self._end] = entry
         self._positions[update.id].append(self._end)
-        self._bytes += update.size
+        self._bytes += entry.size
         while len(self._entries) > self._max_updates or (self._bytes > self._max_bytes and len(self._entries) > 1):
             self._forget_oldest()
         self._grown.set()
@@ -53,7 +55,7 @@ class MemoryTransport:
         positions.popleft()
         if not positions:
             del self._positions[entry.update.id]
-        self._bytes -= entry.update.size
+        self._bytes -= entry.size
 
     async def find(self, id: str) -> int | None:
         return self._positions[id][0] if id in self._positions else None
@@ -71,7 +73,7 @@ class MemoryTransport:
         size = 0
         for position in range(after + 1, min(after + PAGE_ENTRIES, self._end) + 1):
             entry = self._entries[position]
-            size += entry.update.size
+            size += entry.size
             if page and size > PAGE_BYTES:
                 break
             page.append(entry)
@@ -92,7 +94,7 @@ class MemoryTransport:
     def _check(self) -> None:
         """Assert every invariant; for tests."""
         assert list(self._entries) == list(range(self._end - len(self._entries) + 1, self._end + 1))
-        assert self._bytes == sum(entry.update.size for entry in self._entries.values())
+        assert self._bytes == sum(entry.size for entry in self._entries.values())
         assert len(self._entries) <= self._max_updates
         assert self._bytes <= self._max_bytes or len(self._entries) == 1
         by_id: dict[str, list[int]] = {}

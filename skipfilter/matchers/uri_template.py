@@ -19,8 +19,9 @@ backtracking.  Bit p of `cursors` says that what has been read of the template c
 A percent-encoded byte counts as one character: `bounds` lacks the two positions inside it, and neither a
 literal nor a class can stop there.
 
-Cost: a few operations on |topic|-bit integers for each part of the template, so no template and no topic
-can make it explode; `re` with the usual translation is exponential in the commas of a topic for `{a*}`.
+Cost: a few operations on |topic|-bit integers for each variable and each literal of the template, of which there
+is a bounded number; so time is linear in the topic, and no template can make it explode.  `re` with the usual
+translation is exponential in the commas of a topic for `{a*}`.
 
 Source: the semantics are those of yosida95/uritemplate's Regexp(), which deployed Mercure hubs match with;
 the addition is MatchStar of R. Cameron et al., Bitwise Data Parallelism in Regular Expression Matching, 2014.
@@ -31,9 +32,15 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import PatternError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_VARIABLES: Final = 100
+"""Variables of a template, over all its expressions."""
 
 _HEX = frozenset(string.hexdigits)
 _NAME = frozenset(string.ascii_letters + string.digits + "_")
@@ -120,6 +127,7 @@ class _Subject:
         self._triplets, inside = _triplets(text)
         self._bounds = (2 << self.length) - 1 & ~inside
         self._classes: dict[bytes, int] = {}
+        self._found: dict[bytes, int] = {}
 
     def after(self, part: _Part, cursors: int) -> int:
         """Where `part` can end if it starts at one of `cursors`."""
@@ -145,24 +153,37 @@ class _Subject:
         return ((((cursors & members) + members) ^ members) | cursors) & self._bounds
 
     def _occurrences(self, literal: bytes) -> int:
-        positions = 0
-        at = self._text.find(literal)
-        while at >= 0:
-            positions |= 1 << at
-            at = self._text.find(literal, at + 1)
-        return positions
+        """Where `literal` begins."""
+        found = self._found.get(literal)
+        if found is None:
+            found = self._found[literal] = _set_of(_find_all(self._text, literal), self.length)
+        return found
 
 
 def _triplets(text: bytes) -> tuple[int, int]:
     """The positions of the %HH triplets in `text`, and those strictly inside one."""
-    covered = inside = 0
-    at = text.find(b"%")
+    if b"%" not in text:
+        return 0, 0
+    starts = [at for at in _find_all(text, b"%") if _is_triplet(text[at : at + 3].decode("latin-1"))]
+    first = _set_of(starts, len(text))
+    return first | first << 1 | first << 2, first << 1 | first << 2
+
+
+def _find_all(text: bytes, literal: bytes) -> list[int]:
+    found = []
+    at = text.find(literal)
     while at >= 0:
-        if _is_triplet(text[at : at + 3].decode("latin-1")):
-            covered |= 0b111 << at
-            inside |= 0b110 << at
-        at = text.find(b"%", at + 1)
-    return covered, inside
+        found.append(at)
+        at = text.find(literal, at + 1)
+    return found
+
+
+def _set_of(positions: Iterable[int], length: int) -> int:
+    """The integer with these bits, in time linear in `length`; setting them one by one would be quadratic."""
+    bits = bytearray(b"0") * (length + 1)
+    for position in positions:
+        bits[length - position] = ord("1")
+    return int(bits, 2)
 
 
 def _is_triplet(text: str) -> bool:
@@ -173,6 +194,8 @@ def _is_triplet(text: str) -> bool:
 
 
 def _parse(pattern: str) -> list[_Part]:
+    if pattern.count("{") + pattern.count(",") > MAX_VARIABLES and _count_variables(pattern) > MAX_VARIABLES:
+        raise PatternError("uritemplate", pattern, f"it has more than {MAX_VARIABLES} variables")
     parts: list[_Part] = []
     at = 0
     while at < len(pattern):
@@ -189,6 +212,10 @@ def _parse(pattern: str) -> list[_Part]:
             parts.append(pattern[at:end].encode("utf-8"))
             at = end
     return parts
+
+
+def _count_variables(pattern: str) -> int:
+    return sum(1 + part.partition("}")[0].count(",") for part in pattern.split("{")[1:])
 
 
 def _check_literal(pattern: str, start: int, end: int) -> None:

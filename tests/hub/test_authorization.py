@@ -97,7 +97,7 @@ def test_v34_short_secrets_verify() -> None:
 @pytest.mark.parametrize(
     "claims",
     [
-        {"exp": NOW}, {"exp": NOW - 1}, {"exp": "soon"}, {"exp": True}, {"nbf": NOW + 1}, {"exp": [1]},
+        {"exp": NOW}, {"exp": NOW - 1}, {"exp": "soon"}, {"exp": True}, {"nbf": NOW + 1}, {"exp": [1]}, {"exp": 10**400}, {"nbf": -(10**400)},
         {"mercure": []}, {"mercure": {"publish": "a"}}, {"mercure": {"publish": [None]}}, {"mercure": {"publish": [7]}},
         {"mercure": {"publish": ["a\0"]}}, {"mercure": {"publish": ["x" * 51]}}, {"mercure": {"publish": ["a"] * 1001}},
         {"authorization_details": [{"type": DETAIL_TYPE}]},
@@ -221,6 +221,9 @@ def test_n59_v86_the_configured_cookie_comes_before_the_classic_one() -> None:
     found = find_token([(b"cookie", b"mercureAuthorization=old; name=")], "name")
     assert found is not None
     assert found.token == "old"
+    found = find_token([(b"cookie", b"name=near; name=far")], "name")
+    assert found is not None
+    assert found.token == "near"
     assert find_token([(b"cookie", b"other=x")], "name") is None
 
 
@@ -261,10 +264,20 @@ def test_n93_presented_in_no_valid_way(given: list[bytes]) -> None:
 def test_n63_who_may_publish_with_a_cookie(headers: dict[str, str], fine: bool) -> None:
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     if fine:
-        require_same_site(raw, OWN, ("https://friend.example",))
+        require_same_site(raw, {OWN, None, "https://friend.example"})
     else:
         with pytest.raises(InvalidPresentation):
-            require_same_site(raw, OWN, ("https://friend.example",))
+            require_same_site(raw, {OWN, None, "https://friend.example"})
+
+
+def test_n63_the_public_url_is_the_hub_s_own_whatever_a_proxy_makes_of_the_host() -> None:
+    token = sign({"mercure": {"publish": ["*"]}})
+    headers = [(b"cookie", f"mercureAuthorization={token}".encode()), (b"origin", OWN.encode())]
+    assert AUTHORIZER.authorize("publish", headers, own_origin="http://10.0.0.7:3000").publish
+    with pytest.raises(InvalidPresentation):
+        AUTHORIZER.authorize(
+            "publish", [headers[0], (b"origin", b"http://10.0.0.8")], own_origin="http://10.0.0.7:3000"
+        )
 
 
 def test_n90_v5_who_needs_a_token() -> None:

@@ -48,6 +48,13 @@ def test_the_debugger_subscribes_by_template_and_publishes(hub: HubProcess, page
     expect(page.locator("#published")).to_contain_text("urn:uuid:")
     expect(page.locator("#updates li")).to_have_count(1)
     expect(page.locator("#updates pre")).to_have_text("a <b>new</b>\nchapter")
+    # The usual type is no other one.
+    page.get_by_label("Type").fill("message")
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_label("Type").fill("price")
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("#updates b")).to_have_text(["price", "message", "message"])
+    page.get_by_label("Type").fill("")
     # A private one too: the token is in the cookie.
     page.get_by_role("checkbox", name="Private").check()
     page.get_by_label("Data").fill("a secret")

@@ -112,6 +112,13 @@ async def test_uvicorn_serves_it_and_ends_in_time(loop: str, http: str) -> None:
         assert line, log
         log += line.decode()
     server = UvicornProcess(process, int(running[1]))
+    assert "DEVELOPMENT MODE" in log
+    async with await subscribe(server, ("topic", "a"), token="nonsense") as refused:
+        assert refused.status == 401
+    refusal = (await asyncio.wait_for(process.stderr.readline(), HANG)).decode()
+    while "request refused" not in refusal:  # it is logged where nothing was configured, too
+        refusal = (await asyncio.wait_for(process.stderr.readline(), HANG)).decode()
+    assert "nonsense" not in refusal
     stuck = await subscribe(server, ("topic", "big"), receive_buffer=4096)
     healthy = await subscribe(server, ("topic", "big"))
     expected = [f"{n} " + "x" * 200_000 for n in range(60)]

@@ -12,7 +12,7 @@ from hub import Settings
 from hub.errors import InvalidRequest, TooLarge
 from hub.protocol import parse_cookies, parse_form, parse_subscribe, parse_update
 
-SETTINGS = Settings(dev=True, max_topics=3, max_matchers=4, max_pattern=10)
+SETTINGS = Settings(dev=True, max_topic=10, max_topics=3, max_matchers=4, max_pattern=10)
 FORM = b"application/x-www-form-urlencoded"
 
 
@@ -146,6 +146,14 @@ def test_n42_n49_n50_n54_the_fields_of_an_update() -> None:
 def test_n53_retry_is_ascii_digits(retry: str) -> None:
     with pytest.raises(InvalidRequest, match="retry"):
         parse_update(urlencode({"topic": "a", "retry": retry}).encode(), FORM, SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["topic", "id", "type"])
+def test_n56_a_field_that_is_too_long(name: str) -> None:
+    fields = {"topic": "a", name: "é" * 5}
+    parse_update(urlencode(fields).encode(), FORM, SETTINGS)
+    with pytest.raises(TooLarge, match=f"{name} .* is longer than 10 bytes"):
+        parse_update(urlencode(fields | {name: "é" * 5 + "a"}).encode(), FORM, SETTINGS)
 
 
 def test_n56_too_many_topics() -> None:

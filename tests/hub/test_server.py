@@ -138,7 +138,7 @@ async def test_a_token_that_will_not_do_gets_the_challenge(
 async def test_other_methods_are_not_allowed_and_other_paths_not_found(shared_hub: HubProcess) -> None:
     async with await request(shared_hub, "DELETE", PATH) as reply:
         assert reply.status == 405
-        assert set(reply.headers["allow"].split(", ")) >= {"GET"}
+        assert set(reply.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
     async with await request(shared_hub, "GET", "/elsewhere") as reply:
         assert reply.status == 404
 
@@ -358,13 +358,44 @@ async def test_a_signal_ends_open_streams_cleanly(hub: HubProcess, number: int) 
     stuck = await subscribe(hub, ("topic", "big"), receive_buffer=4096)
     for _ in range(50):
         await publish(hub, ("topic", "big"), ("data", "x" * 200_000))
+    half_sent, writer = await asyncio.open_connection("127.0.0.1", hub.port)
+    head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {hub.token}\r\ncontent-length: 100\r\n\r\ntopic="
+    writer.write(head.encode())
+    await publish(hub, ("topic", "b"))  # by then that one is read, too
     status = await asyncio.to_thread(hub.stop, number)
+    assert (await half_sent.readline()).startswith(b"HTTP/1.1 503 ")
+    writer.close()
     assert status in ({0, -signal.SIGTERM} if number == signal.SIGTERM else {0})
     for reader in readers:
         assert [event async for event in reader.events()] == []
         assert reader.ended
         await reader.close()
     await stuck.close()
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(start_hub: Callable[..., HubProcess]) -> None:
+    hub = start_hub(HUB_BODY_TIMEOUT="0.1")
+    reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
+    head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {hub.token}\r\ncontent-length: 100\r\n\r\ntopic="
+    writer.write(head.encode())
+    assert (await asyncio.wait_for(reader.readline(), HANG)).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_a_second_request_behind_a_stream_does_not_hide_that_the_client_went(
+    start_hub: Callable[..., HubProcess],
+) -> None:
+    hub = start_hub(HUB_HEARTBEAT="0.1")
+    readers = [await subscribe(hub, ("topic", "a")) for _ in range(5)]
+    for reader in readers:
+        reader.writer.write(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
+        await reader.writer.drain()
+    assert await publish(hub, ("topic", "b"))
+    for reader in readers:
+        reader.writer.transport.abort()
+    async with asyncio.timeout(HANG):
+        while hub.log().count("subscriber disconnected") < 5:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_client_that_goes_is_noticed(hub: HubProcess) -> None:
@@ -408,6 +439,18 @@ async def test_our_client_publishes_subscribes_and_connects_again(start_hub: Cal
         await events.aclose()  # type: ignore[attr-defined]
         with pytest.raises(httpx2.HTTPStatusError, match=r"400.*'\*' is reserved"):
             await client.publish("*")
+
+
+async def test_our_client_says_so_where_there_is_no_hub(hub: HubProcess) -> None:
+    for url, error in [
+        (hub.url + "/debug/", httpx2.SSEError),
+        (hub.origin + "/", httpx2.HTTPStatusError),  # a redirect
+        (hub.origin + "/elsewhere", httpx2.HTTPStatusError),
+        ("http://127.0.0.1:9", httpx2.ConnectError),
+    ]:
+        async with Client(url) as client:
+            with pytest.raises(error):
+                await anext(client.subscribe("a"))
 
 
 async def test_curl_can_read_it(shared_hub: HubProcess) -> None:

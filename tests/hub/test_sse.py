@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -54,6 +55,11 @@ UPDATES = st.builds(
 def test_it_is_what_sse_starlette_writes(update: Update) -> None:
     event = ServerSentEvent(update.data, id=update.id, event=update.type, retry=update.retry, sep="\n")
     assert frame(update) == event.encode()
+
+
+@given(UPDATES)
+def test_the_size_of_an_update_has_room_for_its_frame(update: Update) -> None:
+    assert sys.getsizeof(update.data) + len(frame(update)) <= update.size + 100
 
 
 @given(st.lists(UPDATES, max_size=4), st.integers(1, 7))

@@ -90,7 +90,7 @@ class World:
         self.published: list[Update] = []
         self.connections: list[tuple[Connection, Subscriber, int]] = []
         log = MemoryTransport(max_updates=settings.history_updates, max_bytes=settings.history_bytes)
-        self.hub = Hub(settings, log, clock=lambda: self.now)
+        self.hub = Hub(settings, log, clock=lambda: self.now, wall_clock=lambda: self.now)
 
     async def publish(self, *topics: str, private: bool = False) -> None:
         update = Update(topics, private=private, id=str(len(self.published) + 1))
@@ -303,7 +303,8 @@ async def test_a_write_that_fails_ends_that_stream_alone() -> None:
             await asyncio.sleep(0)
         broken.stream._send = send
         await here.settle()
-        assert (broken.ended, healthy.ids, here.hub.broadcaster.connected) == (True, ["1"], 1)
+        assert (broken.task.done(), healthy.ids, here.hub.broadcaster.connected) == (True, ["1"], 1)
+        broken.go()
 
 
 async def test_heartbeats_come_after_silence_only() -> None:
@@ -455,6 +456,96 @@ async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> N
 async def test_publishers_that_make_dispatch_fall_off_the_log_do_not_wait_for_ever() -> None:
     async with world(Settings(dev=True, history_updates=2)) as here:
         await asyncio.wait_for(asyncio.gather(*(here.publish("a") for _ in range(10))), 10)
+
+
+async def test_many_publishers_at_once_do_not_push_each_other_off_the_log() -> None:
+    small = Settings(dev=True, history_bytes=40 * Update(("a",), "x" * 100).size)
+    async with world(small) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        updates = [Update(("a",), "x" * 1_000, id=f"x{n}") for n in range(100)]
+        await asyncio.wait_for(asyncio.gather(*(here.hub.publish(update, EVERYTHING) for update in updates)), 10)
+        await here.settle()
+        assert connection.ids == [f"x{n}" for n in range(100)]
+        larger = Update(("a",), "x" * 10_000, id="larger than half the log")
+        await asyncio.wait_for(here.hub.publish(larger, EVERYTHING), 10)
+        await here.settle()
+        assert connection.ids[-1] == "larger than half the log"
+
+
+async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(Settings(dev=True, history_updates=4)) as here:
+        for _ in range(5):
+            with pytest.raises(UnicodeEncodeError):
+                await asyncio.wait_for(here.hub.publish(Update(("a",), "\ud800"), EVERYTHING), 10)
+
+        async def fail(update: Update) -> None:
+            raise OSError("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(here.hub.transport, "append", fail)
+            for _ in range(5):
+                with pytest.raises(OSError, match="full"):
+                    await asyncio.wait_for(here.hub.publish(Update(("a",)), EVERYTHING), 10)
+        await asyncio.wait_for(here.publish("a"), 10)
+
+
+async def test_a_lost_connection_that_the_server_does_not_tell_of_is_found() -> None:
+    class Transport:
+        aborted = False
+
+        def is_closing(self) -> bool:
+            return True
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    class Cycle:
+        disconnected = False
+        transport = Transport()
+
+        async def send(self, message: Message) -> None:
+            pass
+
+    for each in (SETTINGS, Settings(dev=True, heartbeat=0)):
+        async with world(each) as here:
+            connection = await here.connect("a")
+            await here.settle()
+            cycle = Cycle()
+            connection.stream._send = cycle.send
+            for _ in range(50):
+                here.now += 1
+                await here.hub.broadcaster.tick()
+            await here.settle()
+            assert connection.task.done()
+            connection.go()
+
+
+async def test_a_response_that_cannot_even_begin_is_closed_with_the_hub() -> None:
+    """As where a client has sent two requests down one connection, and reads neither response."""
+    async with world() as here:
+        subscriber, _ = await here.hub.subscribe([compile_topic_matcher("topic", "a")], Grant())
+        connection = Connection(Stream(here.hub, subscriber, []))
+        connection.block()
+        await here.settle()
+        here.hub.close()
+        await asyncio.wait_for(connection.task, 10)
+        assert connection.writes == []
+        assert not connection.ended
+
+
+async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
+    async with world() as here:
+        subscriber, _ = await here.hub.subscribe([compile_topic_matcher("topic", "a")], Grant())
+
+        async def fail(message: Message) -> None:
+            raise OSError("gone")
+
+        async def receive() -> Message:
+            raise AssertionError
+
+        await Stream(here.hub, subscriber, [])({"type": "http", "method": "GET"}, receive, fail)
+        assert here.hub.broadcaster.connected == 0
 
 
 # -- stepping

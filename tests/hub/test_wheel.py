@@ -49,3 +49,12 @@ class AgainstNaive(RuleBasedStateMachine):
 
 
 TestAgainstNaive = AgainstNaive.TestCase
+
+
+def test_a_clock_that_leaps_costs_no_more_than_what_is_due() -> None:
+    wheel: Wheel[str] = Wheel(now=0.0, tick=TICK)
+    wheel.set("a", 7.0)
+    wheel.set("b", 1e12)
+    assert wheel.turn(1e11) == ["a"]
+    assert wheel.turn(1e11 + 1) == []
+    assert wheel.turn(2e12) == ["b"]

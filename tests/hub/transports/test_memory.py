@@ -35,14 +35,14 @@ def run(coroutine: Coroutine[None, None, Result]) -> Result:
 
 
 class AgainstNaive(RuleBasedStateMachine):
-    @initialize(updates=st.integers(1, 5), size=st.integers(1, 60))
+    @initialize(updates=st.integers(1, 5), size=st.integers(1, 1_500))
     def begin(self, updates: int, size: int) -> None:
         self.bounds = updates, size
         self.log = MemoryTransport(max_updates=updates, max_bytes=size)
         self.kept: list[tuple[int, Update]] = []
         self.end = 0
 
-    @rule(id=st.sampled_from("abc"), data=st.text("x", max_size=20))
+    @rule(id=st.sampled_from("abc"), data=st.text("x\n", max_size=200))
     def append(self, id: str, data: str) -> None:
         update = Update(("t",), data, id=id)
         self.end += 1
@@ -86,10 +86,11 @@ TestAgainstNaive = AgainstNaive.TestCase
 @pytest.mark.anyio
 async def test_pages_are_bounded_in_entries_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "PAGE_ENTRIES", 3)
-    monkeypatch.setattr(memory, "PAGE_BYTES", 30)
-    log = MemoryTransport(max_updates=100, max_bytes=10_000)
-    for size in (1, 1, 1, 1, 50, 20, 20):
-        await log.append(Update(("t",), "x" * size, id="i"))
+    small = Update(("t",), "x", id="i")
+    monkeypatch.setattr(memory, "PAGE_BYTES", 4 * small.size)
+    log = MemoryTransport(max_updates=100, max_bytes=100 * small.size)
+    for size in (1, 1, 1, 1, 10, 1.5, 1.5):  # an x takes two bytes, one of them in the frame
+        await log.append(Update(("t",), "x" * int(size * small.size), id="i") if size != 1 else small)
     pages = []
     after = EARLIEST
     while page := await log.read(after):

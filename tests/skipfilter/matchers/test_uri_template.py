@@ -42,6 +42,14 @@ def test_the_consequences_of_the_semantics(template: str, topic: str, expected: 
     assert UriTemplate(template).match(topic) is expected
 
 
+def test_the_number_of_variables_is_bounded() -> None:
+    for template in ("{a}" * 101, "{" + ",".join("a" * 101) + "}", "{a,b}" * 51):
+        with pytest.raises(PatternError, match="more than 100 variables"):
+            UriTemplate(template)
+    for template in ("{a}" * 100, "{" + ",".join("a" * 100) + "}", "{a,b}" * 50, "," * 500):
+        UriTemplate(template)
+
+
 def test_equal_patterns_are_equal() -> None:
     assert UriTemplate("/{a}") == UriTemplate("/{a}")
     assert len({UriTemplate("/{a}"), UriTemplate("/{a}"), UriTemplate("/{b}")}) == 2
@@ -148,11 +156,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     ("template", "topic"),
     [
         ("{a*}", "," * 2000 + "!"),
-        ("".join(f"{{v{n}}}" for n in range(200)), "a" * 2000 + "!"),
-        ("".join(f"{{v{n}}}x" for n in range(200)), "x" * 2000 + "!"),
-        ("{" + ",".join(f"v{n}" for n in range(300)) + "}", ",a" * 1000 + "!"),
-        ("{/" + ",".join(f"v{n}" for n in range(300)) + "}!", "/a" * 1000),
-        ("{/a*}" * 300 + "!", "/" * 2000),
+        ("".join(f"{{v{n}}}" for n in range(100)), "a" * 2000 + "!"),
+        ("".join(f"{{v{n}}}x" for n in range(100)), "x" * 2000 + "!"),
+        ("{" + ",".join(f"v{n}" for n in range(100)) + "}", ",a" * 1000 + "!"),
+        ("{/" + ",".join(f"v{n}" for n in range(100)) + "}!", "/a" * 1000),
+        ("{/a*}" * 100 + "!", "/" * 2000),
     ],
 )
 def test_what_makes_a_backtracking_matcher_explode_costs_a_bounded_number_of_steps(
