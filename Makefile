@@ -26,6 +26,7 @@ lint: $(VENV)/dev ## style, types, and the order of imports
 
 bench: $(VENV)/dev ## measure; results go to bench/results
 	@for each in bench/bench_*.py; do $(BIN)/python -m bench.$$(basename $$each .py) || exit 1; done
+	@$(BIN)/python -m bench.report
 
 examples: $(VENV)/examples ## install what the examples need
 

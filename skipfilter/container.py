@@ -257,7 +257,6 @@ class SkipFilter(Generic[Value, Key]):
                 left &= self._current(self._extend(key))
                 if not left:
                     return []
-            left &= self._alive  # a predicate of a later key may have removed what an earlier one passed
             return self._resolve(left)
 
     def matches(self, *keys: Key) -> bool:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 from hub.application import log_to_stdlib
@@ -47,8 +48,8 @@ class HubProcess:
         )
         self.welcome = self._read_welcome()
         self.url = self._word_after("Hub")
-        self.origin = self.url.removesuffix("/.well-known/mercure")
-        self.port = int(self.origin.rpartition(":")[2])
+        self.origin = str(httpx2.URL(self.url).copy_with(path="")).rstrip("/")
+        self.port = httpx2.URL(self.url).port or 0
         self.token = DEVELOPMENT_TOKEN
 
     def _read_welcome(self) -> str:

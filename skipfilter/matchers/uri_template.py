@@ -32,12 +32,9 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from skipfilter.errors import PatternError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_VARIABLES: Final = 100
 """Variables of a template, over all its expressions."""
@@ -178,8 +175,11 @@ def _find_all(text: bytes, literal: bytes) -> list[int]:
     return found
 
 
-def _set_of(positions: Iterable[int], length: int) -> int:
-    """The integer with these bits, in time linear in `length`; setting them one by one would be quadratic."""
+def _set_of(positions: list[int], length: int) -> int:
+    """The integer with these bits, in time linear in `length`."""
+    if len(positions) < 8:
+        return sum(1 << position for position in positions)
+    # Many, set one by one, would cost |positions| * length.
     bits = bytearray(b"0") * (length + 1)
     for position in positions:
         bits[length - position] = ord("1")
@@ -295,8 +295,6 @@ def _expression(operator: str, variables: int, first_explodes: bool, any_explode
         if set(head + separator) == set(tail):
             # head* ( s (head|s)* )?  ==  (head|s)*
             head, repeats = tail, 0
-    if variables == 1 and not first_explodes:
-        repeats = 0
     return _Expression(first.encode(), separator.encode(), _table(head), _table(tail), repeats)
 
 

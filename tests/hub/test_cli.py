@@ -67,6 +67,23 @@ def test_the_welcome_tells_what_to_do_next(hub: HubProcess) -> None:
     assert "DEVELOPMENT MODE" in hub.welcome
 
 
+def test_development_may_be_chosen_by_the_environment_and_nothing_else_is_changed(start_hub: type[HubProcess]) -> None:
+    hub = start_hub(dev=False, HUB_DEV="1", HUB_PATH="/chat/hub", HUB_HISTORY_UPDATES="7")
+    assert "DEVELOPMENT MODE" in hub.welcome
+    assert hub.url.endswith("/chat/hub")
+    assert "the last 7 updates" in hub.welcome
+
+
+@pytest.mark.anyio
+async def test_the_log_level_is_what_was_asked_for(start_hub: type[HubProcess]) -> None:
+    quiet, loud = start_hub("--log-level", "warning"), start_hub("--log-level", "debug")
+    for each in (quiet, loud):
+        await publish(each, ("topic", "a"), ("data", "a secret"))
+    assert "update published" not in quiet.log()
+    assert "update published" in loud.log()
+    assert "a secret" not in loud.log()
+
+
 @pytest.mark.anyio
 async def test_a_production_hub_shows_no_token_and_no_page(start_hub: type[HubProcess]) -> None:
     hub = start_hub(dev=False, HUB_PUBLISHER_KEY="p" * 32, HUB_SUBSCRIBER_KEY="s" * 32)

@@ -156,6 +156,12 @@ def test_n56_a_field_that_is_too_long(name: str) -> None:
         parse_update(urlencode(fields | {name: "é" * 5 + "a"}).encode(), FORM, SETTINGS)
 
 
+def test_the_limits_themselves_are_allowed() -> None:
+    update = parse_update(b"topic=a&topic=b&topic=c&retry=" + b"9" * 15, FORM.upper(), SETTINGS)
+    assert (len(update.topics), update.retry) == (3, int("9" * 15))
+    assert len(matchers(b"match=1234567890&match=2&match=3&match=4")) == 4
+
+
 def test_n56_too_many_topics() -> None:
     with pytest.raises(TooLarge, match="4 topics are more than the 3"):
         parse_update(b"topic=a&" * 4, FORM, SETTINGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 import subprocess
@@ -141,6 +142,56 @@ async def test_other_methods_are_not_allowed_and_other_paths_not_found(shared_hu
         assert set(reply.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
     async with await request(shared_hub, "GET", "/elsewhere") as reply:
         assert reply.status == 404
+
+
+async def test_a_body_of_the_limit_is_taken_and_an_endless_one_is_refused_early(
+    start_hub: Callable[..., HubProcess],
+) -> None:
+    hub = start_hub(HUB_MAX_BODY="100")
+    body = b"topic=a&data=".ljust(100, b"x")
+    async with await request(hub, "POST", PATH, [FORM, bearer(hub.token)], body) as reply:
+        assert reply.status == 200
+    async with await request(hub, "POST", PATH, [FORM, bearer(hub.token)], body + b"x") as reply:
+        assert reply.status == 413
+    endless = [FORM, bearer(hub.token), ("content-length", "1000000000")]
+    reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
+    writer.write(
+        f"POST {PATH} HTTP/1.1\r\nhost: x\r\n".encode()
+        + b"".join(f"{n}: {v}\r\n".encode() for n, v in endless)
+        + b"\r\n"
+        + body * 2
+    )
+    assert (await asyncio.wait_for(reader.readline(), HANG)).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_n96_a_token_comes_before_all_else(shared_hub: HubProcess) -> None:
+    async with await request(shared_hub, "POST", PATH, [], b"nonsense=%FF") as reply:
+        assert reply.status == 401
+    async with await request(
+        shared_hub, "POST", PATH, [FORM, bearer(classic_token(publish=["b"]))], b"topic=*"
+    ) as reply:
+        assert reply.status == 400  # N48: whatever the token allows
+
+
+async def test_the_page_and_its_token_are_for_development(
+    shared_hub: HubProcess, start_hub: Callable[..., HubProcess]
+) -> None:
+    async with await request(shared_hub, "GET", f"{PATH}/debug/config.json") as reply:
+        assert reply.headers["cache-control"] == "no-store"
+        assert json.loads(await reply.body()) == {
+            "hub": PATH,
+            "token": shared_hub.token,
+            "cookie": "mercure_access_token",
+        }
+        assert "server" not in reply.headers
+    keys = {"HUB_PUBLISHER_KEY": "p" * 32, "HUB_ANONYMOUS": "1"}
+    async with await request(start_hub(dev=False, **keys), "GET", f"{PATH}/debug/") as reply:
+        assert reply.status == 404
+    async with await request(
+        start_hub(dev=False, HUB_DEBUGGER="1", **keys), "GET", f"{PATH}/debug/config.json"
+    ) as reply:
+        assert json.loads(await reply.body())["token"] == ""
 
 
 async def test_head_answers_the_headers_and_ends(hub: HubProcess) -> None:

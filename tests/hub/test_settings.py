@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.authorization import Authorizer
@@ -23,6 +24,10 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, "nobody could publish: set publisher_key"),
         ({"publisher_key": "k"}, "nobody could subscribe: set subscriber_key"),
+        ({"dev": True, "issuer": "https://i", "issuer_key": "k"}, "issuer goes"),
+        ({"dev": True, "issuer": "https://i", "public_url": "https://x"}, "issuer goes"),
+        ({"anonymous": True}, "nobody could publish"),
+        ({"dev": True, "history_updates": 0}, "history_updates"),
         ({"dev": True, "issuer": "https://i"}, "issuer goes with issuer_key and public_url"),
         ({"dev": True, "heartbeat": -1}, "heartbeat"),
         ({"dev": True, "path": "hub"}, "path"),
@@ -36,6 +41,14 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_makes_no_hub_is_named(values: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         Settings(**values)
+
+
+def test_settings_that_make_a_hub() -> None:
+    assert Settings(publisher_key="k", anonymous=True).resource is None
+    settings = Settings(issuer="https://i", issuer_key="k", public_url="https://x")
+    assert settings.resource == "https://x/.well-known/mercure"
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.heartbeat = 1.0
 
 
 def test_a_key_is_never_repeated() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hub import Settings, broadcaster
 from hub.authorization import Grant
+from hub.errors import Closing, InsufficientScope, InvalidRequest
 from hub.hub import Hub
 from hub.stream import Stream, _finish, _step
 from hub.topics import compile_topic_matcher
@@ -546,6 +547,193 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
 
         await Stream(here.hub, subscriber, [])({"type": "http", "method": "GET"}, receive, fail)
         assert here.hub.broadcaster.connected == 0
+
+
+async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a heartbeat that finds no room would take a place that is ahead of what was written."""
+    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    async with world() as here:
+        connections = [await here.connect("a") for _ in range(20)]
+        await here.settle()
+        here.now += 20
+        for connection in connections[1:]:
+            connection.block()
+        await here.publish("a")
+        while not connections[0].ids:
+            await asyncio.sleep(0)
+        await here.hub.broadcaster.tick()
+        for connection in connections:
+            connection.unblock()
+        await here.caught_up()
+        assert [connection.ids for connection in connections] == [["1"]] * 20
+
+
+async def test_who_was_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    async with world() as here:
+        connections = [await here.connect("a") for _ in range(4)]
+        await here.settle()
+        await here.publish("a")
+        while not connections[0].ids:
+            await asyncio.sleep(0)
+        last = connections[3].stream
+        last.close("first")
+        last.close("second")
+        written = []
+        monkeypatch.setattr(Stream, "write", lambda self, body, position: written.append(self))
+        assert here.hub.broadcaster.live == 3
+        await here.settle()
+        assert last not in written
+        assert last._closed == "first"
+
+
+async def test_who_goes_during_a_round_of_heartbeats_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    async with world() as here:
+        connections = [await here.connect("a") for _ in range(6)]
+        await here.settle()
+        here.now += 20
+        round = asyncio.ensure_future(here.hub.broadcaster.tick())
+        await asyncio.sleep(0)
+        for connection in connections:
+            connection.go()
+        await round
+        await here.settle()
+        assert len(here.hub.broadcaster._wheel) == 0
+
+
+async def test_a_round_of_heartbeats_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "SLICE", 5)
+    async with world() as here:
+        connections = [await here.connect("a") for _ in range(20)]
+        await here.settle()
+        here.now += 20
+        round = asyncio.ensure_future(here.hub.broadcaster.tick())
+        seen = set()
+        while not round.done():
+            seen.add(sum(len(connection.writes) - 1 for connection in connections))
+            await asyncio.sleep(0)
+        assert {5, 10, 15} <= seen
+
+
+async def test_waking_twice_cancels_once() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        await here.settle()
+        connection.block()
+        connection.stream.write(b":\n", here.hub.broadcaster.position)
+        connection.stream.close("test")
+        await here.settle()
+        assert connection.task.done()
+        assert not connection.task.cancelled()
+        connection.go()
+
+
+async def test_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
+    async with world() as here:
+        async with here.hub.broadcaster._turn:  # as if a long dispatch were running
+            await here.publish("a")
+            ahead = await here.connect("a", after="1")
+            await here.settle()
+            assert here.hub.broadcaster.live == 0
+        await here.publish("a")
+        await here.caught_up()
+        assert ahead.ids == ["2"]
+
+
+async def test_a_place_is_where_dispatch_is_not_where_the_log_ends() -> None:
+    async with world() as here:
+        await here.publish("a")  # in the log, and not dispatched
+        connection = await here.connect("a")
+        assert connection.stream.subscriber.position == 0
+        await here.caught_up()
+        assert connection.ids == ["1"]
+
+
+async def test_telling_who_fell_off_the_log_waits_for_nobody() -> None:
+    async with world(Settings(dev=True, history_updates=2)) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        connection.block()
+        for _ in range(9):
+            await here.publish("a")
+        send = connection.stream._send
+
+        async def stuck(message: Message) -> None:
+            if b"fell behind" in message.get("body", b""):
+                await asyncio.get_running_loop().create_future()
+            await send(message)
+
+        connection.stream._send = stuck
+        connection.unblock()
+        await asyncio.wait_for(connection.task, 10)
+        connection.go()
+
+
+async def test_a_replay_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hub import stream
+
+    monkeypatch.setattr(stream, "_SLICE", 0)
+    async with world() as here:
+        for _ in range(100):
+            await here.publish("b")
+        await here.caught_up()
+        steps = 0
+        connection = await here.connect("a", after="earliest")
+        while here.hub.broadcaster.live == 0:
+            steps += 1
+            await asyncio.sleep(0)
+        assert steps >= 100
+        assert connection.ids == []
+
+
+async def test_what_is_refused_is_not_appended() -> None:
+    async with world() as here:
+        with pytest.raises(InsufficientScope):
+            await here.hub.publish(Update(("a",)), Grant())
+        with pytest.raises(InvalidRequest):
+            await here.hub.publish(Update(("*",)), EVERYTHING)
+        here.hub.close()
+        with pytest.raises(Closing):
+            await here.hub.publish(Update(("a",)), EVERYTHING)
+        assert await here.hub.transport.end() == 0
+
+
+async def test_a_hub_begins_where_its_log_ends() -> None:
+    here = World()
+    await here.hub.transport.append(Update(("a",), id="before"))
+    async with here.hub.running():
+        assert here.hub.broadcaster.position == 1
+        connection = await here.connect("a")
+        await here.settle()
+        assert connection.ids == []
+    await connection.task
+
+
+async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hub.hub.TICK", 0.01)
+    async with world() as here:
+        hub = here.hub.broadcaster
+        calls = {"tick": 0, "dispatch": 0}
+
+        def failing_once(name: str) -> Callable[..., Awaitable[None]]:
+            works = getattr(hub, name)
+
+            async def call(*arguments: Any) -> None:
+                calls[name] += 1
+                if calls[name] == 1:
+                    raise RuntimeError("once")
+                await works(*arguments)
+
+            return call
+
+        for name in calls:
+            monkeypatch.setattr(hub, name, failing_once(name))
+        connection = await here.connect("a")
+        await here.publish("a")
+        async with asyncio.timeout(10):
+            while connection.ids != ["1"] or calls["tick"] < 3:
+                await asyncio.sleep(0.001)
 
 
 # -- stepping

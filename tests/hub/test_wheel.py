@@ -51,6 +51,17 @@ class AgainstNaive(RuleBasedStateMachine):
 TestAgainstNaive = AgainstNaive.TestCase
 
 
+def test_it_is_never_early_and_a_clock_that_goes_back_does_not_turn_it_back() -> None:
+    wheel: Wheel[str] = Wheel(now=100.0, tick=TICK)
+    wheel.set("a", 100.7)
+    assert wheel.turn(100.5) == []
+    assert wheel.turn(101.0) == ["a"]
+    assert wheel.turn(50.0) == []
+    wheel.set("b", 60.0)
+    assert wheel.turn(101.0) == []
+    assert wheel.turn(101.5) == ["b"]
+
+
 def test_a_clock_that_leaps_costs_no_more_than_what_is_due() -> None:
     wheel: Wheel[str] = Wheel(now=0.0, tick=TICK)
     wheel.set("a", 7.0)

@@ -222,6 +222,113 @@ def test_a_group_goes_with_a_predicate_only() -> None:
         SkipFilter(Everybody(), group=id)
 
 
+# -- predicates that interfere, one by one
+
+
+class Meddling:
+    """A SkipFilter whose predicate does something at one question, and which counts the questions."""
+
+    def __init__(self, values: Iterable[int], **options: Any) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.at: dict[tuple[int, int], Callable[[], object]] = {}
+        self.filter: SkipFilter[int, int] = SkipFilter(self.test, **options)
+        for value in values:
+            self.filter.add(value)
+
+    def test(self, value: int, key: int) -> bool:
+        self.asked.append((value, key))
+        if what := self.at.pop((value, key), None):
+            what()
+        return value % key == 0
+
+
+def test_a_removal_and_a_question_to_the_same_key_inside_a_question() -> None:
+    meddling = Meddling([2, 4, 6])
+
+    def meddle() -> None:
+        meddling.filter.remove(2)
+        assert meddling.filter.match_any(2) == [4, 6]
+
+    meddling.at[6, 2] = meddle
+    assert meddling.filter.match_any(2) == [4, 6]
+    meddling.filter._check()
+
+
+def test_a_removal_while_a_later_key_is_asked() -> None:
+    for ask in (lambda f: f.match_any(2, 3), lambda f: f.match_all(2, 3)):
+        meddling = Meddling([2, 4, 6, 12])
+        meddling.at[12, 3] = lambda m=meddling: m.filter.remove(6)  # type: ignore[misc]
+        assert 6 not in ask(meddling.filter)  # type: ignore[no-untyped-call]
+
+
+def test_each_key_is_asked_once_a_question_even_where_the_cache_holds_one() -> None:
+    meddling = Meddling([1], capacity=1)
+    meddling.filter.match_any(2, 3)
+    assert meddling.asked == [(1, 2), (1, 3)]
+
+
+def test_matches_does_not_count_who_was_removed_by_being_asked() -> None:
+    meddling = Meddling([2])
+    meddling.at[2, 2] = lambda: meddling.filter.remove(2)
+    assert meddling.filter.matches(2) is False
+
+
+def test_matches_asks_nobody_twice_and_misses_nobody_who_was_added_meanwhile() -> None:
+    meddling = Meddling([1, 3])
+    meddling.at[3, 2] = lambda: meddling.filter.add(4)
+    assert meddling.filter.matches(2) is False
+    assert meddling.filter.matches(2) is True
+    assert meddling.asked == [(1, 2), (3, 2), (4, 2)]
+    nested = Meddling([1, 2, 4])
+    nested.at[2, 2] = lambda: nested.filter.match_any(2)
+    assert nested.filter.matches(2) is True
+    asked = len(nested.asked)
+    assert nested.filter.match_any(2) == [2, 4]
+    assert len(nested.asked) == asked
+
+
+def test_match_all_stops_asking_when_nobody_is_left() -> None:
+    meddling = Meddling([1, 2, 3])
+    assert meddling.filter.match_all(5, 2) == []
+    assert {key for _, key in meddling.asked} == {5}
+
+
+def test_a_source_that_refuses_changes_nothing() -> None:
+    class Refusing:
+        refuses = False
+
+        def add(self, id: int, value: int) -> None:
+            if self.refuses:
+                raise ValueError("no")
+
+        discard = add
+
+        def passing(self, key: int, values: Any, start: int) -> Iterable[int]:
+            return list(values.irange(start))
+
+    source = Refusing()
+    numbers: SkipFilter[int, int] = SkipFilter(source)
+    numbers.add(1)
+    source.refuses = True
+    with pytest.raises(ValueError, match="no"):
+        numbers.add(2)
+    with pytest.raises(ValueError, match="no"):
+        numbers.remove(1)
+    numbers._check()
+    assert numbers.match_any(0) == [1]
+
+
+def test_the_least_recently_used_key_is_forgotten() -> None:
+    meddling = Meddling([1], capacity=2)
+    for key in (1, 2, 1, 3):
+        meddling.filter.match_any(key)
+    meddling.asked.clear()
+    meddling.filter.match_any(1)
+    assert meddling.asked == []
+    meddling.filter.match_any(2)
+    assert meddling.asked == [(1, 2)]
+
+
 # -- the model
 
 KEYS = [1, 2, 3, 4]
