@@ -35,7 +35,7 @@ def run(coroutine: Coroutine[None, None, Result]) -> Result:
 
 
 class AgainstNaive(RuleBasedStateMachine):
-    @initialize(updates=st.integers(1, 5), size=st.integers(1, 1_500))
+    @initialize(updates=st.integers(1, 5), size=st.sampled_from([1, 1_000, 100_000]))
     def begin(self, updates: int, size: int) -> None:
         self.bounds = updates, size
         self.log = MemoryTransport(max_updates=updates, max_bytes=size)
@@ -81,6 +81,16 @@ class AgainstNaive(RuleBasedStateMachine):
 
 
 TestAgainstNaive = AgainstNaive.TestCase
+
+
+@pytest.mark.anyio
+async def test_n115_an_id_that_was_used_twice_stands_for_its_earliest_entry() -> None:
+    log = MemoryTransport(max_updates=3, max_bytes=10**6)
+    for id in "abab":
+        await log.append(Update(("t",), id=id))
+    assert (await log.find("b"), await log.find("a")) == (2, 3)  # the first a is forgotten
+    await log.append(Update(("t",), id="c"))
+    assert (await log.find("b"), await log.find("x")) == (4, None)
 
 
 @pytest.mark.anyio
