@@ -27,10 +27,10 @@ from hub.errors import (
     InvalidRequest,
     InvalidToken,
     TokenRequired,
-    shown,
 )
 from hub.protocol import check_pattern_length, header_values, parse_cookies
 from hub.topics import CLASSIC, MATCHER_TYPES, TopicMatcher, check_text, compile_topic_matcher
+from skipfilter.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

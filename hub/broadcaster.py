@@ -84,8 +84,8 @@ class Broadcaster:
     # Dispatches and heartbeats take turns.  So whoever leaves the live set outside its own write has been
     # written everything up to `position`, and nothing that is still to be written overtakes it.
 
-    def __init__(self, *, position: int, heartbeat: float, cached_topics: int, clock: Callable[[], float]) -> None:
-        self.position = position
+    def __init__(self, *, heartbeat: float, cached_topics: int, clock: Callable[[], float]) -> None:
+        self.position = 0
         self._heartbeat = heartbeat
         self._clock = clock
         self._live: SkipFilter[Receiver, Key] = SkipFilter(

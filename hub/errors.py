@@ -18,7 +18,7 @@ They are answered in one place, `endpoints.answer`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 
 class HubError(Exception):
@@ -90,10 +90,5 @@ class Closing(RequestError):
     status = 503
     title = "Shutting down"
 
-
-_LONG: Final = 80
-
-
-def shown(value: str | bytes) -> str:
-    """`value` as a message shows it: escaped, and cut where it is long."""
-    return repr(value) if len(value) <= _LONG else f"{value[:_LONG]!r}…"
+    def __init__(self) -> None:
+        super().__init__("the hub is shutting down; try again in a moment")

@@ -48,9 +48,7 @@ class Hub:
         self._wall_clock = wall_clock
         self.transport = transport
         self.authorizer = Authorizer(settings, clock=wall_clock)
-        self.broadcaster = Broadcaster(
-            position=0, heartbeat=settings.heartbeat, cached_topics=settings.cached_topics, clock=clock
-        )
+        self.broadcaster = Broadcaster(heartbeat=settings.heartbeat, cached_topics=settings.cached_topics, clock=clock)
         self._backlog = Backlog(
             self.broadcaster,
             max_updates=min(BACKLOG, max(1, settings.history_updates // 2)),
@@ -67,7 +65,7 @@ class Hub:
         and never for a subscriber.
         """
         if self.closing:
-            raise Closing("the hub is shutting down; try again in a moment")
+            raise Closing
         check_update(update, path=self.settings.path)
         grant.require_publish(update)
         size = update.size
@@ -138,7 +136,7 @@ class Hub:
                     self._timeouts.discard(timeout)
         except TimeoutError:
             if self.closing:
-                raise Closing("the hub is shutting down; try again in a moment") from None
+                raise Closing from None
             raise TooSlow(f"the body did not arrive within {seconds:g} seconds") from None
 
     def close(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from hub.errors import InvalidRequest, TooLarge, shown
+from hub.errors import InvalidRequest, TooLarge
 from hub.topics import CLASSIC, MATCHER_TYPES, TopicMatcher, check_text, compile_topic_matcher
 from hub.updates import Update, new_id
 from skipfilter import PatternError
+from skipfilter.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

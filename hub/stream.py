@@ -149,11 +149,16 @@ class Stream(EventSourceResponse):
             self._pending = _step(self._send({"type": "http.response.body", "body": b"", "more_body": False}))
             cut = self._pending is not None
         if cut:
-            # ASGI has no word for it, so this does what uvicorn does when a connection is lost.
-            cycle: Any = getattr(self._send, "__self__", None)
-            if hasattr(cycle, "transport"):
-                cycle.disconnected = True
+            cycle = self._cycle
+            if cycle is not None:
+                cycle.disconnected = True  # as uvicorn does when a connection is lost
                 cycle.transport.abort()
+
+    @property
+    def _cycle(self) -> Any:
+        """uvicorn's side of this response, for what ASGI has no word for; None behind another server."""
+        cycle = getattr(self._send, "__self__", None)
+        return cycle if hasattr(cycle, "transport") else None
 
     # -- from outside its task
 
@@ -177,8 +182,8 @@ class Stream(EventSourceResponse):
 
         uvicorn tells only the newest of the requests that a client has sent down one connection.
         """
-        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
-        return transport is not None and transport.is_closing()
+        cycle = self._cycle
+        return cycle is not None and cycle.transport.is_closing()
 
     def close(self, reason: str) -> None:
         """End the response soon, and say in the log why."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from ada_url import URL
 
-from hub.errors import InvalidRequest, shown
+from hub.errors import InvalidRequest
 from skipfilter import PatternError, UriTemplate, compile_matcher
+from skipfilter.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

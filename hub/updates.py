@@ -6,8 +6,9 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 
-from hub.errors import InvalidRequest, shown
+from hub.errors import InvalidRequest
 from hub.topics import WILDCARD, check_text, is_reserved
+from skipfilter.errors import shown
 
 
 def new_id() -> str:

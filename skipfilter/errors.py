@@ -17,8 +17,12 @@ class PatternError(SkipFilterError, ValueError):
     """A pattern that its grammar refuses; the message names it, cut where it is long, and what is wrong with it."""
 
     def __init__(self, matcher_type: str, pattern: str, reason: str) -> None:
-        shown = repr(pattern) if len(pattern) <= 80 else f"{pattern[:80]!r}…"
-        super().__init__(f"{matcher_type} pattern {shown}: {reason}")
+        super().__init__(f"{matcher_type} pattern {shown(pattern)}: {reason}")
         self.matcher_type = matcher_type
         self.pattern = pattern
         self.reason = reason
+
+
+def shown(value: str | bytes, longest: int = 80) -> str:
+    """`value` as a message shows it: escaped, and cut where it is long."""
+    return repr(value) if len(value) <= longest else f"{value[:longest]!r}…"

@@ -194,15 +194,17 @@ def _is_triplet(text: str) -> bool:
 
 
 def _parse(pattern: str) -> list[_Part]:
-    if pattern.count("{") + pattern.count(",") > MAX_VARIABLES and _count_variables(pattern) > MAX_VARIABLES:
-        raise PatternError("uritemplate", pattern, f"it has more than {MAX_VARIABLES} variables")
     parts: list[_Part] = []
+    variables = 0
     at = 0
     while at < len(pattern):
         if pattern[at] == "{":
             end = pattern.find("}", at)
             if end < 0:
                 raise PatternError("uritemplate", pattern, f"the expression at {at} is never closed")
+            variables += 1 + pattern.count(",", at, end)
+            if variables > MAX_VARIABLES:
+                raise PatternError("uritemplate", pattern, f"it has more than {MAX_VARIABLES} variables")
             parts.append(_parse_expression(pattern, at + 1, end))
             at = end + 1
         else:
@@ -212,10 +214,6 @@ def _parse(pattern: str) -> list[_Part]:
             parts.append(pattern[at:end].encode("utf-8"))
             at = end
     return parts
-
-
-def _count_variables(pattern: str) -> int:
-    return sum(1 + part.partition("}")[0].count(",") for part in pattern.split("{")[1:])
 
 
 def _check_literal(pattern: str, start: int, end: int) -> None:

@@ -98,6 +98,12 @@ class World:
         self.published.append(update)
         await self.hub.publish(update, EVERYTHING)
 
+    async def publish_and_see(self, first: Connection) -> None:
+        """Publish to `a`, and wait until that connection has it: with slices of one, the others have not."""
+        await self.publish("a")
+        while not first.ids:
+            await asyncio.sleep(0)
+
     async def connect(self, *patterns: str, granted: tuple[str, ...] = (), after: str | None = None) -> Connection:
         matchers = [compile_topic_matcher("topic", pattern) for pattern in patterns]
         grant = Grant(subscribe=tuple(compile_topic_matcher("topic", pattern) for pattern in granted))
@@ -281,9 +287,7 @@ async def test_who_leaves_in_the_middle_of_a_dispatch_is_not_written_to(monkeypa
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
-        await here.publish("a")
-        while not connections[0].ids:
-            await asyncio.sleep(0)
+        await here.publish_and_see(connections[0])
         connections[3].stream.close("test")
         await here.settle()
         assert [connection.ids for connection in connections] == [["1"], ["1"], ["1"], []]
@@ -558,9 +562,7 @@ async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.Mon
         here.now += 20
         for connection in connections[1:]:
             connection.block()
-        await here.publish("a")
-        while not connections[0].ids:
-            await asyncio.sleep(0)
+        await here.publish_and_see(connections[0])
         await here.hub.broadcaster.tick()
         for connection in connections:
             connection.unblock()
@@ -573,9 +575,7 @@ async def test_who_was_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
-        await here.publish("a")
-        while not connections[0].ids:
-            await asyncio.sleep(0)
+        await here.publish_and_see(connections[0])
         last = connections[3].stream
         last.close("first")
         last.close("second")
