@@ -1,7 +1,8 @@
 """What the library raises on purpose.
 
     SkipFilterError
-    └── PatternError (ValueError)    a pattern that its grammar refuses
+    ├── PatternError (ValueError)    a pattern that its grammar refuses
+    └── LimitError (ValueError)      more than there may be
 
 Where a built-in says it as well, the built-in is raised: `KeyError` for a value that is not there.
 """
@@ -21,6 +22,10 @@ class PatternError(SkipFilterError, ValueError):
         self.matcher_type = matcher_type
         self.pattern = pattern
         self.reason = reason
+
+
+class LimitError(SkipFilterError, ValueError):
+    """More of something than there may be; nothing of it was taken."""
 
 
 def shown(value: str | bytes, longest: int = 80) -> str:

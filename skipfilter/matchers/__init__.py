@@ -8,15 +8,34 @@ True
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from skipfilter.matchers.amqp import Amqp
+from skipfilter.matchers.everything import Everything
 from skipfilter.matchers.exact import Exact
+from skipfilter.matchers.mqtt import Mqtt
 from skipfilter.matchers.uri_template import UriTemplate
+from skipfilter.matchers.url_pattern import UrlPattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["MATCHERS", "Exact", "Matcher", "UriTemplate", "compile_matcher"]
+__all__ = [
+    "MATCHERS",
+    "Amqp",
+    "Everything",
+    "Exact",
+    "Matcher",
+    "Mqtt",
+    "Selector",
+    "UriTemplate",
+    "UrlPattern",
+    "compile_matcher",
+]
+
+
+Selector: TypeAlias = tuple[str, str]
+"""A matcher type and a pattern, as a value declares them."""
 
 
 class Matcher(Protocol):
@@ -29,10 +48,18 @@ class Matcher(Protocol):
         """Whether the whole of `topic` matches; never an error."""
         ...
 
+    def why_not(self, topic: str) -> str:
+        """Why `topic`, which does not match, does not: a clause for a person to read."""
+        ...
+
 
 MATCHERS: Mapping[str, Callable[[str], Matcher]] = {
     "exact": Exact,
+    "everything": Everything,
     "uritemplate": UriTemplate,
+    "urlpattern": UrlPattern,
+    "amqp": Amqp,
+    "mqtt": Mqtt,
 }
 
 

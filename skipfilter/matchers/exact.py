@@ -13,3 +13,9 @@ class Exact:
 
     def match(self, topic: str) -> bool:
         return topic == self.pattern
+
+    def why_not(self, topic: str) -> str:
+        same = next((n for n, (a, b) in enumerate(zip(topic, self.pattern, strict=False)) if a != b), None)
+        if same is None:
+            same = min(len(topic), len(self.pattern))
+        return f"they are the same up to character {same} of the topic's {len(topic)}"

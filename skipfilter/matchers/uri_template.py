@@ -32,9 +32,12 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from skipfilter.errors import PatternError
+from skipfilter.errors import PatternError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_VARIABLES: Final = 100
 """Variables of a template, over all its expressions."""
@@ -42,6 +45,7 @@ MAX_VARIABLES: Final = 100
 _HEX = frozenset(string.hexdigits)
 _NAME = frozenset(string.ascii_letters + string.digits + "_")
 _UNRESERVED = string.ascii_letters + string.digits + "-._~"
+_VALUE = (_UNRESERVED + ",").encode()
 _RESERVED = "!#$&'()*+,/:;=?@[]"
 # RFC 6570, section 2.1, and the apostrophe, which its erratum 6937 allows.
 _LITERALS = frozenset(string.ascii_letters + string.digits + "!#$&'()*+,-./:;=?@[]_~")
@@ -60,7 +64,7 @@ _OPERATORS: dict[str, tuple[str, str, str, bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Expression:
+class Expression:
     """( first head* ( separator tail* ){0,repeats} )?  The classes are `bytes.translate` tables to 0 and 1."""
 
     first: bytes
@@ -70,7 +74,7 @@ class _Expression:
     repeats: int
 
 
-_Part: TypeAlias = bytes | _Expression
+Part: TypeAlias = bytes | Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,43 +94,70 @@ class UriTemplate:
     """
 
     pattern: str
+    parts: tuple[Part, ...] = field(init=False, repr=False, compare=False)
     _prefix: str = field(init=False, repr=False, compare=False)
-    _parts: tuple[_Part, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = _parse(self.pattern)
-        prefix = b""
-        if parts and isinstance(parts[0], bytes):
-            prefix, *parts = parts  # type: ignore[assignment]
-        object.__setattr__(self, "_prefix", prefix.decode("utf-8"))
-        object.__setattr__(self, "_parts", tuple(parts))
+        prefix = parts[0].decode("utf-8") if parts and isinstance(parts[0], bytes) else ""
+        object.__setattr__(self, "parts", tuple(parts))
+        object.__setattr__(self, "_prefix", prefix)
 
     def match(self, topic: str) -> bool:
         if not topic.startswith(self._prefix):
             return False
-        if not self._parts:
+        parts = self.parts[1:] if self._prefix else self.parts
+        if not parts:
             return len(topic) == len(self._prefix)
-        subject = _Subject(topic[len(self._prefix) :].encode("utf-8", "surrogatepass"))
+        return Subject(encoded(topic[len(self._prefix) :])).matches(parts)
+
+    def why_not(self, topic: str) -> str:
+        """Why `topic` does not match: how much of it the template can read before it is stuck."""
+        subject = Subject(encoded(topic))
         cursors = 1
-        for part in self._parts:
+        for part in self.parts:
+            reached = cursors
             cursors = subject.after(part, cursors)
             if not cursors:
-                return False
-        return bool(cursors >> subject.length)
+                read = subject.text[: reached.bit_length() - 1].decode("utf-8", "replace")
+                wanted = part.decode("utf-8") if isinstance(part, bytes) else "an expression"
+                return f"after {shown(read)} it asks for {shown(wanted)}"
+        read = subject.text[: cursors.bit_length() - 1].decode("utf-8", "replace")
+        return f"it ends after {shown(read)}"
 
 
-class _Subject:
-    """What is left of a topic after the template's prefix, as sets of byte positions."""
+def encoded(topic: str) -> bytes:
+    """The bytes of `topic`; of a lone surrogate too, which no template matches."""
+    return topic.encode("utf-8", "surrogatepass")
+
+
+def is_value(text: bytes) -> bool:
+    """Whether {id} can be `text`."""
+    # What is left has a percent sign, or is none of it.
+    return not text.translate(None, _VALUE) or (b"%" in text and Subject(text).matches((VALUE,)))
+
+
+class Subject:
+    """A text, as sets of byte positions; made once for all templates that are tried on it."""
 
     def __init__(self, text: bytes) -> None:
-        self._text = text
-        self.length = len(text)
+        self.text = text
+        self._end = len(text)
         self._triplets, inside = _triplets(text)
-        self._bounds = (2 << self.length) - 1 & ~inside
+        self._bounds = (2 << self._end) - 1 & ~inside
         self._classes: dict[bytes, int] = {}
         self._found: dict[bytes, int] = {}
 
-    def after(self, part: _Part, cursors: int) -> int:
+    def matches(self, parts: Sequence[Part], start: int = 0) -> bool:
+        """Whether `parts` match all of the text from the byte `start` on."""
+        cursors = 1 << start
+        for part in parts:
+            cursors = self.after(part, cursors)
+            if not cursors:
+                return False
+        return bool(cursors >> self._end)
+
+    def after(self, part: Part, cursors: int) -> int:
         """Where `part` can end if it starts at one of `cursors`."""
         if isinstance(part, bytes):
             return (cursors & self._occurrences(part)) << len(part)
@@ -145,7 +176,7 @@ class _Subject:
         """Where any number of characters of a class can end."""
         members = self._classes.get(table)
         if members is None:
-            members = int(self._text.translate(table)[::-1] or b"0", 2) | self._triplets
+            members = int(self.text.translate(table)[::-1] or b"0", 2) | self._triplets
             self._classes[table] = members
         return ((((cursors & members) + members) ^ members) | cursors) & self._bounds
 
@@ -153,7 +184,7 @@ class _Subject:
         """Where `literal` begins."""
         found = self._found.get(literal)
         if found is None:
-            found = self._found[literal] = _set_of(_find_all(self._text, literal), self.length)
+            found = self._found[literal] = _set_of(_find_all(self.text, literal), self._end)
         return found
 
 
@@ -193,8 +224,8 @@ def _is_triplet(text: str) -> bool:
 # -- parsing
 
 
-def _parse(pattern: str) -> list[_Part]:
-    parts: list[_Part] = []
+def _parse(pattern: str) -> list[Part]:
+    parts: list[Part] = []
     variables = 0
     at = 0
     while at < len(pattern):
@@ -237,7 +268,7 @@ def _is_international(code: int) -> bool:
     return code & 0xFFFE != 0xFFFE and not 0xE0000 <= code < 0xE1000
 
 
-def _parse_expression(pattern: str, start: int, end: int) -> _Expression:
+def _parse_expression(pattern: str, start: int, end: int) -> Expression:
     body = pattern[start:end]
     operator = body[0] if body and body[0] in "+#./;?&" else ""
     exploded = []
@@ -272,7 +303,8 @@ def _is_name(text: str) -> bool:
     return True
 
 
-def _expression(operator: str, variables: int, first_explodes: bool, any_explodes: bool) -> _Expression:
+@cache  # of a few thousand possible arguments, as variables are bounded
+def _expression(operator: str, variables: int, first_explodes: bool, any_explodes: bool) -> Expression:
     """The language of an expression, with as few repeats as say the same.
 
     As the specification of the match has it, the language is
@@ -293,10 +325,14 @@ def _expression(operator: str, variables: int, first_explodes: bool, any_explode
         if set(head + separator) == set(tail):
             # head* ( s (head|s)* )?  ==  (head|s)*
             head, repeats = tail, 0
-    return _Expression(first.encode(), separator.encode(), _table(head), _table(tail), repeats)
+    return Expression(first.encode(), separator.encode(), _table(head), _table(tail), repeats)
 
 
 @cache
 def _table(members: str) -> bytes:
     """A `bytes.translate` table that turns the members of a class into 1, all else into 0.  A dozen exist."""
     return bytes(ord("1" if chr(byte) in members else "0") for byte in range(256))
+
+
+VALUE: Final = _expression("", 1, False, False)
+"""A simple variable, such as {id}."""

@@ -28,5 +28,5 @@ def test_nothing_is_normalised(pattern: str, topic: str) -> None:
 
 
 def test_a_type_that_does_not_exist_is_named() -> None:
-    with pytest.raises(LookupError, match="'glob' is none of exact, uritemplate"):
+    with pytest.raises(LookupError, match="'glob' is none of exact, everything, uritemplate"):
         compile_matcher("glob", "*")

@@ -140,9 +140,9 @@ def test_a_lone_surrogate_in_a_topic_is_an_ordinary_mismatch() -> None:
 def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many operations on a whole set of positions there were since it was last asked: a count, not a time."""
     count = 0
-    star = uri_template._Subject._star
+    star = uri_template.Subject._star
 
-    def counted(self: uri_template._Subject, table: bytes, cursors: int) -> int:
+    def counted(self: uri_template.Subject, table: bytes, cursors: int) -> int:
         nonlocal count
         count += 1
         return star(self, table, cursors)
@@ -152,7 +152,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         count, counted_so_far = 0, count
         return counted_so_far
 
-    monkeypatch.setattr(uri_template._Subject, "_star", counted)
+    monkeypatch.setattr(uri_template.Subject, "_star", counted)
     return since
 
 

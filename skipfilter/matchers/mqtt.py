@@ -1,0 +1,40 @@
+"""A topic matches an MQTT topic filter level by level: `+` is one level, `#` at the end any number, none too.
+
+    sport/+/player1    matches sport/tennis/player1
+    sport/#            matches sport, sport/tennis, sport/tennis/player1
+    +/+                matches /finance: an empty level is a level
+
+A filter that begins with a wildcard does not match a topic that begins with `$`.  Levels are compared as they
+are.  `$share` is nothing special here: sharing is how a server delivers, not what a filter matches.
+
+Source: MQTT 5.0, 4.7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from skipfilter.words import MQTT, Wildcard, Words, match_words, why_not_words
+
+
+@dataclass(frozen=True, slots=True)
+class Mqtt:
+    """Matches the topics of the topic filter `pattern`.  Raises PatternError where it is none.
+
+    >>> Mqtt("alerts/#").match("alerts"), Mqtt("#").match("$SYS/uptime")
+    (True, False)
+    """
+
+    pattern: str
+    words: Words = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", MQTT.parse_pattern(self.pattern))
+
+    def match(self, topic: str) -> bool:
+        if MQTT.hides(topic) and isinstance(self.words[0], Wildcard):
+            return False
+        return match_words(self.words, MQTT.parse_topic(topic))
+
+    def why_not(self, topic: str) -> str:
+        return why_not_words(MQTT, self.words, topic)

@@ -1,0 +1,128 @@
+"""Topics and patterns cut into words: the grammars of AMQP 0-9-1 and of MQTT 5.
+
+    grammar   separator   one word   many words (none too)
+    AMQP      .           *          #   anywhere         stock.*.nyse    #.error    a.#.z
+    MQTT      /           +          #   at the end       stock/+/nyse    alerts/#
+
+A pattern becomes a tuple of words and wildcards, in one spelling for one language: many-words wildcards that
+follow each other are one, and one-word wildcards come before them (`#.*` is `*.#`: at least one word).
+
+AMQP: an empty key has no words.  MQTT: an empty level is a word like any other, `a/#` matches `a` itself, and a
+pattern that begins with a wildcard does not match a topic that begins with `$`.
+
+Source: AMQP 0-9-1, 3.1.3.3; MQTT 5.0, 4.7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from skipfilter.errors import PatternError, shown
+
+MAX_WORDS: Final = 100
+"""Words of a pattern; each may cost a node of a trie."""
+
+
+class Wildcard(Enum):
+    ONE = 1
+    MANY = 2
+
+
+ONE: Final = Wildcard.ONE
+MANY: Final = Wildcard.MANY
+
+Words: TypeAlias = tuple[str | Wildcard, ...]
+"""A pattern, parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """How a protocol writes topics and patterns."""
+
+    name: str
+    separator: str
+    one: str
+    many: str
+    many_ends: bool
+    """Whether a many-words wildcard may only stand at the end of a pattern."""
+    empty_words: bool
+    """Whether a word may be empty; where it may not, the empty topic has no words."""
+    hidden: str | None
+    """What begins a topic that no pattern matches which begins with a wildcard."""
+
+    def parse_topic(self, topic: str) -> list[str]:
+        """The words of `topic`.  Never an error: what no pattern can name is still matched by wildcards."""
+        return topic.split(self.separator) if topic or self.empty_words else []
+
+    def parse_pattern(self, pattern: str) -> Words:
+        """The words of `pattern`.  Raises PatternError where the grammar refuses it."""
+        if "\x00" in pattern:
+            raise PatternError(self.name, pattern, "it contains a NUL")
+        if not pattern and self.empty_words:
+            raise PatternError(self.name, pattern, "it is empty")
+        words = self.parse_topic(pattern)
+        if len(words) > MAX_WORDS:
+            raise PatternError(self.name, pattern, f"it has more than {MAX_WORDS} words")
+        if self.many_ends and self.many in words[:-1]:
+            raise PatternError(self.name, pattern, f"{self.many} may only stand at the end")
+        parsed: list[str | Wildcard] = []
+        for word in words:
+            if word == self.one:
+                # Before a MANY rather than after it: both say the same.
+                parsed.insert(len(parsed) - (parsed[-1:] == [MANY]), ONE)
+            elif word == self.many:
+                if parsed[-1:] != [MANY]:
+                    parsed.append(MANY)
+            elif self.one in word or self.many in word:
+                raise PatternError(self.name, pattern, f"a wildcard is a whole word, which {word!r} is not")
+            elif not word and not self.empty_words:
+                raise PatternError(self.name, pattern, "a word is empty")
+            else:
+                parsed.append(word)
+        return tuple(parsed)
+
+    def hides(self, topic: str) -> bool:
+        """Whether patterns that begin with a wildcard do not match `topic`."""
+        return self.hidden is not None and topic.startswith(self.hidden)
+
+
+AMQP: Final = Grammar("amqp", ".", "*", "#", many_ends=False, empty_words=False, hidden=None)
+MQTT: Final = Grammar("mqtt", "/", "+", "#", many_ends=True, empty_words=True, hidden="$")
+
+
+def match_words(pattern: Words, words: list[str]) -> bool:
+    """Whether `pattern` matches all of `words`.  O(|pattern| * |words|) at worst, without recursion.
+
+    Only the last MANY that was met is ever taken back: what an earlier one took can only be less or the same.
+    """
+    at = taken = 0
+    many = -1  # where the last MANY stands
+    resumed = 0  # the words that it and all before it have taken
+    while taken < len(words):
+        if at < len(pattern) and pattern[at] is MANY:
+            many, resumed = at, taken
+            at += 1
+        elif at < len(pattern) and (pattern[at] is ONE or pattern[at] == words[taken]):
+            at += 1
+            taken += 1
+        elif many >= 0:
+            resumed += 1
+            at, taken = many + 1, resumed
+        else:
+            return False
+    return all(word is MANY for word in pattern[at:])
+
+
+def why_not_words(grammar: Grammar, pattern: Words, topic: str) -> str:
+    """Why `topic` does not match: the first word that is another one, where that can be said."""
+    if grammar.hides(topic) and isinstance(pattern[0], Wildcard):
+        return f"a topic that begins with {grammar.hidden} is hidden from a wildcard at the beginning"
+    words = grammar.parse_topic(topic)
+    for n, (wanted, word) in enumerate(zip(pattern, words, strict=False), 1):
+        if wanted is MANY:
+            return f"what follows the first {n - 1} words does not fit"
+        if wanted is not ONE and wanted != word:
+            return f"word {n} is {shown(word)}"
+    return f"the topic has {len(words)} words"
