@@ -1,32 +1,56 @@
 """Predicate-based fan-out: which of these values want this message?
 
 Values sit in an id-ordered container; each key has a roaring bitmap of the values that passed it, extended
-when it is asked; a message is dispatched with one OR or AND of bitmaps.
+when it is asked; a message is dispatched with one OR or AND of bitmaps.  Values declare what they want:
 
->>> from skipfilter import SkipFilter, UriTemplate
->>> readers = SkipFilter(lambda template, topic: template.match(topic))
->>> _ = readers.add(UriTemplate("https://example.com/books/{id}"))
->>> _ = readers.add(UriTemplate("https://example.com/{+anything}"))
->>> [reader.pattern for reader in readers.match_any("https://example.com/books/1")]
-['https://example.com/books/{id}', 'https://example.com/{+anything}']
->>> readers.matches("https://example.org/")
-False
+>>> from skipfilter import SelectorIndex, SkipFilter
+>>> readers = SkipFilter(SelectorIndex())
+>>> _ = readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
+>>> _ = readers.add("bob", [("exact", "https://example.com/books/1"), ("mqtt", "alerts/+")])
+>>> readers.match_any("https://example.com/books/1")
+['alice', 'bob']
+
+or any predicate says it:
+
+>>> multiples = SkipFilter(lambda value, key: value % key == 0)
+>>> ids = [multiples.add(number) for number in range(10)]
+>>> multiples.match_any(2, 3)
+[0, 2, 3, 4, 6, 8, 9]
 """
 
 from __future__ import annotations
 
 from skipfilter.container import SkipFilter, Source
-from skipfilter.errors import PatternError, SkipFilterError
-from skipfilter.matchers import MATCHERS, Exact, Matcher, UriTemplate, compile_matcher
+from skipfilter.errors import LimitError, PatternError, SkipFilterError
+from skipfilter.index import SelectorIndex
+from skipfilter.matchers import (
+    MATCHERS,
+    Amqp,
+    Everything,
+    Exact,
+    Matcher,
+    Mqtt,
+    Selector,
+    UriTemplate,
+    UrlPattern,
+    compile_matcher,
+)
 
 __all__ = [
     "MATCHERS",
+    "Amqp",
+    "Everything",
     "Exact",
+    "LimitError",
     "Matcher",
+    "Mqtt",
     "PatternError",
+    "Selector",
+    "SelectorIndex",
     "SkipFilter",
     "SkipFilterError",
     "Source",
     "UriTemplate",
+    "UrlPattern",
     "compile_matcher",
 ]

@@ -19,15 +19,23 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from cachetools import LRUCache
 from pyroaring import BitMap64
 from sortedcontainers import SortedDict
+
+from skipfilter.cache import SegmentedCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
     from contextlib import AbstractContextManager
+
+    from skipfilter.matchers import Selector
+
+SPARE: Final = 1024
+"""Places in the list of recent values beyond two a value."""
+FEW: Final = 8
+"""Ids that are looked up one by one."""
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
@@ -40,17 +48,18 @@ class Source(Protocol[ValueIn, KeyIn]):
     """What a SkipFilter extends a bitmap with.
 
     `add` and `discard` follow the filter's values, for a source that keeps an index of them; one that
-    raises refuses the change.  A filter calls all three under its lock.
+    raises refuses the change.  `add` is called again, with the same id, for a value that is there.  A filter
+    calls all three under its lock.
     """
 
-    def add(self, id: int, value: ValueIn) -> None: ...
+    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector]) -> None: ...
     def discard(self, id: int, value: ValueIn) -> None: ...
 
     def passing(self, key: KeyIn, values: SortedDict, start: int) -> Iterable[int]:
-        """The ids from `start` on whose values pass `key`, ascending, lazily if that is cheaper.
+        """The ids from `start` on whose values pass `key`: ascending, lazily if that is cheaper, or a bitmap.
 
-        `values` maps the ids to the values.  Where it calls out, it must do so from a snapshot: what it
-        calls may add and remove.
+        A bitmap becomes the filter's own, and may hold ids before `start` that pass.  `values` maps the ids to
+        the values.  Where it calls out, it must do so from a snapshot: what it calls may add and remove.
         """
         ...
 
@@ -61,8 +70,8 @@ class _Predicate(Generic[Value, Key]):
     def __init__(self, test: Callable[[Value, Key], object]) -> None:
         self._test = test
 
-    def add(self, id: int, value: Value) -> None:
-        pass
+    def add(self, id: int, value: Value, selectors: Iterable[Selector]) -> None:
+        _refuse(selectors)
 
     def discard(self, id: int, value: Value) -> None:
         pass
@@ -84,7 +93,8 @@ class _GroupedPredicate(Generic[Value, Key]):
         self._group = group
         self._members: dict[Hashable, BitMap64] = {}
 
-    def add(self, id: int, value: Value) -> None:
+    def add(self, id: int, value: Value, selectors: Iterable[Selector]) -> None:
+        _refuse(selectors)
         self._members.setdefault(self._group(value), BitMap64()).add(id)
 
     def discard(self, id: int, value: Value) -> None:
@@ -112,6 +122,11 @@ class _GroupedPredicate(Generic[Value, Key]):
         return list(fresh.values())
 
 
+def _refuse(selectors: Iterable[Selector]) -> None:
+    if tuple(selectors):
+        raise ValueError("a predicate decides by itself; selectors go with a SelectorIndex")
+
+
 @dataclass(slots=True)
 class _Entry:
     """What a key knows: every id below `cursor` is decided, and is in `passed` if it passed.
@@ -123,19 +138,25 @@ class _Entry:
     cursor: int
     epoch: int
 
+    def take(self, fresh: BitMap64, cursor: int, epoch: int) -> None:
+        """Add what passed of the ids below `cursor`, at a time when the epoch was `epoch`."""
+        self.passed |= fresh
+        self.cursor = max(self.cursor, cursor)
+        self.epoch = min(self.epoch, epoch)  # what passed may have been removed since
+
 
 class SkipFilter(Generic[Value, Key]):
     """Values, and for each key the values that pass it.
 
-    `source` is a predicate `test(value, key)`, or a `Source`.  A predicate must be pure: a value is asked
-    about a key once, as long as the key stays cached.  It may add and remove values while it runs; values
-    that it adds are seen by the next question.  An error that it raises reaches the caller, and nothing
-    of that question is remembered.
+    `source` is a predicate `test(value, key)`, or a `Source` such as `SelectorIndex`, to which values declare
+    what they want.  A predicate must be pure: a value is asked about a key once, as long as the key stays cached.
+    It may add and remove values while it runs; values that it adds are seen by the next question.  An error that
+    it raises reaches the caller, and nothing of that question is remembered.
 
     `group` names values that answer every key alike: those with an equal group share one test.  It must
     be stable while the value is in the filter.
 
-    `capacity` bounds the cached keys; the least recently used one is forgotten.  A key costs about 200
+    `capacity` bounds the cached keys; those that were asked for once make room first.  A key costs about 200
     bytes beside its bitmap, which takes N/8 bytes at most for N ids, and far less where few pass.
 
     Every method may be called from any thread.  `lock=contextlib.nullcontext()` takes the lock away
@@ -151,8 +172,10 @@ class SkipFilter(Generic[Value, Key]):
     """
 
     # All its mutable state: the values by id and the ids by value, `_alive` (the same ids as a bitmap), the
-    # next id, the epoch (the number of removals so far), and the entries.  Ids are 64 bits wide: a hub with
-    # 200 arrivals a second would use up 32 bits in 248 days.
+    # next id, the epoch (the number of removals so far), the entries, and `_recent`, the values by id again:
+    # those from the id `_base` on, None where one was removed.  A list is three times as fast as a dict for
+    # many ids, and costs 8 bytes an id for at most two ids a value.
+    # Ids are 64 bits wide: a hub with 200 arrivals a second would use up 32 bits in 248 days.
 
     def __init__(
         self,
@@ -162,8 +185,6 @@ class SkipFilter(Generic[Value, Key]):
         capacity: int = 100_000,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, not {capacity}")
         if isinstance(source, Source):
             if group is not None:
                 raise ValueError("group= goes with a predicate; this source decides by itself")
@@ -173,24 +194,35 @@ class SkipFilter(Generic[Value, Key]):
         self._values: SortedDict = SortedDict()
         self._ids: dict[Value, int] = {}
         self._alive = BitMap64()
+        self._recent: list[Value | None] = []
+        self._base = 0
         self._next_id = 0
         self._epoch = 0
-        self._entries: LRUCache[Key, _Entry] = LRUCache(capacity)
+        self._entries: SegmentedCache[Key, _Entry] = SegmentedCache(capacity)
         self._lock = threading.RLock() if lock is None else lock
 
     # -- the values
 
-    def add(self, value: Value) -> int:
-        """The id of `value`, which is in the filter from now on.  One that was there keeps its id."""
+    def add(self, value: Value, selectors: Iterable[Selector] = ()) -> int:
+        """The id of `value`, which is in the filter from now on.  One that was there keeps its id.
+
+        `selectors` are what it declares to a source that takes selectors; raises what the source refuses,
+        and then nothing was changed.
+        """
         with self._lock:
-            if (known := self._ids.get(value)) is not None:
+            known = self._ids.get(value)
+            id = self._next_id if known is None else known
+            self._source.add(id, value, selectors)
+            if known is not None:
                 return known
-            id = self._next_id
-            self._source.add(id, value)
             self._next_id = id + 1
             self._values[id] = value
             self._ids[value] = id
             self._alive.add(id)
+            self._recent.append(value)
+            if len(self._recent) > 2 * len(self._ids) + SPARE:
+                self._base = id - len(self._ids)
+                del self._recent[: -len(self._ids) - 1]
             return id
 
     def remove(self, value: Value) -> None:
@@ -201,6 +233,8 @@ class SkipFilter(Generic[Value, Key]):
             del self._ids[value]
             del self._values[id]
             self._alive.discard(id)
+            if id >= self._base:
+                self._recent[id - self._base] = None
             self._epoch += 1
 
     def discard(self, value: Value) -> bool:
@@ -279,19 +313,20 @@ class SkipFilter(Generic[Value, Key]):
 
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:
         """The union over `keys`; for a single key its own bitmap, which is only to be read."""
+        if len(keys) == 1:
+            return self._current(self._extend(keys[0]))
         # Every key is extended before any bitmap is read: a predicate may remove values while it runs.
         entries = [self._extend(key) for key in keys]
-        if len(entries) == 1:
-            return self._current(entries[0])
         union = BitMap64()
         for entry in entries:
             union |= self._current(entry)
         return union
 
     def _entry(self, key: Key) -> _Entry:
-        entry: _Entry | None = self._entries.get(key)
+        entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(BitMap64(), 0, self._epoch)
+            entry = _Entry(BitMap64(), 0, self._epoch)
+            self._entries.add(key, entry)
         return entry
 
     def _extend(self, key: Key) -> _Entry:
@@ -299,11 +334,11 @@ class SkipFilter(Generic[Value, Key]):
         entry = self._entry(key)
         end, epoch = self._next_id, self._epoch
         if entry.cursor < end:
-            # Collected into a bitmap of its own first: a predicate may come back here for the same key.
-            fresh = BitMap64(self._source.passing(key, self._values, entry.cursor))
-            entry.passed |= fresh
-            entry.cursor = max(entry.cursor, end)
-            entry.epoch = min(entry.epoch, epoch)  # what passed may have been removed since
+            fresh = self._source.passing(key, self._values, entry.cursor)
+            if not isinstance(fresh, BitMap64):
+                # Collected into a bitmap of its own first: a predicate may come back here for the same key.
+                fresh = BitMap64(fresh)
+            entry.take(fresh, end, epoch)
         return entry
 
     def _current(self, entry: _Entry) -> BitMap64:
@@ -317,9 +352,13 @@ class SkipFilter(Generic[Value, Key]):
         entry = self._entry(key)
         if self._current(entry):
             return True
-        end = self._next_id
+        end, epoch = self._next_id, self._epoch
         if entry.cursor < end:
-            for id in self._source.passing(key, self._values, entry.cursor):
+            fresh = self._source.passing(key, self._values, entry.cursor)
+            if isinstance(fresh, BitMap64):
+                entry.take(fresh, end, epoch)
+                return bool(self._current(entry))
+            for id in fresh:
                 # The ids in between were tested and did not pass, so the cursor may move here at once.
                 entry.cursor = max(entry.cursor, id + 1)
                 if id in self._alive:
@@ -329,10 +368,18 @@ class SkipFilter(Generic[Value, Key]):
         return False
 
     def _resolve(self, ids: BitMap64) -> list[Value]:
+        count = len(ids)
+        if count < 2:
+            return [self._values[ids.min()]] if count else []
         # itemgetter is the fastest way from ids to values, but for one id it returns no tuple.
-        if len(ids) > 1:
+        if count < FEW:
             return list(itemgetter(*ids.to_array())(self._values))
-        return [self._values[id] for id in ids]
+        recent = ids.shift(-self._base) if self._base else ids
+        older = count - len(recent)
+        found = [self._values[id] for id in ids.to_array()[:older]] if older else []
+        if len(recent) > 1:
+            return [*found, *itemgetter(*recent.to_array())(self._recent)]
+        return [*found, *(self._recent[at] for at in recent)]
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""
@@ -341,8 +388,9 @@ class SkipFilter(Generic[Value, Key]):
             assert BitMap64(self._values) == self._alive
             assert list(self._values) == sorted(self._values)
             assert all(id < self._next_id for id in self._values)
-            assert len(self._entries) <= self._entries.maxsize
-            for entry in self._entries.values():
+            assert self._recent == [self._values.get(id) for id in range(self._base, self._next_id)]
+            self._entries._check()
+            for entry in self._entries.entries():
                 assert 0 <= entry.cursor <= self._next_id
                 assert entry.epoch <= self._epoch
                 assert not entry.passed or entry.passed.max() < entry.cursor

@@ -1,0 +1,62 @@
+"""A bounded cache in which what is asked for once does not push out what is asked for again.
+
+    a new key ──► new ──asked for again──► kept         new: a fifth of the capacity, kept: the rest
+                   │                        │
+                   ▼ oldest                 ▼ least recently used
+               forgotten                forgotten
+
+A stream of keys that come once each goes through `new` alone, whatever its length.
+
+Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk System Performance, 1994;
+what falls out of `kept` is not given a second life here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from cachetools import LRUCache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+
+
+class SegmentedCache(Generic[Key, Entry]):
+    """At most `capacity` entries, at least 2.  All its mutable state is the two segments."""
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 2:
+            raise ValueError(f"capacity must be at least 2, not {capacity}")
+        self._new: OrderedDict[Key, Entry] = OrderedDict()
+        self._most_new = max(1, capacity // 5)
+        self._kept: LRUCache[Key, Entry] = LRUCache(capacity - self._most_new)
+
+    def get(self, key: Key) -> Entry | None:
+        entry: Entry | None = self._kept.get(key)
+        if entry is None:
+            entry = self._new.pop(key, None)
+            if entry is not None:
+                self._kept[key] = entry
+        return entry
+
+    def add(self, key: Key, entry: Entry) -> None:
+        """Take in an entry for a key that has none."""
+        if len(self._new) == self._most_new:
+            self._new.popitem(last=False)
+        self._new[key] = entry
+
+    def __len__(self) -> int:
+        return len(self._kept) + len(self._new)
+
+    def entries(self) -> Iterator[Entry]:
+        yield from self._kept.values()
+        yield from self._new.values()
+
+    def _check(self) -> None:
+        """Assert every invariant; for tests."""
+        assert not self._kept.keys() & self._new.keys()
+        assert len(self._new) <= self._most_new

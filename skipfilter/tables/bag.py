@@ -1,0 +1,158 @@
+"""A bag of patterns that no trie can tell apart, each found by one piece of text that it asks for.
+
+    pattern            asks for             found by
+    {x}-17             ... -17              the end      -17
+    kind{x}.json       kind ... .json       the start    kind
+    {+a}/new/{+b}      ... /new/ ...        inside       /new   (a power of two long)
+    {+a}{b}            nothing              always
+
+What a look finds are candidates; the one who asks verifies them.  A pattern goes under the piece that the
+fewest others are under when it is added: where many share a start, it is an end or something inside.  A bag of a
+few is not cut into pieces: their starts and ends are compared.
+
+A look costs one hash for each different length of a start or an end, at most `LONGEST` each, and one for each
+byte of the text and each of the `WINDOWS` in use.
+
+Source: a rare fixed text as a filter before the match proper is R. Cox, Regular Expression Matching with a
+Trigram Index, 2012.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from skipfilter.tables.base import Place
+
+Pattern = TypeVar("Pattern", bound="Hashable")
+
+FEW: Final = 4
+"""Patterns that are compared one by one."""
+LONGEST: Final = 64
+"""Bytes of a start or an end that are looked up."""
+WINDOWS: Final = (16, 8, 4, 2, 1)
+"""Bytes of a piece inside; the longest that fits is taken."""
+
+_START, _END, _INSIDE, _ALWAYS = range(4)
+_Piece: TypeAlias = tuple[int, bytes]
+
+
+class Texts(NamedTuple):
+    """What every match of a pattern starts with, ends with, and has in it."""
+
+    start: bytes
+    end: bytes
+    inside: tuple[bytes, ...]
+
+    def pieces(self) -> Iterator[_Piece]:
+        """The pieces that the pattern may go under, the cheapest to look up first."""
+        if self.start:
+            yield _START, self.start[:LONGEST]
+        if self.end:
+            yield _END, self.end[-LONGEST:]
+        for text in self.inside:
+            length = next(window for window in WINDOWS if window <= len(text))
+            for at in range(len(text) - length + 1):
+                yield _INSIDE, text[at : at + length]
+
+
+class Bag(Generic[Pattern]):
+    """Patterns with their places.
+
+    All its mutable state: the patterns; and once they were more than `FEW`, `_piece_of`, which each is under,
+    and `_under`: kind of piece -> length -> piece -> patterns.  None of the inner ones is empty.
+    """
+
+    __slots__ = ("_patterns", "_piece_of", "_under")
+
+    def __init__(self) -> None:
+        self._patterns: dict[Pattern, tuple[Place, Texts]] = {}
+        self._piece_of: dict[Pattern, _Piece] | None = None
+        self._under: tuple[dict[int, dict[bytes, dict[Pattern, Place]]], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def get(self, pattern: Pattern) -> Place | None:
+        found = self._patterns.get(pattern)
+        return None if found is None else found[0]
+
+    def add(self, pattern: Pattern, place: Place, texts: Texts) -> None:
+        self._patterns[pattern] = place, texts
+        if self._piece_of is not None:
+            self._file(pattern, place, texts)
+        elif len(self._patterns) > FEW:
+            self._piece_of = {}
+            self._under = {}, {}, {}, {}
+            for each, (its_place, its_texts) in self._patterns.items():
+                self._file(each, its_place, its_texts)
+
+    def remove(self, pattern: Pattern) -> None:
+        del self._patterns[pattern]
+        if self._piece_of is None:
+            return
+        kind, piece = self._piece_of.pop(pattern)
+        lengths = self._under[kind]
+        pieces = lengths[len(piece)]
+        del pieces[piece][pattern]
+        if not pieces[piece]:
+            del pieces[piece]
+            if not pieces:
+                del lengths[len(piece)]
+
+    def find(self, text: bytes, start: int = 0) -> dict[Pattern, Place]:
+        """Candidates for the text from `start` on: every pattern that matches it, and others."""
+        found: dict[Pattern, Place] = {}
+        if self._piece_of is None:
+            for pattern, (place, texts) in self._patterns.items():
+                if text.startswith(texts.start, start) and text.endswith(texts.end):
+                    found[pattern] = place
+            return found
+        starts, ends, insides, always = self._under
+        for length, pieces in starts.items():
+            if under := pieces.get(text[start : start + length]):
+                found.update(under)
+        for length, pieces in ends.items():
+            if under := pieces.get(text[-length:]):
+                found.update(under)
+        for length, pieces in insides.items():
+            for at in range(start, len(text) - length + 1):
+                if under := pieces.get(text[at : at + length]):
+                    found.update(under)
+        for pieces in always.values():
+            found.update(pieces[b""])
+        return found
+
+    def places(self) -> Iterator[Place]:
+        return (place for place, _ in self._patterns.values())
+
+    def _file(self, pattern: Pattern, place: Place, texts: Texts) -> None:
+        assert self._piece_of is not None
+        best, fewest = (_ALWAYS, b""), -1
+        for kind, piece in texts.pieces():
+            crowd = len(self._under[kind].get(len(piece), {}).get(piece, ()))
+            if fewest < 0 or crowd < fewest:
+                best, fewest = (kind, piece), crowd
+            if not crowd:
+                break
+        kind, piece = self._piece_of[pattern] = best
+        self._under[kind].setdefault(len(piece), {}).setdefault(piece, {})[pattern] = place
+
+    def _check(self) -> None:
+        """Assert every invariant; for tests."""
+        if self._piece_of is None:
+            assert len(self._patterns) <= FEW
+            return
+        filed = {
+            pattern: (kind, piece)
+            for kind, lengths in enumerate(self._under)
+            for length, pieces in lengths.items()
+            for piece, patterns in pieces.items()
+            for pattern in patterns
+            if len(piece) == length
+        }
+        assert filed == self._piece_of
+        assert filed.keys() == self._patterns.keys()
+        assert all(pieces and all(pieces.values()) for lengths in self._under for pieces in lengths.values())

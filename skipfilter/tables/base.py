@@ -1,0 +1,54 @@
+"""What an index asks of a table: the patterns of one matcher type, found by the topics that match them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from skipfilter.matchers import Matcher
+
+
+class Place:
+    """Where a table keeps the ids that want one language, whatever pattern says it.
+
+    `way` is how the table finds it again to remove it.
+    """
+
+    __slots__ = ("ids", "way")
+
+    def __init__(self, way: Any) -> None:
+        self.ids = BitMap64()
+        self.way = way
+
+
+class Table(Protocol):
+    """The patterns of one matcher type that somebody wants.
+
+    Patterns of one language may share a place, and equal patterns do.
+    """
+
+    def compile(self, pattern: str, /) -> Matcher: ...
+
+    def place(self, matcher: Matcher) -> Place:
+        """The place of a matcher of this type, made if need be."""
+        ...
+
+    def remove(self, place: Place) -> None:
+        """Forget a place, whose ids are all gone, and everything that was there for it alone."""
+        ...
+
+    def find(self, topic: str) -> Iterable[Place]:
+        """The places whose patterns match `topic`, each once."""
+        ...
+
+    def places(self) -> Iterable[Place]:
+        """All of them."""
+        ...
+
+    def _check(self) -> None:
+        """Assert every invariant; for tests."""
+        ...

@@ -1,0 +1,174 @@
+"""URI templates, in a trie of the segments that a `/` ends, and bags for what is left of those with other parts.
+
+A variable such as {id} cannot hold a `/`.  So whole segments that are fixed text or one such variable decide
+themselves, and most templates are nothing else.
+
+    /books/{id}            root ─""──► · ─books──► · ─one───► here
+    /books/{id}/covers     root ─""──► · ─books──► · ─one───► · ─covers──► here
+    /books{?page,q}        root ─""──► · ─many──► a bag with   books{?page,q}
+    {+base}/new            root ─many──► a bag with            {+base}/new
+
+What a bag proposes is verified by the linear matcher, from the byte on where the segment begins; all templates
+that are tried on a topic share its sets of positions.  A walk goes down all branches at once: it costs
+O(segments * nodes that the beginning of the topic reaches), and two or three nodes are usual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from skipfilter.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value
+from skipfilter.tables.bag import Bag, Texts
+from skipfilter.tables.base import Place
+from skipfilter.trie import Trie
+from skipfilter.words import MANY, ONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from skipfilter.matchers import Matcher
+    from skipfilter.matchers.uri_template import Part
+    from skipfilter.words import Wildcard
+
+MAX_DEPTH: Final = 32
+"""Segments of a template that get a node of the trie each; what comes after them is left to a bag."""
+
+Rest: TypeAlias = tuple["Part", ...]
+Path: TypeAlias = tuple["bytes | Wildcard", ...]
+
+
+class UriTemplateTable:
+    """The templates, by language: those that differ in the names of their variables share a place.
+
+    All its mutable state: `_trie`, and how many candidates of bags were `verified` so far.
+    """
+
+    def __init__(self) -> None:
+        self.compile: Callable[[str], Matcher] = UriTemplate
+        self.verified = 0
+        self._trie: Trie[bytes, Place | Bag[Rest]] = Trie()
+
+    def place(self, matcher: Matcher) -> Place:
+        assert isinstance(matcher, UriTemplate)
+        path, rest = _split(matcher.parts)
+        node = self._trie.node(path)
+        if rest is None:
+            if node.here is None:
+                node.here = Place((path, None))
+            assert isinstance(node.here, Place)
+            return node.here
+        if node.here is None:
+            node.here = Bag()
+        assert isinstance(node.here, Bag)
+        place = node.here.get(rest)
+        if place is None:
+            place = Place((path, rest))
+            node.here.add(rest, place, _texts(rest))
+        return place
+
+    def remove(self, place: Place) -> None:
+        path, rest = place.way
+        node = self._trie.node(path)
+        if isinstance(node.here, Bag):
+            node.here.remove(rest)
+            if node.here:
+                return
+        node.here = None
+        self._trie.prune(path)
+
+    def find(self, topic: str) -> list[Place]:
+        text = encoded(topic)
+        found: list[Place] = []
+        frontier = [self._trie.root]
+        start = 0
+        subject = None
+        for segment in text.split(b"/"):
+            fits_one = None
+            reached = []
+            for node in frontier:
+                if node.many is not None:
+                    assert isinstance(node.many.here, Bag)
+                    for rest, place in node.many.here.find(text, start).items():
+                        subject = subject or Subject(text)
+                        self.verified += 1
+                        if subject.matches(rest, start):
+                            found.append(place)
+                child = node.words.get(segment)
+                if child is not None:
+                    reached.append(child)
+                if node.one is not None:
+                    if fits_one is None:
+                        fits_one = is_value(segment)
+                    if fits_one:
+                        reached.append(node.one)
+            if not reached:
+                return found
+            frontier = reached
+            start += len(segment) + 1
+        for node in frontier:
+            if node.here is not None:
+                assert isinstance(node.here, Place)
+                found.append(node.here)
+        return found
+
+    def places(self) -> Iterator[Place]:
+        for _, node in self._trie.nodes():
+            if isinstance(node.here, Bag):
+                yield from node.here.places()
+            elif node.here is not None:
+                yield node.here
+
+    def _check(self) -> None:
+        self._trie._check()
+        for path, node in self._trie.nodes():
+            assert len(path) <= MAX_DEPTH + 1
+            assert isinstance(node.here, Bag) == (path[-1] is MANY)
+            if isinstance(node.here, Bag):
+                assert node.here
+                node.here._check()
+            elif node.here is not None:
+                assert node.here.way == (path, None)
+
+
+def _split(parts: Rest) -> tuple[Path, Rest | None]:
+    """The whole segments that decide themselves, and what is left from the first on that does not."""
+    path: list[bytes | Wildcard] = []
+    while len(path) < MAX_DEPTH:
+        segment, left = _first_segment(parts)
+        word = _word(segment)
+        if word is None:
+            break
+        path.append(word)
+        if left is None:
+            return tuple(path), None
+        parts = left
+    return (*path, MANY), parts
+
+
+def _first_segment(parts: Rest) -> tuple[Rest, Rest | None]:
+    """The parts before the first `/` of a literal, and those after it; None where there is no `/`."""
+    for n, part in enumerate(parts):
+        if isinstance(part, bytes) and b"/" in part:
+            before, _, after = part.partition(b"/")
+            return (*parts[:n], before) if before else parts[:n], (after, *parts[n + 1 :]) if after else parts[n + 1 :]
+    return parts, None
+
+
+def _word(segment: Rest) -> bytes | Wildcard | None:
+    """The segment as a word of the trie; None where it is more than fixed text or one simple variable."""
+    match segment:
+        case ():
+            return b""
+        case (bytes() as text,):
+            return text
+        case (expression,) if expression == VALUE:
+            return ONE
+        case _:
+            return None
+
+
+def _texts(rest: Rest) -> Texts:
+    literals = tuple(part for part in rest if isinstance(part, bytes))
+    start = rest[0] if rest and isinstance(rest[0], bytes) else b""
+    end = rest[-1] if rest and isinstance(rest[-1], bytes) else b""
+    return Texts(start, end, literals)

@@ -1,0 +1,157 @@
+"""URL Patterns, in a trie of host and path segments that says which of them are worth a test.
+
+    pattern                               filed under
+    https://example.com/books/:id         example.com  ""  books  one
+    https://example.com/books/*           example.com  ""  books  many
+    https://*.example.com/:kind/new       one          ""  one    new
+    /x{/:optional}?                       (base host)  ""  many
+
+Fixed text and whole `:name` segments are words; the first segment with anything else in it ends the way with
+`many`.  Patterns on one way are told apart by the fixed text at the end of the path, in a bag.  What is found is a
+candidate: protocol, port, query and the rest are for the pattern's own test.
+
+A topic costs one reading as a URL, about 4 µs, and 1.3 µs a candidate.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from skipfilter.errors import LimitError
+from skipfilter.matchers import UrlPattern
+from skipfilter.tables.bag import Bag, Texts
+from skipfilter.tables.base import Place
+from skipfilter.trie import Trie
+from skipfilter.words import MANY, ONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from urlpattern import URLPattern
+
+    from skipfilter.matchers import Matcher
+    from skipfilter.words import Wildcard
+
+MAX_DEPTH: Final = 32
+"""Segments of a path that get a node of the trie each."""
+
+_SPECIAL: Final = frozenset("{}()*+?\\:")
+_NAME: Final = string.ascii_letters + string.digits + "_$"
+
+Way: TypeAlias = tuple["str | Wildcard", ...]
+
+
+class UrlPatternTable:
+    """The patterns, all against one base URL; LimitError for more than `max_patterns`.
+
+    All its mutable state: `_trie`, `_count` of the patterns in it, how many candidates were `verified` so far,
+    and `_reader`, a pattern that every URL matches, which is there with the first pattern.
+    """
+
+    def __init__(self, base_url: str | None, max_patterns: int) -> None:
+        self.verified = 0
+        self._base_url = base_url
+        self._max_patterns = max_patterns
+        self._count = 0
+        self._reader: URLPattern | None = None
+        self._trie: Trie[str, Bag[UrlPattern]] = Trie()
+
+    def compile(self, pattern: str) -> Matcher:
+        return UrlPattern(pattern, self._base_url)
+
+    def place(self, matcher: Matcher) -> Place:
+        assert isinstance(matcher, UrlPattern)
+        way, texts = _file(matcher.compiled)
+        node = self._trie.find_node(way)
+        place = node.here.get(matcher) if node is not None and node.here is not None else None
+        if place is None:
+            if self._count >= self._max_patterns:
+                raise LimitError(f"there are {self._max_patterns} different URL Patterns already, as many as may be")
+            if self._reader is None:
+                self._reader = type(matcher.compiled)({})
+            node = self._trie.node(way)
+            if node.here is None:
+                node.here = Bag()
+            place = Place((way, matcher))
+            node.here.add(matcher, place, texts)
+            self._count += 1
+        return place
+
+    def remove(self, place: Place) -> None:
+        way, matcher = place.way
+        node = self._trie.node(way)
+        assert node.here is not None
+        node.here.remove(matcher)
+        self._count -= 1
+        if not node.here:
+            node.here = None
+            self._trie.prune(way)
+
+    def find(self, topic: str) -> list[Place]:
+        url = self._read(topic)
+        if url is None:
+            return []
+        host, path = url
+        text = path.encode()
+        found = []
+        for node in self._trie.find([host, *path.split("/")]):
+            assert node.here is not None
+            for matcher, place in node.here.find(text).items():
+                self.verified += 1
+                if matcher.match(topic):
+                    found.append(place)
+        return found
+
+    def places(self) -> Iterator[Place]:
+        for _, node in self._trie.nodes():
+            if node.here is not None:
+                yield from node.here.places()
+
+    def _read(self, topic: str) -> tuple[str, str] | None:
+        """Host and path of `topic`, as the standard spells them; None where it is no URL."""
+        if not self._count:
+            return None
+        assert self._reader is not None
+        try:
+            url = self._reader.exec(topic, self._base_url)
+        except TypeError:  # a lone surrogate
+            return None
+        return None if url is None else (url["hostname"]["input"], url["pathname"]["input"])
+
+    def _check(self) -> None:
+        self._trie._check()
+        assert sum(1 for _ in self.places()) == self._count <= self._max_patterns
+        for way, node in self._trie.nodes():
+            assert len(way) <= MAX_DEPTH + 2
+            if node.here is not None:
+                assert node.here
+                node.here._check()
+
+
+def _file(pattern: URLPattern) -> tuple[Way, Texts]:
+    """The way that leads to all URLs of `pattern`, and the texts that their paths have."""
+    way: list[str | Wildcard] = [ONE if _SPECIAL.intersection(pattern.hostname) else pattern.hostname]
+    segments = pattern.pathname.split("/")
+    for segment in segments[:MAX_DEPTH]:
+        if not _SPECIAL.intersection(segment):
+            way.append(segment)
+        elif segment[0] == ":" and segment.isascii() and len(segment) > 1 and not segment[1:].strip(_NAME):
+            way.append(ONE)
+        else:
+            # Of "/:name?" and the like the modifier takes the slash along: what follows may go on in the word before.
+            if segment[0] in ":(*" and {"?", "*"}.intersection(segment[1:]) and len(way) > 1:
+                way.pop()
+            break
+    if len(way) > len(segments):
+        return tuple(way), Texts(b"", b"", ())
+    return (*way, MANY), Texts(b"", _fixed_end(pattern.pathname), ())
+
+
+def _fixed_end(pathname: str) -> bytes:
+    """The fixed text that `pathname`, a pattern, ends with."""
+    special = max(map(pathname.rfind, _SPECIAL))
+    end = pathname[special + 1 :]
+    if special >= 0 and pathname[special] == ":":
+        end = end.lstrip(_NAME)
+    return end.encode() if end.isascii() else b""  # what is not ASCII is part of a name
