@@ -14,6 +14,7 @@ nobody waits for it.
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -21,14 +22,18 @@ from pyroaring import BitMap64, FrozenBitMap64
 
 from hub import sse
 from hub.wheel import Wheel
-from skipfilter import SkipFilter
+from skipfilter import SelectorIndex, SkipFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Iterable
+
+    from sortedcontainers import SortedDict
 
     from hub.subscriber import Subscriber
+    from hub.topics import TopicMatcher
     from hub.transports.base import Entry
     from hub.updates import Update
+    from skipfilter import Selector
 
 SLICE: Final = 256
 """Writes between two looks at the other tasks: about 2 ms."""
@@ -62,15 +67,30 @@ class Receiver(Protocol):
         ...
 
 
-def _passes(receiver: Receiver, key: Key) -> bool:
-    role, topic = key
-    matchers = receiver.subscriber.subscribed if role == "subscribed" else receiver.subscriber.granted
-    return any(matcher.match(topic) for matcher in matchers)
+class _Interest:
+    """The source of the live set: one index of what the receivers subscribe to, one of what they may read."""
+
+    def __init__(self) -> None:
+        # No bounds: whoever subscribes has been through those of the hub, and grants are signed.
+        self._subscribed = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize)
+        self._granted = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize)
+
+    def add(self, id: int, value: Receiver, selectors: Iterable[Selector]) -> None:
+        self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
+        self._granted.add(id, value, _selectors(value.subscriber.granted))
+
+    def discard(self, id: int, value: Receiver) -> None:
+        self._subscribed.discard(id, value)
+        self._granted.discard(id, value)
+
+    def passing(self, key: Key, values: SortedDict, start: int) -> BitMap64:
+        role, topic = key
+        index = self._subscribed if role == "subscribed" else self._granted
+        return index.passing(topic, values, start)
 
 
-def _interest(receiver: Receiver) -> Hashable:
-    """Receivers that subscribe to the same and may read the same share their tests."""
-    return receiver.subscriber.subscribed, receiver.subscriber.granted
+def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[Selector]:
+    return (selector for matcher in matchers for selector in matcher.selectors)
 
 
 class Broadcaster:
@@ -88,9 +108,7 @@ class Broadcaster:
         self.position = 0
         self._heartbeat = heartbeat
         self._clock = clock
-        self._live: SkipFilter[Receiver, Key] = SkipFilter(
-            _passes, group=_interest, capacity=2 * cached_topics, lock=nullcontext()
-        )
+        self._live: SkipFilter[Receiver, Key] = SkipFilter(_Interest(), capacity=2 * cached_topics, lock=nullcontext())
         self._connected: set[Receiver] = set()
         self._wheel: Wheel[Receiver] = Wheel(now=clock(), tick=TICK)
         self._turn = asyncio.Lock()

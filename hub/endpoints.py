@@ -80,7 +80,7 @@ class Endpoints:
         update = parse_update(body, content_type, hub.settings)
         return PlainTextResponse(await hub.publish(update, grant))
 
-    async def debugger_config(self, request: Request) -> Response:  # noqa: ARG002
+    async def debugger_config(self, request: Request) -> Response:
         """What the page needs to know; in development a token too."""
         hub = self._hub
         return JSONResponse(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from ada_url import URL
 
 from hub.errors import InvalidRequest
-from skipfilter import PatternError, UriTemplate, compile_matcher
+from skipfilter import Exact, PatternError, compile_matcher
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from skipfilter import Matcher, Selector
 
 WILDCARD: Final = "*"
 """The pattern that matches every topic, whatever its type; so no topic is called that (N32, N48)."""
@@ -53,7 +53,12 @@ class TopicMatcher:
 
     type: str
     pattern: str
-    match: Callable[[str], bool] = field(compare=False, repr=False)
+    selectors: tuple[Selector, ...] = field(compare=False, repr=False)
+    """The same in the words of the library, any of which matches."""
+    _matchers: tuple[Matcher, ...] = field(compare=False, repr=False)
+
+    def match(self, topic: str) -> bool:
+        return any(matcher.match(topic) for matcher in self._matchers)
 
 
 def compile_topic_matcher(type: str, pattern: str) -> TopicMatcher:
@@ -64,25 +69,23 @@ def compile_topic_matcher(type: str, pattern: str) -> TopicMatcher:
     """
     if type != CLASSIC and type not in MATCHER_TYPES:
         raise LookupError(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
+    selectors: list[Selector]
     if pattern == WILDCARD:
-        return TopicMatcher(type, pattern, _anything)
-    if type == CLASSIC:
-        return TopicMatcher(type, pattern, _classic(pattern))
-    return TopicMatcher(type, pattern, compile_matcher(type, pattern).match)
-
-
-def _anything(topic: str) -> bool:  # noqa: ARG001
-    return True
-
-
-def _classic(pattern: str) -> Callable[[str], bool]:
-    if "{" in pattern:
-        try:
-            template = UriTemplate(pattern)
-        except PatternError:
-            return pattern.__eq__
-        return lambda topic: topic == pattern or template.match(topic)
-    return pattern.__eq__
+        selectors = [("everything", WILDCARD)]
+    elif type == CLASSIC:
+        selectors = [("exact", pattern)]
+        if "{" in pattern:
+            selectors.append(("uritemplate", pattern))
+    else:
+        selectors = [(type, pattern)]
+    try:
+        matchers = [compile_matcher(*selector) for selector in selectors]
+    except PatternError:
+        if type != CLASSIC:
+            raise
+        del selectors[1:]
+        matchers = [Exact(pattern)]
+    return TopicMatcher(type, pattern, tuple(selectors), tuple(matchers))
 
 
 def is_reserved(topic: str, path: str) -> bool:

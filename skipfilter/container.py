@@ -58,8 +58,8 @@ class Source(Protocol[ValueIn, KeyIn]):
     def passing(self, key: KeyIn, values: SortedDict, start: int) -> Iterable[int]:
         """The ids from `start` on whose values pass `key`: ascending, lazily if that is cheaper, or a bitmap.
 
-        A bitmap becomes the filter's own, and may hold ids before `start` that pass.  `values` maps the ids to
-        the values.  Where it calls out, it must do so from a snapshot: what it calls may add and remove.
+        A bitmap is not changed by the filter, and may hold ids before `start` that pass.  `values` maps the ids
+        to the values.  Where it calls out, it must do so from a snapshot: what it calls may add and remove.
         """
         ...
 

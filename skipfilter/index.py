@@ -35,7 +35,7 @@ from skipfilter.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from sortedcontainers import SortedDict
 
@@ -89,13 +89,13 @@ class SelectorIndex:
         self._tables |= {matcher_type: LinearTable(compile) for matcher_type, compile in matchers.items()}
         self._max_length = max_length
         self._max_selectors = max_selectors
-        self._held: dict[Hashable, tuple[tuple[Selector, ...], tuple[tuple[Table, Place], ...]]] = {}
+        self._held: dict[object, tuple[tuple[Selector, ...], tuple[Place, ...]]] = {}
         self._in_use: list[Table] = []
         self._compiled: LRUCache[Selector, Matcher] = LRUCache(COMPILED)
 
     # -- as the source of a SkipFilter
 
-    def add(self, id: int, value: Hashable, selectors: Iterable[Selector] = ()) -> None:
+    def add(self, id: int, value: object, selectors: Iterable[Selector] = ()) -> None:
         """Take in what `value` declares: all of it or, with an error, nothing.
 
         The same again is nothing new; something else is a ValueError, as a value's selectors never change.
@@ -107,40 +107,41 @@ class SelectorIndex:
             return
         if len(declared) > self._max_selectors:
             raise LimitError(f"{value!r} declares {len(declared)} selectors; it may declare {self._max_selectors}")
-        places: dict[Place, Table] = {}
+        places: dict[Place, None] = {}  # each once: selectors of one language have one place
         try:
             for selector in declared:
-                table = self._table(selector[0])
-                places[table.place(self._matcher(selector))] = table
+                places[self._table(selector[0]).place(self._matcher(selector))] = None
         except BaseException:
-            for place, table in places.items():
+            for place in places:
                 if not place.ids:
-                    table.remove(place)
+                    place.table.remove(place)
             raise
-        for place, table in places.items():
+        for place in places:
             place.ids.add(id)
-            if table not in self._in_use:
-                self._in_use.append(table)
-        self._held[value] = declared, tuple((table, place) for place, table in places.items())
+            if place.table not in self._in_use:
+                self._in_use.append(place.table)
+        self._held[value] = declared, tuple(places)
 
-    def discard(self, id: int, value: Hashable) -> None:
+    def discard(self, id: int, value: object) -> None:
         _, places = self._held.pop(value)
-        for table, place in places:
+        for place in places:
             place.ids.discard(id)
             if not place.ids:
-                table.remove(place)
+                place.table.remove(place)
 
     def passing(self, key: str, values: SortedDict, start: int) -> BitMap64:
         """The ids of the values with a selector that matches the topic `key`, those before `start` too."""
+        found = [place.ids for table in self._in_use for place in table.find(key)]
+        if len(found) == 1:
+            return found[0]
         passed = BitMap64()
-        for table in self._in_use:
-            for place in table.find(key):
-                passed |= place.ids
+        for ids in found:
+            passed |= ids
         return passed
 
     # -- for people
 
-    def explain(self, topic: str, value: Hashable) -> dict[Selector, str | None]:
+    def explain(self, topic: str, value: object) -> dict[Selector, str | None]:
         """For each selector of `value` why it does not match `topic`, or None where it does.
 
         Asks the matchers alone, so it is also what an index must agree with.  Raises KeyError for a value that
@@ -182,10 +183,10 @@ class SelectorIndex:
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""
-        there: dict[Place, Table] = {}
+        there: set[Place] = set()
         for table in self._tables.values():
             table._check()
-            there |= dict.fromkeys(table.places(), table)
-        assert {place: table for _, places in self._held.values() for table, place in places} == there
-        assert all(place.ids for place in there)
-        assert all(table in self._in_use for table in there.values())
+            assert all(place.table is table for place in table.places())
+            there.update(table.places())
+        assert {place for _, places in self._held.values() for place in places} == there
+        assert all(place.ids and place.table in self._in_use for place in there)

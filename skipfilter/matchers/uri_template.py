@@ -16,8 +16,7 @@ backtracking.  Bit p of `cursors` says that what has been read of the template c
                . . . 1 1 1        after  C*: one addition carries through the run of C, and one more bit
                          ^        accepted: the set holds the end of the topic
 
-A percent-encoded byte counts as one character: `bounds` lacks the two positions inside it, and neither a
-literal nor a class can stop there.
+A percent-encoded byte counts as one character: neither a literal nor a class can stop inside it.
 
 Cost: a few operations on |topic|-bit integers for each variable and each literal of the template, of which there
 is a bounded number; so time is linear in the topic, and no template can make it explode.  `re` with the usual
@@ -133,8 +132,7 @@ def encoded(topic: str) -> bytes:
 
 def is_value(text: bytes) -> bool:
     """Whether {id} can be `text`."""
-    # What is left has a percent sign, or is none of it.
-    return not text.translate(None, _VALUE) or (b"%" in text and Subject(text).matches((VALUE,)))
+    return text.isalnum() or not text.translate(None, _VALUE) or (b"%" in text and Subject(text).matches((VALUE,)))
 
 
 class Subject:
@@ -143,8 +141,7 @@ class Subject:
     def __init__(self, text: bytes) -> None:
         self.text = text
         self._end = len(text)
-        self._triplets, inside = _triplets(text)
-        self._bounds = (2 << self._end) - 1 & ~inside
+        self._triplets, self._inside = _triplets(text) if b"%" in text else (0, 0)
         self._classes: dict[bytes, int] = {}
         self._found: dict[bytes, int] = {}
 
@@ -160,13 +157,11 @@ class Subject:
     def after(self, part: Part, cursors: int) -> int:
         """Where `part` can end if it starts at one of `cursors`."""
         if isinstance(part, bytes):
-            return (cursors & self._occurrences(part)) << len(part)
-        begun = cursors
-        if part.first:
-            begun = (cursors & self._occurrences(part.first)) << 1
+            return self._past(part, cursors)
+        begun = self._past(part.first, cursors) if part.first else cursors
         reached = ended = self._star(part.head, begun)
         for _ in range(part.repeats):
-            reached = self._star(part.tail, (reached & self._occurrences(part.separator)) << 1) & ~ended
+            reached = self._star(part.tail, self._past(part.separator, reached)) & ~ended
             if not reached:
                 break
             ended |= reached
@@ -174,24 +169,28 @@ class Subject:
 
     def _star(self, table: bytes, cursors: int) -> int:
         """Where any number of characters of a class can end."""
+        if not cursors:
+            return 0
         members = self._classes.get(table)
         if members is None:
             members = int(self.text.translate(table)[::-1] or b"0", 2) | self._triplets
             self._classes[table] = members
-        return ((((cursors & members) + members) ^ members) | cursors) & self._bounds
+        ended = (((cursors & members) + members) ^ members) | cursors
+        return ended & ~self._inside if self._inside else ended
 
-    def _occurrences(self, literal: bytes) -> int:
-        """Where `literal` begins."""
+    def _past(self, literal: bytes, cursors: int) -> int:
+        """Where `literal` ends."""
+        if not cursors & (cursors - 1):  # there is one cursor or none
+            there = cursors and self.text.startswith(literal, cursors.bit_length() - 1)
+            return cursors << len(literal) if there else 0
         found = self._found.get(literal)
         if found is None:
             found = self._found[literal] = _set_of(_find_all(self.text, literal), self._end)
-        return found
+        return (cursors & found) << len(literal)
 
 
 def _triplets(text: bytes) -> tuple[int, int]:
     """The positions of the %HH triplets in `text`, and those strictly inside one."""
-    if b"%" not in text:
-        return 0, 0
     starts = [at for at in _find_all(text, b"%") if _is_triplet(text[at : at + 3].decode("latin-1"))]
     first = _set_of(starts, len(text))
     return first | first << 1 | first << 2, first << 1 | first << 2

@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """Where a table keeps the ids that want one language, whatever pattern says it.
+    """Where `table` keeps the ids that want one language, whatever pattern says it.
 
     `way` is how the table finds it again to remove it.
     """
 
-    __slots__ = ("ids", "way")
+    __slots__ = ("ids", "table", "way")
 
-    def __init__(self, way: Any) -> None:
+    def __init__(self, table: Table, way: Any) -> None:
         self.ids = BitMap64()
+        self.table = table
         self.way = way
 
 

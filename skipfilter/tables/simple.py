@@ -23,7 +23,7 @@ class ExactTable:
     def place(self, matcher: Matcher) -> Place:
         place = self._places.get(matcher.pattern)
         if place is None:
-            place = self._places[matcher.pattern] = Place(matcher.pattern)
+            place = self._places[matcher.pattern] = Place(self, matcher.pattern)
         return place
 
     def remove(self, place: Place) -> None:
@@ -49,7 +49,7 @@ class EverythingTable:
 
     def place(self, matcher: Matcher) -> Place:
         if not self._places:
-            self._places.append(Place(None))
+            self._places.append(Place(self, None))
         return self._places[0]
 
     def remove(self, place: Place) -> None:
@@ -78,7 +78,7 @@ class LinearTable:
     def place(self, matcher: Matcher) -> Place:
         place = self._places.get(matcher)
         if place is None:
-            place = self._places[matcher] = Place(matcher)
+            place = self._places[matcher] = Place(self, matcher)
         return place
 
     def remove(self, place: Place) -> None:

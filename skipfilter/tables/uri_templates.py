@@ -54,7 +54,7 @@ class UriTemplateTable:
         node = self._trie.node(path)
         if rest is None:
             if node.here is None:
-                node.here = Place((path, None))
+                node.here = Place(self, (path, None))
             assert isinstance(node.here, Place)
             return node.here
         if node.here is None:
@@ -62,7 +62,7 @@ class UriTemplateTable:
         assert isinstance(node.here, Bag)
         place = node.here.get(rest)
         if place is None:
-            place = Place((path, rest))
+            place = Place(self, (path, rest))
             node.here.add(rest, place, _texts(rest))
         return place
 

@@ -73,7 +73,7 @@ class UrlPatternTable:
             node = self._trie.node(way)
             if node.here is None:
                 node.here = Bag()
-            place = Place((way, matcher))
+            place = Place(self, (way, matcher))
             node.here.add(matcher, place, texts)
             self._count += 1
         return place

@@ -31,7 +31,7 @@ class WordTable:
         assert isinstance(matcher, Amqp | Mqtt)
         node = self._trie.node(matcher.words)
         if node.here is None:
-            node.here = Place(matcher.words)
+            node.here = Place(self, matcher.words)
         return node.here
 
     def remove(self, place: Place) -> None:
