@@ -10,7 +10,7 @@ when it is asked; a message is dispatched with one OR or AND of bitmaps.  Values
 >>> readers.match_any("https://example.com/books/1")
 ['alice', 'bob']
 
-or any predicate says it:
+or any predicate says it, or criteria on a message's fields (`FieldFilter`):
 
 >>> multiples = SkipFilter(lambda value, key: value % key == 0)
 >>> ids = [multiples.add(number) for number in range(10)]
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from skipfilter.container import SkipFilter, Source
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
+from skipfilter.fields import FieldFilter
 from skipfilter.index import SelectorIndex
 from skipfilter.matchers import (
     MATCHERS,
@@ -41,6 +42,7 @@ __all__ = [
     "Amqp",
     "Everything",
     "Exact",
+    "FieldFilter",
     "LimitError",
     "Matcher",
     "Mqtt",

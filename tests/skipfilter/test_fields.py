@@ -1,0 +1,439 @@
+"""FieldFilter: the article's example, both designs for AND, a stateful comparison with a naive model, threads."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock, patch
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from skipfilter import fields
+from skipfilter.fields import CANDIDATES, MAX_CRITERIA, SLACK, FieldFilter, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from skipfilter.fields import Criterion
+
+    Message = Mapping[str, Hashable]
+
+ARTICLE: dict[int, list[Criterion]] = {
+    0: [("currency", "USD"), "urgent"],
+    1: [("currency", "EUR")],
+    2: [("market", "forex"), ("currency", "EUR")],
+    3: ["urgent"],
+}
+
+
+def filled(criteria: Mapping[Any, Iterable[Criterion]], **options: Any) -> FieldFilter[Any]:
+    readers: FieldFilter[Any] = FieldFilter(**options)
+    for value, own in criteria.items():
+        readers.add(value, own)
+    return readers
+
+
+def both_ways(readers: FieldFilter[Any], message: Message) -> list[list[Any]]:
+    """Who matches all, by rarest criterion and by bit slices."""
+    rows = rows_of(message)
+    found = (readers._all_by_access(rows, readers._candidates(rows)), readers._all_by_planes(rows))
+    return [readers._resolve(ids) for ids in found]
+
+
+def tables(readers: FieldFilter[Any]) -> list[int]:
+    """How large everything is that a filter keeps."""
+    kept = [table for table in vars(readers).values() if isinstance(table, dict)]
+    assert len(kept) == 7
+    return [readers._next_id, *map(len, kept)]
+
+
+# -- the article
+
+
+@pytest.mark.parametrize(
+    ("message", "hits"),
+    [
+        ({"currency": "JPY", "market": "forex", "slow": None}, [0, 0, 1, 0]),
+        ({"currency": "JPY", "urgent": None}, [1, 0, 0, 1]),
+        ({"market": "forex", "currency": "EUR"}, [0, 1, 2, 0]),
+    ],
+    ids="ABC",
+)
+def test_the_messages_of_the_article(message: Message, hits: list[int]) -> None:
+    readers = filled(ARTICLE)
+    assert readers.hits(message) == {value: count for value, count in enumerate(hits) if count}
+    assert readers.match_any(message) == [value for value, count in enumerate(hits) if count]
+    expected = [value for value, count in enumerate(hits) if count == len(ARTICLE[value])]
+    assert readers.match_all(message) == expected
+    assert readers.matches_any(message)
+    assert readers.matches_all(message) is bool(expected)
+
+
+def test_the_bitmaps_of_the_article() -> None:
+    readers = filled(ARTICLE)
+    assert {row: list(ids) for row, ids in readers._rows.items()} == {
+        ("currency", "USD"): [0],
+        ("currency", "EUR"): [1, 2],
+        ("market", "forex"): [2],
+        ("urgent",): [0, 3],
+    }
+
+
+# -- what a criterion is
+
+
+def test_presence_is_met_by_any_value_and_a_value_by_itself_alone() -> None:
+    readers = filled({"there": ["urgent"], "none": [("urgent", None)], "both": ["urgent", ("urgent", 1)]})
+    assert readers.hits({"urgent": None}) == {"there": 1, "none": 1, "both": 1}
+    assert readers.hits({"urgent": 1}) == {"there": 1, "both": 2}
+    assert readers.match_all({"urgent": 1}) == ["there", "both"]
+    assert readers.hits({"other": 1}) == {}
+
+
+def test_values_compare_as_the_keys_of_a_dict_do() -> None:
+    readers = filled({"one": [("f", 1)]})
+    for value in (1, 1.0, True):
+        assert readers.match_all({"f": value}) == ["one"]
+    assert readers.match_all({"f": "1"}) == []
+
+
+def test_criteria_that_repeat_count_once() -> None:
+    readers = filled({"a": ["f", "f", ("g", 1), ("g", True)]})
+    readers.add("a", [("g", 1.0), "f"])
+    assert readers.hits({"f": 0, "g": 1}) == {"a": 2}
+    assert readers.match_all({"f": 0, "g": 1}) == ["a"]
+
+
+def test_no_criteria_are_all_met_by_any_message_and_none_of_them_is() -> None:
+    readers = filled({"a": ["f"], "nothing": [], "b": ["f"]})
+    message = {"f": 1}
+    assert both_ways(readers, message) == [["a", "nothing", "b"]] * 2
+    assert readers.match_all({}) == ["nothing"]
+    assert readers.match_any(message) == ["a", "b"]
+    assert readers.hits(message) == {"a": 1, "b": 1}
+    assert readers.matches_all({})
+    assert not readers.matches_any({})
+    readers.remove("nothing")
+    assert not readers.matches_all({})
+
+
+def test_a_pair_from_json_is_a_criterion_too() -> None:
+    assert filled({"a": [["f", 1]]}).match_all({"f": 1}) == ["a"]  # type: ignore[list-item]
+
+
+# -- errors
+
+
+@pytest.mark.parametrize("criterion", [(), ("f",), ("f", 1, 2), (1, "f"), 1, None, b"f"])
+def test_what_is_no_criterion_is_refused(criterion: Any) -> None:
+    readers: FieldFilter[str] = FieldFilter()
+    with pytest.raises(ValueError, match=r"^criterion .*: neither a field nor a \(field, value\)$"):
+        readers.add("a", ["f", criterion])
+    assert tables(readers) == [0] * 8
+
+
+@pytest.mark.parametrize("criteria", ["urgent", {"currency": "USD"}])
+def test_what_is_no_collection_of_criteria_is_refused(criteria: Any) -> None:
+    with pytest.raises(ValueError, match=r"^criteria .*: neither a list nor a set of them$"):
+        FieldFilter[str]().add("a", criteria)
+
+
+def test_what_is_refused_is_shown_cut() -> None:
+    long = "1" * 1_000
+    readers: FieldFilter[int] = filled({int(long): ["f"]})
+    with pytest.raises(ValueError, match=rf"^criterion {'1' * 80}: neither"):
+        readers.add(1, [int(long)])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=rf"^criteria '{'1' * 79}: neither"):
+        readers.add(1, long)
+    with pytest.raises(ValueError, match=rf"^{'1' * 80} is there"):
+        readers.add(int(long), ["g"])
+
+
+def test_no_more_than_max_criteria() -> None:
+    readers: FieldFilter[str] = FieldFilter()
+    most: list[Criterion] = [("f", n) for n in range(MAX_CRITERIA)]
+    with pytest.raises(ValueError, match=r"^more than 100 criteria$"):
+        readers.add("a", [*most, "g"])
+    assert tables(readers) == [0] * 8
+    readers.add("a", most + most)
+    readers._check()
+
+
+def test_a_value_with_other_criteria_has_to_be_removed_first() -> None:
+    readers = filled({"a": ["f"], "b": ["f"]})
+    readers.add("a", ["f"])
+    with pytest.raises(ValueError, match=r"^'a' is there with other criteria; remove it first$"):
+        readers.add("a", ["f", "g"])
+    readers._check()
+    assert readers.match_any({"f": 1, "g": 1}) == ["a", "b"]
+    readers.remove("a")
+    readers.add("a", ["f", "g"])
+    assert readers.match_any({"f": 1, "g": 1}) == ["b", "a"]
+
+
+def test_removing_what_is_not_there() -> None:
+    readers = filled({"a": ["f"]})
+    with pytest.raises(KeyError, match="b"):
+        readers.remove("b")
+    assert readers.discard("b") is False
+    assert readers.discard("a") is True
+    assert "a" not in readers
+    assert len(readers) == 0
+
+
+def test_what_cannot_be_hashed_changes_nothing() -> None:
+    readers: FieldFilter[Any] = FieldFilter()
+    cases: list[tuple[Any, Any]] = [([], "f"), ("a", ("f", []))]
+    for value, criterion in cases:
+        with pytest.raises(TypeError):
+            readers.add(value, [criterion])
+        assert tables(readers) == [0] * 8
+    readers.add("a", [("f", 1)])
+    for ask in (readers.match_any, readers.match_all, readers.hits, readers.matches_any, readers.matches_all):
+        with pytest.raises(TypeError):
+            ask({"f": []})  # type: ignore[dict-item]
+
+
+# -- how it is done
+
+
+def test_iteration_is_a_snapshot() -> None:
+    readers = filled({3: ["f"], 1: ["f"], 2: ["f"]})
+    iterator = iter(readers)
+    readers.remove(1)
+    assert list(iterator) == [3, 1, 2]
+    assert list(readers) == [3, 2]
+
+
+def test_equal_criteria_are_looked_at_once() -> None:
+    readers = filled({n: [("f", 1), ("g", 2)] if n % 2 else [("g", 2), ("f", 1)] for n in range(100)})
+    candidates = readers._candidates(rows_of({"f": 1, "g": 2}))
+    assert [len(bucket) for bucket in candidates] == [1]
+    assert readers.match_all({"f": 1, "g": 2}) == list(range(100))
+
+
+def test_a_set_of_criteria_waits_in_the_bucket_of_its_rarest() -> None:
+    readers = filled({n: ["busy"] for n in range(10)})
+    for name in "abc":
+        readers.add(name, ["busy", ("rare", name)])
+    assert len(readers._candidates(rows_of({"busy": 1}))) == 1
+    assert sum(map(len, readers._candidates(rows_of({"busy": 1})))) == 1
+    assert readers.match_all({"busy": 1, "rare": "b"}) == [*range(10), "b"]
+
+
+def test_few_candidates_are_tried_one_by_one_and_many_are_counted_at_once() -> None:
+    for count, way in ((CANDIDATES, "_all_by_access"), (CANDIDATES + 1, "_all_by_planes")):
+        readers = filled({n: [f"field {n}"] for n in range(count)})
+        with patch.object(readers, way, wraps=getattr(readers, way)) as taken:
+            assert readers.match_all({f"field {n}": 1 for n in range(count)}) == list(range(count))
+        taken.assert_called_once()
+
+
+def test_matches_all_tries_no_more_than_it_takes_and_no_more_than_candidates() -> None:
+    readers = filled({9: ["f", "g"]})
+    for n in range(5):
+        readers.add(n, [("f", n), "absent"])
+    with patch.object(fields, "CANDIDATES", 0), patch.object(readers, "_all_by_planes", return_value={1}) as planes:
+        assert readers.matches_all({"g": 1, "f": 9})
+        planes.assert_called_once()
+    with patch.object(readers, "_all_by_planes") as planes:
+        assert readers.matches_all({"g": 1, "f": 9})
+        assert not readers.matches_all({"f": 1})
+        planes.assert_not_called()
+
+
+def test_both_ways_agree() -> None:
+    chance = random.Random(7)
+
+    def criterion() -> Criterion:
+        name = chance.choice("abcdefgh")
+        return name if chance.random() < 0.2 else (name, chance.randrange(4))
+
+    criteria = {n: [criterion() for _ in range(chance.choice([0, 1, 2, 3, 4, 20]))] for n in range(2_000)}
+    readers = filled(criteria)
+    for _ in range(50):
+        message = {name: chance.randrange(4) for name in chance.sample("abcdefgh", chance.randrange(9))}
+        rows = rows_of(message)
+        expected = [n for n, own in criteria.items() if all((c if isinstance(c, tuple) else (c,)) in rows for c in own)]
+        assert both_ways(readers, message) == [expected, expected]
+
+
+def test_planes_are_as_many_as_the_highest_hit_count_has_bits() -> None:
+    criteria: list[Criterion] = [("f", 1), ("g", 1), "f", "g"]
+    readers = filled({n: criteria[:n] for n in range(5)})
+    assert [list(plane) for plane in readers._planes(rows_of({"f": 1, "g": 1}))] == [[1, 3], [2, 3], [4]]
+    assert [list(plane) for plane in readers._planes(rows_of({"f": 1}))] == [[1, 2], [3, 4]]
+    assert readers._planes(rows_of({"h": 1})) == []
+
+
+def test_nothing_is_left_of_what_came_and_went() -> None:
+    readers = filled({0: ["f"], 1: [("g", 1), "f", "h"], 2: []})
+    before = tables(readers)
+    chance = random.Random(3)
+    for n in range(3, 3 + 4 * SLACK):
+        readers.add(n, {chance.choice("fghi") if chance.random() < 0.5 else ("v", n) for _ in range(n % 5)})
+        if chance.random() < 0.5:
+            readers.remove(n)
+    for n in range(3, 3 + 4 * SLACK):
+        readers.discard(n)
+    assert tables(readers)[1:] == before[1:]
+    assert readers._next_id <= 2 * len(readers) + SLACK
+    readers._check()
+    for n in range(3):
+        readers.remove(n)
+    assert tables(readers)[1:] == [0] * 7
+
+
+def test_ids_are_dealt_out_anew_no_sooner_than_half_of_them_are_out_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "SLACK", 4)
+    readers = filled({n: ["f"] for n in range(10)})
+    for n in range(7):
+        readers.remove(n)
+        assert list(readers._values) == list(range(n + 1, 10))
+    readers.remove(7)
+    assert list(readers._values) == [0, 1]
+    assert readers.match_any({"f": 1}) == [8, 9]
+
+
+def test_ids_stay_close_however_many_come_and_go() -> None:
+    readers = filled({"first": ["f"], "second": ["f"]})
+    for n in range(5 * SLACK):
+        readers.add(n, ["f"])
+        assert readers.match_any({"f": 0}) == ["first", "second", n]
+        readers.remove(n)
+    assert readers._next_id <= SLACK + 4
+    readers._check()
+
+
+# -- the model
+
+NAMES = "fgh"
+names = st.sampled_from(NAMES)
+criteria_sets = st.lists(st.one_of(names, st.tuples(names, st.integers(0, 1))), max_size=5)
+messages = st.dictionaries(names, st.integers(0, 2))
+values = st.integers(0, 9)
+
+
+class AgainstNaive(RuleBasedStateMachine):
+    """Every question against a dict; ids are dealt out anew all the time, and either way is taken."""
+
+    @initialize(candidates=st.integers(0, 3), slack=st.integers(0, 3))
+    def begin(self, candidates: int, slack: int) -> None:
+        self.patches = patch.multiple(fields, CANDIDATES=candidates, SLACK=slack)
+        self.patches.start()
+        self.filter: FieldFilter[int] = FieldFilter()
+        self.model: dict[int, set[Criterion]] = {}
+
+    def teardown(self) -> None:
+        if hasattr(self, "patches"):
+            self.patches.stop()
+
+    @rule(value=values, criteria=criteria_sets)
+    def add(self, value: int, criteria: list[Criterion]) -> None:
+        if self.model.setdefault(value, set(criteria)) == set(criteria):
+            self.filter.add(value, criteria)
+        else:
+            with pytest.raises(ValueError, match="other criteria"):
+                self.filter.add(value, criteria)
+
+    @rule(value=values)
+    def discard(self, value: int) -> None:
+        assert self.filter.discard(value) is (self.model.pop(value, None) is not None)
+
+    @rule(message=messages)
+    def ask(self, message: Message) -> None:
+        met = {*message, *message.items()}
+        hits = {value: len(own & met) for value, own in self.model.items() if own & met}
+        every = [value for value, own in self.model.items() if own <= met]
+        assert list(self.filter.hits(message).items()) == list(hits.items())
+        assert self.filter.match_any(message) == list(hits)
+        assert self.filter.match_all(message) == every
+        assert self.filter.matches_any(message) is bool(hits)
+        assert self.filter.matches_all(message) is bool(every)
+        assert both_ways(self.filter, message) == [every, every]
+
+    @invariant()
+    def agree(self) -> None:
+        if hasattr(self, "filter"):
+            self.filter._check()
+            assert list(self.filter) == list(self.model)
+            assert len(self.filter) == len(self.model)
+            assert all((value in self.filter) is (value in self.model) for value in range(10))
+
+
+TestAgainstNaive = AgainstNaive.TestCase
+TestAgainstNaive.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+# -- threads
+
+
+def test_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "SLACK", 5)
+    readers = filled({n: ["f", ("g", n % 2)] for n in range(20)})
+    errors: list[BaseException] = []
+    start = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        try:
+            start.wait()
+            for step in range(300):
+                number = 100 * seed + step % 10
+                if step % 20 < 10:
+                    readers.add(number, ["f", ("g", step % 2), ("h", seed)])
+                else:
+                    readers.remove(number)
+                message = {"f": 1, "g": 1, "h": seed}
+                assert readers.match_any(message)[:20] == list(range(20))
+                assert readers.match_all(message)[:10] == list(range(1, 20, 2))
+                assert list(readers.hits(message))[:20] == list(range(20))
+                assert list(readers)[:20] == list(range(20))
+                assert readers.matches_all(message)
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    readers._check()
+    assert list(readers) == list(range(20))
+
+
+def test_everything_but_in_and_len_takes_the_lock() -> None:
+    lock = MagicMock()
+    readers: FieldFilter[str] = FieldFilter(lock=lock)
+    message = {"f": 1}
+    steps: list[Callable[[], object]] = [
+        lambda: readers.add("a", ["f"]),
+        lambda: readers.match_any(message),
+        lambda: readers.match_all(message),
+        lambda: readers.hits(message),
+        lambda: readers.matches_any(message),
+        lambda: readers.matches_all(message),
+        lambda: iter(readers),
+        lambda: readers.remove("a"),
+        lambda: readers.discard("a"),
+    ]
+    for step in steps:
+        lock.reset_mock()
+        step()
+        lock.__enter__.assert_called_once()
+        lock.__exit__.assert_called_once()
+
+
+def test_the_lock_can_be_taken_away() -> None:
+    assert filled(ARTICLE, lock=nullcontext()).match_any({"urgent": 1}) == [0, 3]
