@@ -17,7 +17,7 @@ and of T. Treat, Fast Topic Matching, 2016, which backtrack.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from skipfilter.words import MANY, ONE
 
@@ -31,13 +31,17 @@ Payload = TypeVar("Payload")
 Word = TypeVar("Word", bound="Hashable")
 
 
+_NO_WORDS: Final[dict[Any, Any]] = {}
+"""Never changed: most nodes have no words below them, and an empty dict takes as much as a node."""
+
+
 class Node(Generic[Word, Payload]):
     """A place in a trie.  `here` is what a pattern that ends here stands for; None where none does."""
 
     __slots__ = ("here", "many", "one", "words")
 
     def __init__(self) -> None:
-        self.words: dict[Word, Node[Word, Payload]] = {}
+        self.words: dict[Word, Node[Word, Payload]] = _NO_WORDS
         self.one: Node[Word, Payload] | None = None
         self.many: Node[Word, Payload] | None = None
         self.here: Payload | None = None
@@ -56,8 +60,11 @@ class Node(Generic[Word, Payload]):
             self.many = child
         elif child is None:
             del self.words[word]
-        else:
+            self.words = self.words or _NO_WORDS
+        elif self.words:
             self.words[word] = child
+        else:
+            self.words = {word: child}
 
     def leads_on(self) -> bool:
         return bool(self.words) or self.one is not None or self.many is not None
@@ -89,15 +96,6 @@ class Trie(Generic[Word, Payload]):
                 self.changes += 1
             node = child
             was_many = word is MANY
-        return node
-
-    def find_node(self, pattern: Iterable[Word | Wildcard]) -> Node[Word, Payload] | None:
-        """The node of `pattern`, if it is there."""
-        node: Node[Word, Payload] | None = self.root
-        for word in pattern:
-            if node is None:
-                break
-            node = node.child(word)
         return node
 
     def prune(self, pattern: Sequence[Word | Wildcard]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from importlib.metadata import requires
@@ -12,6 +13,20 @@ import pytest
 import hub
 import skipfilter
 
+PUBLIC = {
+    "skipfilter": "Amqp Everything Exact FieldFilter LimitError MATCHERS Matcher Mqtt PatternError Selector "
+    "SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern compile_matcher",
+    "skipfilter.engines": "ENGINES Engine InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine Snapshot "
+    "SnapshotTrie TrieEngine",
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_public_names_are_these_and_each_says_what_it_is(package: str) -> None:
+    module = importlib.import_module(package)
+    assert sorted(module.__all__) == sorted(PUBLIC[package].split())
+    assert [name for name in module.__all__ if callable(public := getattr(module, name)) and not public.__doc__] == []
+
 
 @pytest.mark.parametrize("package", [skipfilter, hub])
 def test_every_public_name_exists_but_the_application_that_is_made_when_asked_for(package: object) -> None:
@@ -20,8 +35,9 @@ def test_every_public_name_exists_but_the_application_that_is_made_when_asked_fo
     assert (Path(package.__file__).parent / "py.typed").exists()  # type: ignore[attr-defined]
 
 
-def test_the_library_imports_its_base_dependencies_only() -> None:
-    script = "import sys; before = set(sys.modules); import skipfilter; print(*set(sys.modules) - before)"
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_library_imports_its_base_dependencies_only(package: str) -> None:
+    script = f"import sys; before = set(sys.modules); import {package}; print(*set(sys.modules) - before)"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     packages = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names)
     packages = {name for name in packages if "cython" not in name}  # pyroaring is made with Cython

@@ -1,0 +1,79 @@
+"""Naive: ask each distinct pattern whether it matches.
+
+    a.*   {0: ann, 3: bob}         lookup("a.b")    a.*  yes    ann, bob
+    a.b   {1: ann}                                  a.b  yes    ann
+    c     {2: cid}                                  c    no
+
+The other engines are tested against this one, and it is the fastest of all for a handful of patterns.
+
+    subscribe, unsubscribe   O(|pattern|)
+    lookup, matches          O(distinct patterns * |topic|)
+
+Source: the hash map that message brokers begin with (WSO2, before 2015; T. Treat, Fast Topic Matching, 2016).
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Generic
+
+from skipfilter.engines.base import Value
+from skipfilter.words import Wildcard, match_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from skipfilter.words import Grammar, Words
+
+
+class Naive(Generic[Value]):
+    """One thread at a time, or the caller's lock.
+
+    All its mutable state is `_patterns`, parsed pattern -> handle -> value, neither level ever empty; the
+    pattern of each handle; and the handles still to come.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._patterns: dict[Words, dict[int, Value]] = {}
+        self._pattern_of: dict[int, Words] = {}
+        self._handles = count()
+
+    def subscribe(self, pattern: str, value: Value) -> int:
+        """O(|pattern|)."""
+        words = self._grammar.parse_pattern(pattern)
+        hash(value)
+        handle = next(self._handles)
+        self._patterns.setdefault(words, {})[handle] = value
+        self._pattern_of[handle] = words
+        return handle
+
+    def unsubscribe(self, handle: int) -> None:
+        """O(|pattern|)."""
+        words = self._pattern_of.pop(handle)
+        del self._patterns[words][handle]
+        if not self._patterns[words]:
+            del self._patterns[words]
+
+    def lookup(self, topic: str) -> set[Value]:
+        """O(distinct patterns * |topic|), and the values found."""
+        return {value for subscriptions in self._matching(topic) for value in subscriptions.values()}
+
+    def matches(self, topic: str) -> bool:
+        """O(patterns asked until one matches * |topic|)."""
+        return any(True for _ in self._matching(topic))
+
+    def __len__(self) -> int:
+        return len(self._pattern_of)
+
+    def _matching(self, topic: str) -> Iterator[dict[int, Value]]:
+        words = self._grammar.parse_topic(topic)
+        hidden = self._grammar.hides(topic)
+        for pattern, subscriptions in self._patterns.items():
+            if not (hidden and pattern and isinstance(pattern[0], Wildcard)) and match_words(pattern, words):
+                yield subscriptions
+
+    def _check(self) -> None:
+        """Assert every invariant; for tests."""
+        assert all(self._patterns.values())
+        assert {h: words for words, found in self._patterns.items() for h in found} == self._pattern_of

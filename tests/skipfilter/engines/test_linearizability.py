@@ -1,0 +1,228 @@
+"""Concurrent histories of the engines for many threads and of SkipFilter, and what the checker says of broken ones."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from skipfilter import SkipFilter
+from skipfilter.engines import SkipFilterEngine, SnapshotTrie
+from skipfilter.words import AMQP, match_words
+from tests.linearizability import History, Operation, busy_switching, is_linearizable, run_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from immutables import Map
+
+    from skipfilter.engines import Engine
+    from skipfilter.words import Grammar, Words
+
+# -- the models
+
+Subscriptions = frozenset[tuple[int, str, str]]
+"""(handle, pattern, value) of what is subscribed; a handle that has gone stays, with the pattern gone."""
+GONE = "gone"
+NOBODY: Subscriptions = frozenset()
+
+
+def subscriptions(state: Subscriptions, operation: Operation) -> Subscriptions | None:
+    """The model of an engine."""
+    live = {entry for entry in state if entry[1] != GONE}
+    if operation.name == "subscribe":
+        pattern, value = operation.arguments
+        known = operation.result in {handle for handle, _, _ in state}
+        return None if known else state | {(operation.result, pattern, value)}
+    if operation.name == "unsubscribe":
+        (handle,) = operation.arguments
+        leaving = {entry for entry in live if entry[0] == handle}
+        if operation.result is not (None if leaving else KeyError):
+            return None
+        return (state - leaving) | {(handle, GONE, "") for _ in leaving}
+    if operation.name == "subscriptions":
+        listed = tuple((pattern, value) for _, pattern, value in sorted(live))
+        return state if operation.result == listed else None
+    (topic,) = operation.arguments
+    found = {value for _, pattern, value in live if match_words(AMQP.parse_pattern(pattern), AMQP.parse_topic(topic))}
+    if operation.name == "matches":
+        return state if operation.result is bool(found) else None
+    assert operation.name == "lookup"
+    return state if operation.result == found else None
+
+
+Values = tuple[tuple[int, int], ...]
+"""(id, value), oldest first; the value of an id that is no longer in use is -1."""
+NOTHING: Values = ()
+
+
+def values(state: Values, operation: Operation) -> Values | None:
+    """The model of a SkipFilter whose values pass a key that divides them."""
+    ids = {value: id for id, value in state if value >= 0}
+    (argument,) = operation.arguments
+    if operation.name == "add":
+        if argument in ids:
+            return state if operation.result == ids[argument] else None
+        return (*state, (operation.result, argument)) if all(id < operation.result for id, _ in state) else None
+    if operation.name == "discard":
+        if operation.result is not (argument in ids):
+            return None
+        return tuple((id, -1 if value == argument else value) for id, value in state)
+    assert operation.name == "match_any"
+    passing = tuple(value for _, value in state if value >= 0 and value % argument == 0)
+    return state if operation.result == passing else None
+
+
+# -- the checker itself
+
+
+def test_the_history_of_the_picture() -> None:
+    subscribe = Operation("subscribe", ("a", "x"), 0, 0, 2)
+    unsubscribe = Operation("unsubscribe", (0,), None, 1, 3)
+    nobody = Operation("lookup", ("a",), set(), 4, 5)
+    assert is_linearizable([subscribe, unsubscribe, nobody], NOBODY, subscriptions)
+    still = Operation("lookup", ("a",), {"x"}, 4, 5)
+    assert not is_linearizable([subscribe, unsubscribe, still], NOBODY, subscriptions)
+    meanwhile = Operation("lookup", ("a",), {"x"}, 1, 5)
+    assert is_linearizable([subscribe, unsubscribe, meanwhile], NOBODY, subscriptions)
+
+
+def test_a_history_that_is_right_in_some_order_but_not_in_that_of_time() -> None:
+    late = Operation("add", (4,), 0, 2, 3)
+    assert not is_linearizable([Operation("match_any", (2,), [4], 0, 1), late], NOTHING, values)
+    assert is_linearizable([Operation("match_any", (2,), [4], 0, 4), late], NOTHING, values)
+
+
+def test_readers_that_disagree_about_the_order() -> None:
+    writes = [Operation("add", (2,), 0, 0, 9), Operation("add", (4,), 1, 1, 8)]
+    first = [Operation("match_any", (2,), [2], 2, 3), Operation("match_any", (2,), [2, 4], 4, 5)]
+    other = Operation("match_any", (2,), [4], 6, 7)
+    assert is_linearizable([*writes, *first], NOTHING, values)
+    assert not is_linearizable([*writes, *first, other], NOTHING, values)
+
+
+def test_a_handle_or_an_id_that_is_used_twice() -> None:
+    same = [Operation("subscribe", ("a", "x"), 0, 0, 1), Operation("unsubscribe", (0,), None, 2, 3)]
+    assert not is_linearizable([*same, Operation("subscribe", ("b", "y"), 0, 4, 5)], NOBODY, subscriptions)
+    assert not is_linearizable([Operation("add", (2,), 0, 0, 2), Operation("add", (4,), 0, 1, 3)], NOTHING, values)
+
+
+# -- many short histories
+
+
+def drive_engine(engine: Engine[str], history: History, handles: list[int], seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(4):
+        what = chance.choice(["subscribe", "unsubscribe", "lookup", "matches", "subscriptions"])
+        if what == "subscribe":
+            pattern, value = chance.choice(["a.b", "a.*", "#", "*.b"]), chance.choice("xy")
+            handles.append(history.call(what, engine.subscribe, pattern, value))
+        elif what == "unsubscribe" and handles:
+            history.call(what, engine.unsubscribe, chance.choice(handles))
+        elif what == "subscriptions" and isinstance(engine, SnapshotTrie):
+            history.call(what, lambda: engine.snapshot().subscriptions())
+        else:
+            ask = engine.lookup if what == "lookup" else engine.matches
+            history.call(ask.__name__, ask, chance.choice(["a.b", "b.b"]))
+
+
+def drive_filter(numbers: SkipFilter[int, int], history: History, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(4):
+        name = chance.choice(["add", "discard", "match_any"])
+        argument = chance.choice([2, 3, 4]) if name == "match_any" else chance.choice([2, 4, 6])
+        history.call(name, getattr(numbers, name), argument)
+
+
+@pytest.mark.parametrize("make", [SnapshotTrie, SkipFilterEngine])
+def test_an_engine_for_many_threads_is_linearizable(make: Callable[[Grammar], Engine[str]]) -> None:
+    with busy_switching():
+        for seed in range(300):
+            engine = make(AMQP)
+            history = History()
+            handles: list[int] = []
+            run_threads(*[partial(drive_engine, engine, history, handles, 3 * seed + n) for n in range(3)])
+            assert is_linearizable(history.operations, NOBODY, subscriptions)
+            engine._check()
+
+
+def test_the_skip_filter_is_linearizable() -> None:
+    with busy_switching():
+        for seed in range(300):
+            numbers: SkipFilter[int, int] = SkipFilter(lambda value, key: value % key == 0, capacity=2)
+            history = History()
+            run_threads(*[partial(drive_filter, numbers, history, 3 * seed + n) for n in range(3)])
+            assert is_linearizable(history.operations, NOTHING, values)
+            numbers._check()
+
+
+# -- the same, broken on purpose
+
+
+class WithoutItsLock(SnapshotTrie[str]):
+    """Two writers may begin from the same root; `between` is called when one has read it and not yet set it."""
+
+    def __init__(self, between: Callable[[], object]) -> None:
+        super().__init__(AMQP)
+        self._lock = nullcontext()  # type: ignore[assignment]
+        self.between = between
+
+    def _counted(self, words: Words, value: str, more: int, subscriptions: Map[int, tuple[str, str]]) -> Any:
+        after = super()._counted(words, value, more, subscriptions)
+        self.between()
+        return after
+
+
+def test_the_checker_finds_the_update_that_a_snapshot_trie_loses() -> None:
+    engine = WithoutItsLock(between=threading.Barrier(2).wait)
+    history = History()
+    run_threads(
+        lambda: history.call("subscribe", engine.subscribe, "a", "x"),
+        lambda: history.call("subscribe", engine.subscribe, "b", "y"),
+    )
+    for topic in "ab":
+        history.call("lookup", engine.lookup, topic)
+    assert not is_linearizable(history.operations, NOBODY, subscriptions)
+
+
+def test_the_checker_finds_the_state_that_never_was_in_a_skip_filter_without_its_lock() -> None:
+    """4 comes before 2 goes, so there is always an even number; who asks meanwhile finds none."""
+    asked, changed = threading.Event(), threading.Event()
+
+    def test(value: int, key: int) -> bool:
+        asked.set()
+        assert changed.wait(10)
+        return value % key == 0
+
+    numbers: SkipFilter[int, int] = SkipFilter(test, lock=nullcontext())
+    history = History()
+    history.call("add", numbers.add, 2)
+
+    def change() -> None:
+        assert asked.wait(10)
+        history.call("add", numbers.add, 4)
+        history.call("discard", numbers.discard, 2)
+        changed.set()
+
+    run_threads(lambda: history.call("match_any", numbers.match_any, 2), change)
+    assert history.operations[-1].result == []
+    assert not is_linearizable(history.operations, NOTHING, values)
+
+
+def test_random_histories_of_a_snapshot_trie_without_its_lock_are_found_out() -> None:
+    found_out = False
+    with busy_switching():
+        for seed in range(3_000):
+            engine: SnapshotTrie[str] = SnapshotTrie(AMQP)
+            engine._lock = nullcontext()  # type: ignore[assignment]
+            history = History()
+            handles: list[int] = []
+            run_threads(*[partial(drive_engine, engine, history, handles, 3 * seed + n) for n in range(3)])
+            found_out = not is_linearizable(history.operations, NOBODY, subscriptions)
+            if found_out:
+                break
+    assert found_out

@@ -1,0 +1,122 @@
+"""The rows of the optimized inverted bitmap: where a pattern is kept, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import pytest
+from pyroaring import BitMap
+
+from skipfilter.engines import OptimizedInvertedBitmap, optimized_inverted_bitmap
+from skipfilter.words import AMQP, MANY, MQTT, ONE, Wildcard
+
+
+def filled(engine: OptimizedInvertedBitmap[str], *patterns: str) -> OptimizedInvertedBitmap[str]:
+    for pattern in patterns:
+        engine.subscribe(pattern, pattern)
+    return engine
+
+
+def test_the_tables_of_the_picture() -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), "forex.*", "*.nyse", "stock.#", "index", "a.#.z")
+    assert engine._tables == [
+        {"forex": BitMap([0]), "stock": BitMap([2]), ONE: BitMap([1])},
+        {"nyse": BitMap([1]), ONE: BitMap([0, 2])},
+    ]
+    assert engine._lengths == {2: BitMap([0, 1])}
+    assert engine._tails == {1: BitMap([2])}
+    assert engine._leading == {ONE: BitMap([1])}
+    assert engine._exact == {("index",): {"index": 1}}
+    assert [words for words, node in engine._inner.nodes() if node.here] == [("a", MANY, "z")]
+    assert engine.lookup("stock.nyse") == {"*.nyse", "stock.#"}
+
+
+def test_a_pattern_has_one_column_for_all_its_subscriptions() -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), "a.*", "a.*", "a.#.*", "a.*.#")
+    engine.subscribe("a.*", "x")
+    assert engine._columns == {0: {"a.*": 2, "x": 1}, 1: {"a.#.*": 1, "a.*.#": 1}}
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a.*", "*", "#", "a.#", "*.#", "*.*.#", "a.b.#", "a.*.c.#", "a", "", "a.#.b", "#.b"]
+)
+def test_nothing_is_left_of_a_pattern_that_nobody_wants(pattern: str) -> None:
+    engine: OptimizedInvertedBitmap[str] = OptimizedInvertedBitmap(AMQP)
+    handle = engine.subscribe(pattern, "x")
+    engine.unsubscribe(handle)
+    assert engine._all_rows() == [{}, {}, {}]
+    assert engine._tables == []
+    assert not engine._exact
+    assert not engine._columns
+    assert not engine._ids
+    assert list(engine._inner.nodes()) == []
+    engine._check()
+
+
+def test_a_tail_reaches_into_tables_that_come_later_and_leaves_those_that_stay() -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), "a.#")
+    long = engine.subscribe("b.*.*.d", "x")
+    assert [ONE in table for table in engine._tables] == [False, True, True, True]
+    for topic in ("a", "a.z", "a.z.z", "a.z.z.d", "a.z.z.z.z"):
+        assert engine.lookup(topic) == {"a.#"}
+    engine.subscribe("b.#", "b.#")
+    assert engine.lookup("b.c.c.d") == {"x", "b.#"}
+    engine.unsubscribe(long)
+    assert len(engine._tables) == 1
+    assert engine.lookup("b.c.c.d") == {"b.#"}
+    assert engine.lookup("a.z.z.d") == {"a.#"}
+    engine._check()
+
+
+def test_an_id_is_used_again_once_its_pattern_is_gone() -> None:
+    engine: OptimizedInvertedBitmap[str] = OptimizedInvertedBitmap(AMQP)
+    first, second = engine.subscribe("a.*", "x"), engine.subscribe("a.*", "y")
+    engine.unsubscribe(first)
+    engine.subscribe("b.*", "z")
+    assert set(engine._columns) == {0, 1}
+    engine.unsubscribe(second)
+    engine.subscribe("c.*", "z")
+    assert set(engine._columns) == {0, 1}
+    assert engine.lookup("a.b") == set()
+
+
+def test_a_topic_longer_than_every_pattern_is_matched_by_tails_alone() -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), "*", "*.*", "a.*.#")
+    assert engine.lookup("a.b.c.d") == {"a.*.#"}
+    assert engine.matches("a.b.c.d")
+    assert engine.lookup("b.b.c.d") == set()
+    assert not engine.matches("b.b.c.d")
+
+
+def test_a_tail_alone_matches_the_topic_without_words() -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), "#", "*.#")
+    assert engine.lookup("") == {"#"}
+    assert filled(OptimizedInvertedBitmap(AMQP), "*.#").matches("") is False
+    assert filled(OptimizedInvertedBitmap(AMQP), "#").matches("") is True
+
+
+def test_what_begins_with_a_wildcard_does_not_see_hidden_topics() -> None:
+    engine = filled(OptimizedInvertedBitmap(MQTT), "#", "+", "+/#", "+/b", "$a/+", "$a/#", "$a")
+    assert engine.lookup("$a") == {"$a/#", "$a"}
+    assert engine.lookup("$a/b") == {"$a/+", "$a/#"}
+    assert engine.lookup("a/b") == {"#", "+/#", "+/b"}
+    assert engine.matches("$a/b")
+    assert not engine.matches("$b/b")
+    assert not engine.matches("$b")
+
+
+def test_an_and_ends_where_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    taking = optimized_inverted_bitmap._taking
+
+    def recording(table: dict[str | Wildcard, BitMap], word: str) -> BitMap:
+        asked.append(word)
+        return taking(table, word)
+
+    monkeypatch.setattr(optimized_inverted_bitmap, "_taking", recording)
+    engine = filled(OptimizedInvertedBitmap(AMQP), "a.b.c.*", "*.z.c.d")
+    for ask in (engine.lookup, engine.matches):
+        asked.clear()
+        assert not ask("x.y.c.d")
+        assert asked == ["x", "y"]
+        asked.clear()
+        assert not ask("x.y")
+        assert asked[1:] == []

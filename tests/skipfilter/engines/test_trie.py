@@ -1,0 +1,137 @@
+"""The trie and what walks it: how many nodes there are, how many are visited, and what is left of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import skipfilter.engines.lazy_dfa
+import skipfilter.trie
+from skipfilter.engines import LazyDfa, OptimizedInvertedBitmap, SkipFilterEngine, SnapshotTrie, TrieEngine
+from skipfilter.trie import Trie
+from skipfilter.words import AMQP, MQTT, match_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from skipfilter.engines import Engine
+    from skipfilter.words import Grammar
+
+
+def test_patterns_share_the_nodes_of_their_beginning() -> None:
+    engine: TrieEngine[str] = TrieEngine(AMQP)
+    for pattern in ("a.b.c", "a.b.d", "a.b", "a.*", "a.#"):
+        engine.subscribe(pattern, pattern)
+    assert len(list(engine.trie.nodes())) == len(["a", "a.b", "a.b.c", "a.b.d", "a.*", "a.#"])
+
+
+@pytest.mark.parametrize("patterns", [["a.b.c", "a.b"], ["a.b", "a.b.c"], ["#", "#.a"], ["#.a", "#"], ["", "*"]])
+def test_nothing_is_left_of_a_pattern_that_nobody_wants(patterns: list[str]) -> None:
+    engine: TrieEngine[str] = TrieEngine(AMQP)
+    for handle in [engine.subscribe(pattern, "x") for pattern in patterns]:
+        engine.unsubscribe(handle)
+        engine._check()
+    assert list(engine.trie.nodes()) == []
+    assert engine.trie.root.here is None
+    assert engine.trie.inner_manys == 0
+
+
+def test_changes_move_on_with_the_nodes_and_not_with_what_is_there() -> None:
+    trie: Trie[str, str] = Trie()
+    node = trie.node(["a", "b"])
+    made = trie.changes
+    node.here = "x"
+    assert trie.node(["a", "b"]) is node
+    assert trie.changes == made
+    trie.node(["a", "c"]).here = "y"
+    assert trie.changes > made
+    made = trie.changes
+    node.here = None
+    trie.prune(["a", "b"])
+    assert trie.changes > made
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("grammar", [AMQP, MQTT], ids=lambda grammar: grammar.name)
+def test_the_fast_walk_and_the_full_one_agree_on_what_is_hidden(grammar: Grammar, inner: bool) -> None:
+    trie: Trie[str, str] = Trie()
+    separator, one = grammar.separator, grammar.one
+    patterns = ["#", one, f"{one}{separator}#", f"$a{separator}#", "$a", f"$a{separator}{one}"]
+    for pattern in patterns:
+        trie.node(grammar.parse_pattern(pattern)).here = pattern
+    if inner:
+        trie.node(AMQP.parse_pattern("#.z")).here = "#.z"
+    for topic, seen in ((["$a"], {f"$a{separator}#", "$a"}), (["$a", "b"], {f"$a{separator}#", f"$a{separator}{one}"})):
+        assert {node.here for node in trie.find(topic, hidden=True)} == seen
+        assert trie.finds(topic, hidden=True)
+        assert {node.here for node in trie.find(topic)} > seen
+    assert not trie.finds(["b"], hidden=True)
+    assert not list(trie.find(["b"], hidden=True))
+
+
+# -- nothing is exponential
+
+MANY_TIMES = 30
+HARD = "#.a." * MANY_TIMES + "#.c"
+TOPIC = "a." * (2 * MANY_TIMES) + "b"
+
+
+@pytest.mark.parametrize("make", [TrieEngine, LazyDfa, SnapshotTrie, OptimizedInvertedBitmap, SkipFilterEngine])
+def test_a_topic_visits_a_node_at_most_once_a_word(
+    make: Callable[[Grammar], Engine[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visited = 0
+    step = skipfilter.trie.step
+
+    def counting(frontier: dict[Any, bool], word: str, hidden: bool = False) -> dict[Any, bool]:
+        nonlocal visited
+        visited += len(frontier)
+        return step(frontier, word, hidden)
+
+    monkeypatch.setattr(skipfilter.trie, "step", counting)
+    monkeypatch.setattr(skipfilter.engines.lazy_dfa, "step", counting)
+    engine = make(AMQP)
+    engine.subscribe(HARD, "x")
+    for ask in (engine.lookup, engine.matches):
+        assert not ask(TOPIC)
+    nodes = len(AMQP.parse_pattern(HARD)) + 1
+    words = len(AMQP.parse_topic(TOPIC))
+    assert words < visited <= 2 * words * nodes
+
+
+def test_a_pattern_is_compared_at_most_words_times_words() -> None:
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str(self) == str(other)
+
+        __hash__ = str.__hash__
+
+    pattern = AMQP.parse_pattern(HARD)
+    words: list[str] = [Counted(word) for word in AMQP.parse_topic(TOPIC)]
+    assert not match_words(pattern, words)
+    assert 0 < compared <= len(pattern) * len(words)
+
+
+def test_matches_stops_where_a_tail_has_all_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    step = skipfilter.trie.step
+
+    def counting(frontier: dict[Any, bool], word: str, hidden: bool = False) -> dict[Any, bool]:
+        nonlocal steps
+        steps += 1
+        return step(frontier, word, hidden)
+
+    monkeypatch.setattr(skipfilter.trie, "step", counting)
+    for pattern, needed in (("#", 0), ("a.#", 1), ("a.*.#", 2)):
+        engine: TrieEngine[str] = TrieEngine(AMQP)
+        engine.subscribe(pattern, "x")
+        steps = 0
+        assert engine.matches("a.b.c.d.e")
+        assert steps == needed
