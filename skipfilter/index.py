@@ -18,9 +18,8 @@ topic makes them independent of the topics.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cachetools import LRUCache
 from pyroaring import BitMap64
 
 from skipfilter.errors import LimitError, PatternError
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
 
     from skipfilter.matchers import Matcher, Selector
     from skipfilter.tables import Place, Table
-
-COMPILED: Final = 1_000
-"""Compiled matchers that are kept, for values that declare what others have declared."""
 
 
 class SelectorIndex:
@@ -66,8 +62,8 @@ class SelectorIndex:
     ['alice', 'bob']
     """
 
-    # All its mutable state: the tables; `_held`, the selectors of each value and their places; `_in_use`, the
-    # tables that were ever needed; and `_compiled`, a cache.  A place is there as long as it has ids.
+    # All its mutable state: the tables; `_held`, the selectors of each value and their places; and `_in_use`, the
+    # tables that were ever needed.  A place is there as long as it has ids.
 
     def __init__(
         self,
@@ -91,7 +87,6 @@ class SelectorIndex:
         self._max_selectors = max_selectors
         self._held: dict[object, tuple[tuple[Selector, ...], tuple[Place, ...]]] = {}
         self._in_use: list[Table] = []
-        self._compiled: LRUCache[Selector, Matcher] = LRUCache(COMPILED)
 
     # -- as the source of a SkipFilter
 
@@ -109,8 +104,8 @@ class SelectorIndex:
             raise LimitError(f"{value!r} declares {len(declared)} selectors; it may declare {self._max_selectors}")
         places: dict[Place, None] = {}  # each once: selectors of one language have one place
         try:
-            for selector in declared:
-                places[self._table(selector[0]).place(self._matcher(selector))] = None
+            for matcher_type, pattern in declared:
+                places[self._place(matcher_type, pattern)] = None
         except BaseException:
             for place in places:
                 if not place.ids:
@@ -159,27 +154,25 @@ class SelectorIndex:
             explained[matcher_type, pattern] = None if matcher.match(topic) else matcher.why_not(topic)
         return explained
 
+    @property
+    def verified(self) -> int:
+        """How many patterns were asked one by one so far; many a topic mean patterns made to be hard to tell apart."""
+        return sum(table.verified for table in self._in_use)
+
     def __len__(self) -> int:
         """How many languages there are: distinct selectors, of which those that say the same count once."""
         return sum(1 for table in self._in_use for _ in table.places())
 
     # -- underneath
 
-    def _table(self, matcher_type: str) -> Table:
-        try:
-            return self._tables[matcher_type]
-        except KeyError:
-            raise LookupError(f"matcher type {matcher_type!r} is none of {', '.join(self._tables)}") from None
-
-    def _matcher(self, selector: Selector) -> Matcher:
-        matcher = self._compiled.get(selector)
-        if matcher is None:
-            matcher_type, pattern = selector
-            if len(pattern) > self._max_length:
-                reason = f"it is {len(pattern):,} characters long; {self._max_length:,} may be"
-                raise PatternError(matcher_type, pattern, reason)
-            matcher = self._compiled[selector] = self._table(matcher_type).compile(pattern)
-        return matcher
+    def _place(self, matcher_type: str, pattern: str) -> Place:
+        table = self._tables.get(matcher_type)
+        if table is None:
+            raise LookupError(f"matcher type {matcher_type!r} is none of {', '.join(self._tables)}")
+        if len(pattern) > self._max_length:
+            reason = f"it is {len(pattern):,} characters long; {self._max_length:,} may be"
+            raise PatternError(matcher_type, pattern, reason)
+        return table.place(table.compile(pattern))
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""

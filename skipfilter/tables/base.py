@@ -29,8 +29,11 @@ class Place:
 class Table(Protocol):
     """The patterns of one matcher type that somebody wants.
 
-    Patterns of one language may share a place, and equal patterns do.
+    Patterns of one language may share a place, and equal patterns do.  `verified` counts the patterns that were
+    asked one by one so far.
     """
+
+    verified: int
 
     def compile(self, pattern: str, /) -> Matcher: ...
 

@@ -17,6 +17,7 @@ class ExactTable:
     """Exact topics in a hash; a question costs one look.  All its mutable state is `_places`, by topic."""
 
     def __init__(self) -> None:
+        self.verified = 0
         self.compile: Callable[[str], Matcher] = Exact
         self._places: dict[str, Place] = {}
 
@@ -44,6 +45,7 @@ class EverythingTable:
     """One place.  All its mutable state is whether it is there."""
 
     def __init__(self) -> None:
+        self.verified = 0
         self.compile: Callable[[str], Matcher] = Everything
         self._places: list[Place] = []
 
@@ -68,10 +70,11 @@ class EverythingTable:
 class LinearTable:
     """Any matchers, each asked about each topic: a question costs O(distinct patterns).
 
-    All its mutable state is `_places`, by matcher.
+    All its mutable state is `_places`, by matcher, and `verified`.
     """
 
     def __init__(self, compile: Callable[[str], Matcher]) -> None:
+        self.verified = 0
         self.compile = compile
         self._places: dict[Matcher, Place] = {}
 
@@ -85,6 +88,7 @@ class LinearTable:
         del self._places[place.way]
 
     def find(self, topic: str) -> Iterable[Place]:
+        self.verified += len(self._places)
         return [place for matcher, place in self._places.items() if matcher.match(topic)]
 
     def places(self) -> Iterable[Place]:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from cachetools import LRUCache
+
 from skipfilter.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value
 from skipfilter.tables.bag import Bag, Texts
 from skipfilter.tables.base import Place
@@ -24,12 +26,14 @@ from skipfilter.trie import Trie
 from skipfilter.words import MANY, ONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from skipfilter.matchers import Matcher
     from skipfilter.matchers.uri_template import Part
     from skipfilter.words import Wildcard
 
+COMPILED: Final = 1_000
+"""Templates that are kept compiled."""
 MAX_DEPTH: Final = 32
 """Segments of a template that get a node of the trie each; what comes after them is left to a bag."""
 
@@ -40,13 +44,20 @@ Path: TypeAlias = tuple["bytes | Wildcard", ...]
 class UriTemplateTable:
     """The templates, by language: those that differ in the names of their variables share a place.
 
-    All its mutable state: `_trie`, and how many candidates of bags were `verified` so far.
+    All its mutable state: `_trie`, how many candidates of bags were `verified` so far, and the templates that
+    were `_compiled` last, for the one who declares what another has declared.
     """
 
     def __init__(self) -> None:
-        self.compile: Callable[[str], Matcher] = UriTemplate
         self.verified = 0
+        self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
         self._trie: Trie[bytes, Place | Bag[Rest]] = Trie()
+
+    def compile(self, pattern: str) -> UriTemplate:
+        template: UriTemplate | None = self._compiled.get(pattern)
+        if template is None:
+            template = self._compiled[pattern] = UriTemplate(pattern)
+        return template
 
     def place(self, matcher: Matcher) -> Place:
         assert isinstance(matcher, UriTemplate)

@@ -26,7 +26,7 @@ from skipfilter.trie import Trie
 from skipfilter.words import MANY, ONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from urlpattern import URLPattern
 
@@ -37,6 +37,8 @@ MAX_DEPTH: Final = 32
 """Segments of a path that get a node of the trie each."""
 
 _SPECIAL: Final = frozenset("{}()*+?\\:")
+_HIERARCHICAL: Final = frozenset({"http", "https", "http{s}?", "ws", "wss", "ws{s}?", "ftp", "file"})
+"""The protocols whose paths have segments, for sure."""
 _NAME: Final = string.ascii_letters + string.digits + "_$"
 
 Way: TypeAlias = tuple["str | Wildcard", ...]
@@ -45,37 +47,37 @@ Way: TypeAlias = tuple["str | Wildcard", ...]
 class UrlPatternTable:
     """The patterns, all against one base URL; LimitError for more than `max_patterns`.
 
-    All its mutable state: `_trie`, `_count` of the patterns in it, how many candidates were `verified` so far,
-    and `_reader`, a pattern that every URL matches, which is there with the first pattern.
+    All its mutable state: `_trie`, `_places` by pattern, how many candidates were `verified` so far, and
+    `_reader`, a pattern that every URL matches, which is there with the first pattern.
     """
 
     def __init__(self, base_url: str | None, max_patterns: int) -> None:
         self.verified = 0
         self._base_url = base_url
         self._max_patterns = max_patterns
-        self._count = 0
+        self._places: dict[str, Place] = {}
         self._reader: URLPattern | None = None
         self._trie: Trie[str, Bag[UrlPattern]] = Trie()
 
     def compile(self, pattern: str) -> Matcher:
-        return UrlPattern(pattern, self._base_url)
+        """The matcher of `pattern`; one that is in the table is not compiled again."""
+        known = self._places.get(pattern)
+        return UrlPattern(pattern, self._base_url) if known is None else known.way[1]
 
     def place(self, matcher: Matcher) -> Place:
         assert isinstance(matcher, UrlPattern)
-        way, texts = _file(matcher.compiled)
-        node = self._trie.find_node(way)
-        place = node.here.get(matcher) if node is not None and node.here is not None else None
+        place = self._places.get(matcher.pattern)
         if place is None:
-            if self._count >= self._max_patterns:
+            if len(self._places) >= self._max_patterns:
                 raise LimitError(f"there are {self._max_patterns} different URL Patterns already, as many as may be")
             if self._reader is None:
                 self._reader = type(matcher.compiled)({})
+            way, texts = _file(matcher.compiled)
             node = self._trie.node(way)
             if node.here is None:
                 node.here = Bag()
-            place = Place(self, (way, matcher))
+            place = self._places[matcher.pattern] = Place(self, (way, matcher))
             node.here.add(matcher, place, texts)
-            self._count += 1
         return place
 
     def remove(self, place: Place) -> None:
@@ -83,7 +85,7 @@ class UrlPatternTable:
         node = self._trie.node(way)
         assert node.here is not None
         node.here.remove(matcher)
-        self._count -= 1
+        del self._places[matcher.pattern]
         if not node.here:
             node.here = None
             self._trie.prune(way)
@@ -103,14 +105,12 @@ class UrlPatternTable:
                     found.append(place)
         return found
 
-    def places(self) -> Iterator[Place]:
-        for _, node in self._trie.nodes():
-            if node.here is not None:
-                yield from node.here.places()
+    def places(self) -> Iterable[Place]:
+        return self._places.values()
 
     def _read(self, topic: str) -> tuple[str, str] | None:
         """Host and path of `topic`, as the standard spells them; None where it is no URL."""
-        if not self._count:
+        if not self._places:
             return None
         assert self._reader is not None
         try:
@@ -121,7 +121,10 @@ class UrlPatternTable:
 
     def _check(self) -> None:
         self._trie._check()
-        assert sum(1 for _ in self.places()) == self._count <= self._max_patterns
+        filed = {place for _, node in self._trie.nodes() if node.here is not None for place in node.here.places()}
+        assert filed == set(self._places.values())
+        assert len(filed) == len(self._places) <= self._max_patterns
+        assert all(place.way[1].pattern == pattern for pattern, place in self._places.items())
         for way, node in self._trie.nodes():
             assert len(way) <= MAX_DEPTH + 2
             if node.here is not None:
@@ -132,6 +135,9 @@ class UrlPatternTable:
 def _file(pattern: URLPattern) -> tuple[Way, Texts]:
     """The way that leads to all URLs of `pattern`, and the texts that their paths have."""
     way: list[str | Wildcard] = [ONE if _SPECIAL.intersection(pattern.hostname) else pattern.hostname]
+    if pattern.protocol not in _HIERARCHICAL:
+        # Where a path has no segments, :name reaches over slashes.
+        return (*way, MANY), Texts(b"", _fixed_end(pattern.pathname), ())
     segments = pattern.pathname.split("/")
     for segment in segments[:MAX_DEPTH]:
         if not _SPECIAL.intersection(segment):

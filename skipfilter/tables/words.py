@@ -23,6 +23,7 @@ class WordTable:
     """The patterns of one grammar.  All its mutable state is `_trie`; a place's way is the words of its pattern."""
 
     def __init__(self, grammar: Grammar, compile: Callable[[str], Amqp | Mqtt]) -> None:
+        self.verified = 0
         self.compile: Callable[[str], Matcher] = compile
         self._grammar = grammar
         self._trie: Trie[str, Place] = Trie()

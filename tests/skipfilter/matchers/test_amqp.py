@@ -1,0 +1,86 @@
+"""AMQP binding patterns: the examples of the specification and of RabbitMQ, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipfilter import Amqp, PatternError
+from skipfilter.words import MAX_WORDS
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "amqp.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("pattern", "topic", "expected"), VECTORS["matches"])
+def test_the_examples(pattern: str, topic: str, expected: bool) -> None:
+    assert Amqp(pattern).match(topic) is expected
+
+
+@pytest.mark.parametrize("topic", VECTORS["routed"])
+def test_a_topic_is_routed_as_rabbitmq_routes_it(topic: str) -> None:
+    found = [number for number, pattern in enumerate(VECTORS["bindings"], 1) if Amqp(pattern).match(topic)]
+    assert found == VECTORS["routed"][topic]
+
+
+@pytest.mark.parametrize(("pattern", "reason"), VECTORS["refused"])
+def test_what_is_no_binding_pattern_is_refused_by_name(pattern: str, reason: str) -> None:
+    with pytest.raises(PatternError, match=re.escape(f"amqp pattern {pattern!r}: ") + ".*" + re.escape(reason)):
+        Amqp(pattern)
+
+
+def test_the_number_of_words_is_bounded() -> None:
+    assert Amqp(".".join(["*"] * MAX_WORDS)).match("." * (MAX_WORDS - 1))
+    for word in ("a", "*", "#"):
+        with pytest.raises(PatternError, match="it has more than 100 words"):
+            Amqp(".".join([word] * (MAX_WORDS + 1)))
+
+
+def test_an_error_shows_no_more_than_the_beginning_of_a_long_pattern() -> None:
+    with pytest.raises(PatternError) as caught:
+        Amqp("a." * 5000)
+    assert len(str(caught.value)) < 200
+    assert caught.value.pattern == "a." * 5000
+
+
+def test_equal_patterns_are_equal() -> None:
+    assert Amqp("#.*") == Amqp("#.*")
+    assert len({Amqp("#.*"), Amqp("#.*"), Amqp("*.#")}) == 2
+    assert repr(Amqp("a.*")) == "Amqp(pattern='a.*')"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "reason"),
+    [
+        ("a.*.c", "a.b.d", "word 3 is 'd'"),
+        ("a.b", "a.b.c", "the topic has 3 words"),
+        ("a.b", "a", "the topic has 1 words"),
+        ("a.#.c", "a.b", "what follows the first 1 words does not fit"),
+        ("#.a", "b", "what follows the first 0 words does not fit"),
+        ("*", "", "the topic has 0 words"),
+        ("", "a", "the topic has 1 words"),
+    ],
+)
+def test_why_not_names_the_first_word_that_is_another_one(pattern: str, topic: str, reason: str) -> None:
+    assert not Amqp(pattern).match(topic)
+    assert Amqp(pattern).why_not(topic) == reason
+
+
+def test_why_not_cuts_a_long_word() -> None:
+    assert len(Amqp("a").why_not("b" * 10_000)) < 200
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_any_text_is_refused_or_matched_without_an_error(pattern: str, topic: str) -> None:
+    try:
+        matcher = Amqp(pattern)
+    except PatternError:
+        return
+    assert matcher.match(topic) or matcher.why_not(topic)
+    assert Amqp("#").match(topic)

@@ -1,0 +1,188 @@
+"""Bags: no pattern is missed, and what is found in vain is what shares its piece."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from skipfilter.tables import ExactTable
+from skipfilter.tables.bag import FEW, LONGEST, WINDOWS, Bag, Texts
+from skipfilter.tables.base import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NOTHING = Texts(b"", b"", ())
+
+
+def at(way: int) -> Place:
+    return Place(ExactTable(), way)
+
+
+def filled(texts: Iterable[Texts]) -> Bag[int]:
+    bag: Bag[int] = Bag()
+    for pattern, its_texts in enumerate(texts):
+        bag.add(pattern, at(pattern), its_texts)
+        bag._check()
+    return bag
+
+
+def asks_for(texts: Texts, text: bytes) -> bool:
+    """Whether `text` has everything that `texts` ask for."""
+    return text.startswith(texts.start) and text.endswith(texts.end) and all(inside in text for inside in texts.inside)
+
+
+def has(text: bytes, kind: int, piece: bytes) -> bool:
+    """Whether `text` has a piece of this kind: start, end, inside, always."""
+    return (text.startswith(piece), text.endswith(piece), piece in text, True)[kind]
+
+
+SHORT = st.text(st.sampled_from("ab"), max_size=3).map(str.encode)
+PIECES = SHORT | st.sampled_from([b"a" * n for n in (1, 2, 4, 8, 16, 17, 40, 70)] + [b"ab" * 9, b"b" + b"a" * LONGEST])
+TEXTS = st.builds(
+    lambda start, end, inside: Texts(start, end, (*filter(None, (start, end)), *filter(None, inside))),
+    PIECES,
+    PIECES,
+    st.lists(PIECES, max_size=2),
+)
+TOPICS = st.lists(PIECES, max_size=4).map(b"".join)
+
+
+class AgainstOneByOne(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag: Bag[int] = Bag()
+        self.texts: dict[int, Texts] = {}
+        self.next = 0
+
+    @rule(texts=TEXTS)
+    def add(self, texts: Texts) -> None:
+        self.bag.add(self.next, at(self.next), texts)
+        self.texts[self.next] = texts
+        self.next += 1
+
+    @rule(count=st.integers(4, 9), texts=TEXTS)
+    def add_many_of_a_kind(self, count: int, texts: Texts) -> None:
+        for n in range(count):
+            self.add(Texts(texts.start, texts.end, (*texts.inside, b"%d" % n)))
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        if self.texts:
+            pattern = data.draw(st.sampled_from(list(self.texts)))
+            self.bag.remove(pattern)
+            del self.texts[pattern]
+
+    @rule()
+    def remove_all_but_one(self) -> None:
+        for pattern in list(self.texts)[1:]:
+            self.bag.remove(pattern)
+            del self.texts[pattern]
+
+    @rule(before=SHORT, text=TOPICS)
+    def find(self, before: bytes, text: bytes) -> None:
+        found = self.bag.find(before + text, len(before))
+        assert found.keys() >= {pattern for pattern, texts in self.texts.items() if asks_for(texts, text)}
+        assert all(place.way == pattern for pattern, place in found.items())
+        if self.bag._piece_of is not None:
+            # The end of a text may be longer than what is left of it; a candidate all the same.
+            wholes = {True: before + text, False: text}
+            assert all(has(wholes[kind == 1], kind, piece) for p in found for kind, piece in [self.bag._piece_of[p]])
+            assert found.keys() >= {p for p, piece in self.bag._piece_of.items() if has(text, *piece)}
+
+    @invariant()
+    def holds(self) -> None:
+        self.bag._check()
+        assert len(self.bag) == len(self.texts)
+        assert {place.way for place in self.bag.places()} == set(self.texts)
+        assert all(place is not None and place.way == p for p in self.texts for place in [self.bag.get(p)])
+        assert self.bag.get(-1) is None
+
+    def teardown(self) -> None:
+        for pattern in self.texts:
+            self.bag.remove(pattern)
+        self.bag._check()
+        assert not self.bag._patterns
+        assert not self.bag._piece_of
+        assert not any(self.bag._under)
+
+
+TestAgainstOneByOne = AgainstOneByOne.TestCase
+TestAgainstOneByOne.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+
+
+@settings(deadline=None)
+@given(TEXTS)
+@example(Texts(b"a" * (LONGEST + 1), b"", ()))
+@example(Texts(b"", b"a" * (LONGEST + 1), ()))
+@example(NOTHING)
+def test_every_piece_is_in_every_text_that_the_pattern_matches(texts: Texts) -> None:
+    text = texts.start + b"-".join(texts.inside) + texts.end
+    for kind, piece in texts.pieces():
+        assert has(text, kind, piece)
+        assert len(piece) <= LONGEST if kind < 2 else len(piece) in WINDOWS
+
+
+def test_the_pieces_of_a_text_are_its_start_its_end_and_each_window_inside() -> None:
+    assert list(Texts(b"ab", b"c", (b"ab", b"abc")).pieces()) == [
+        (0, b"ab"),
+        (1, b"c"),
+        (2, b"ab"),
+        (2, b"ab"),
+        (2, b"bc"),
+    ]
+    assert list(NOTHING.pieces()) == []
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda n: Texts(b"/%d" % n, b"", (b"/%d" % n,)),
+        lambda n: Texts(b"", b"/x%d" % n, (b"/x%d" % n,)),
+        lambda n: Texts(b"/same", b"/x%d" % n, (b"/same", b"/x%d" % n)),
+        lambda n: Texts(b"/x%d" % n, b"/same", (b"/x%d" % n, b"/same")),
+        lambda n: Texts(b"/same", b"/same", (b"/same", b"-%05d-" % n, b"/same")),
+        lambda n: Texts(b"a" * 70 + b"%05d" % n, b"%05d" % n + b"a" * 70, (b"a" * 70 + b"%05d" % n,)),
+    ],
+)
+def test_a_pattern_is_found_by_what_the_fewest_others_ask_for(shape: object) -> None:
+    assert callable(shape)
+    texts = [shape(n) for n in range(1000)]
+    bag = filled([])
+    for pattern, its_texts in enumerate(texts):
+        bag.add(pattern, at(pattern), its_texts)
+    bag._check()
+    for n in range(0, 1000, 37):
+        found = bag.find(texts[n].start + b"".join(texts[n].inside) + texts[n].end)
+        assert n in found
+        assert len(found) <= 20
+
+
+def test_a_bag_of_a_few_is_not_cut_into_pieces() -> None:
+    bag = filled([Texts(b"a", b"%d" % n, ()) for n in range(FEW)])
+    assert bag._piece_of is None
+    assert set(bag.find(b"a2")) == {2}
+    assert set(bag.find(b"b2")) == set()
+    bag.add(FEW, at(FEW), Texts(b"a", b"4", ()))
+    assert bag._piece_of is not None
+    assert set(bag.find(b"a4")) >= {4}
+
+
+def test_what_asks_for_nothing_is_always_a_candidate() -> None:
+    bag = filled([NOTHING] * 10)
+    assert set(bag.find(b"")) == set(bag.find(b"abc", 1)) == set(range(10))
+    for pattern in range(10):
+        bag.remove(pattern)
+    assert bag.find(b"") == {}
+
+
+def test_a_start_is_where_the_text_is_said_to_begin() -> None:
+    for count in (1, FEW + 5):
+        bag = filled([Texts(b"b", b"", (b"b",))] + [Texts(b"x%d" % n, b"", ()) for n in range(count - 1)])
+        assert set(bag.find(b"/ab/b", 4)) == {0}
+        assert set(bag.find(b"bab", 1)) == set()
+        assert set(bag.find(b"bx1b", 1)) == ({2} if count > 1 else set())

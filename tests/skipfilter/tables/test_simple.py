@@ -1,0 +1,78 @@
+"""The tables without structure: a place is there once, and gone when it is removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skipfilter import Everything, Exact, compile_matcher
+from skipfilter.tables import EverythingTable, ExactTable, LinearTable
+
+if TYPE_CHECKING:
+    from skipfilter import Matcher
+    from skipfilter.tables import Table
+
+
+def test_an_exact_topic_costs_one_look_and_finds_itself_only() -> None:
+    table: Table = ExactTable()
+    places = {topic: table.place(Exact(topic)) for topic in ("", "a", "b", "\ud800")}
+    assert table.place(table.compile("a")) is places["a"]
+    table._check()
+    for topic, place in places.items():
+        assert list(table.find(topic)) == [place]
+    assert list(table.find("A")) == []
+    table.remove(places["a"])
+    table._check()
+    assert list(table.find("a")) == []
+    assert set(table.places()) == set(places.values()) - {places["a"]}
+
+
+def test_everything_has_one_place() -> None:
+    table: Table = EverythingTable()
+    assert list(table.find("a")) == []
+    place = table.place(table.compile("*"))
+    assert table.place(Everything()) is place
+    assert list(table.find("a")) == list(table.places()) == [place]
+    table._check()
+    table.remove(place)
+    assert list(table.find("a")) == []
+
+
+def test_a_linear_table_asks_each_of_its_matchers_once() -> None:
+    asked: list[str] = []
+
+    class Contains:
+        def __init__(self, pattern: str) -> None:
+            self.pattern = pattern
+
+        def match(self, topic: str) -> bool:
+            asked.append(self.pattern)
+            return self.pattern in topic
+
+        def why_not(self, topic: str) -> str:
+            return f"{self.pattern} is not in it"
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Contains) and other.pattern == self.pattern
+
+        def __hash__(self) -> int:
+            return hash(self.pattern)
+
+    table: Table = LinearTable(Contains)
+    places = {pattern: table.place(table.compile(pattern)) for pattern in ("a", "b", "ab", "a")}
+    assert len(list(table.places())) == 3
+    assert set(table.find("ab")) == set(places.values())
+    assert set(table.find("xbx")) == {places["b"]}
+    assert sorted(asked) == ["a", "a", "ab", "ab", "b", "b"]
+    table._check()
+    table.remove(places["b"])
+    assert list(table.find("b")) == []
+    assert table.place(table.compile("b")) is not places["b"]
+
+
+def test_a_linear_table_takes_the_matchers_of_the_library_too() -> None:
+    def compile(pattern: str) -> Matcher:
+        return compile_matcher("amqp", pattern)
+
+    table: Table = LinearTable(compile)
+    places = [table.place(table.compile(pattern)) for pattern in ("a.*", "#.b", "*")]
+    assert list(table.find("a.b")) == places[:2]

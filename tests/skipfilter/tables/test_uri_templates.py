@@ -1,0 +1,217 @@
+"""The table of URI templates: agreement with the linear matcher, few candidates, and nothing left over."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipfilter import UriTemplate
+from skipfilter.tables import UriTemplateTable
+from skipfilter.tables.uri_templates import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from skipfilter.tables import Place
+
+
+def filled(templates: Iterable[str]) -> tuple[UriTemplateTable, dict[str, Place]]:
+    table = UriTemplateTable()
+    places = {template: table.place(UriTemplate(template)) for template in templates}
+    table._check()
+    return table, places
+
+
+def find_once(table: UriTemplateTable, topic: str) -> set[Place]:
+    found = list(table.find(topic))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def agree(table: UriTemplateTable, places: dict[str, Place], topic: str) -> None:
+    expected = {place for template, place in places.items() if UriTemplate(template).match(topic)}
+    missed = {template for template, place in places.items() if place in expected ^ find_once(table, topic)}
+    assert not missed, topic
+
+
+# Built to collide: one start, one end, text inside alone, nothing fixed; whole segments and parts of one.
+LITERALS = ["/", "/", "a", "b", "a/", "/b", "/a/b", "%41", "-", ".", "é", "same", "https://e.com/"]
+EXPRESSIONS = [
+    "{x}",
+    "{y}",
+    "{x,y}",
+    "{+x}",
+    "{#x}",
+    "{.x}",
+    "{/x}",
+    "{/x*}",
+    "{;x}",
+    "{?x}",
+    "{?x,y}",
+    "{&x*}",
+    "{x*}",
+]
+TEMPLATES = st.lists(st.sampled_from(LITERALS + EXPRESSIONS), max_size=6).map("".join)
+COLLIDING = st.builds(
+    lambda start, inside, end, n: f"{start}{{+x}}{inside}{n}{{+y}}{end}",
+    st.sampled_from(["", "/same"]),
+    st.sampled_from(["", "mid", "-a-long-text-inside-"]),
+    st.sampled_from(["", "/end", "end"]),
+    st.integers(0, 9),
+)
+VALUES = st.sampled_from(
+    ["", "", "a", "b", "/a", "/", "a,b", "%41", "%4", ".a", ";x", "?x=a", "?x=a&y=b", "#a/b", "=", "1"]
+)
+TOPICS = st.lists(VALUES | st.sampled_from([*LITERALS, "\ud800", "%", "mid1"]), max_size=7).map("".join)
+
+
+@st.composite
+def topics_of(draw: st.DrawFn, templates: list[str]) -> str:
+    """A topic that is likely to match one of them."""
+    if not templates or draw(st.integers(0, 3)) == 0:
+        return draw(TOPICS)
+    return re.sub(r"\{[^}]*\}", lambda _: draw(VALUES), draw(st.sampled_from(templates)))
+
+
+@settings(deadline=None)
+@given(st.lists(TEMPLATES | COLLIDING, max_size=14), st.data())
+def test_it_finds_what_the_linear_matcher_matches_while_templates_come_and_go(
+    templates: list[str], data: st.DataObject
+) -> None:
+    table, places = filled(templates)
+    for template in [*data.draw(st.permutations(sorted(places))), ""]:
+        for _ in range(2):
+            agree(table, places, data.draw(topics_of(templates)))
+        assert set(table.places()) == set(places.values())
+        if template in places:
+            gone = places[template]
+            table.remove(gone)
+            table._check()
+            places = {t: place for t, place in places.items() if place is not gone}
+    assert not table._trie.root.leads_on()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bag_that_overflows_and_empties_agrees_all_the_way(seed: int) -> None:
+    rng = random.Random(seed)
+    shapes = [
+        "{+a}/x%d",
+        "{+a}/x",
+        "{+a}",
+        "{+a}{+b}%d",
+        "%d{+a}",
+        "{+a}mid%d{+b}",
+        "mid%d{+a}mid",
+        "{+a}%%41{#b}",
+        "{?a}%d",
+    ]
+    shapes += ["{x}-%d", "same{x}%d", "{x}%d{y}same", "same{x}/{+y}"]
+    templates = [shape % n if "%d" in shape else shape % () for shape in shapes for n in range(3)]
+    topics = [
+        f"{start}{middle}{end}"
+        for start in ("", "same", "1", "?a=1", "/x1", "same/")
+        for middle in ("", "mid2", "-1")
+        for end in ("", "1", "/x1", "same", "A#b", "%41", "2mid")
+    ]
+    table, places = filled([])
+    for _ in range(3):
+        for template in rng.sample(templates, len(templates)):
+            places[template] = table.place(UriTemplate(template))
+            table._check()
+            agree(table, places, rng.choice(topics))
+        for topic in topics:
+            agree(table, places, topic)
+        for template in rng.sample(sorted(places), len(places)):
+            if template in places:
+                gone = places[template]
+                table.remove(gone)
+                table._check()
+                places = {t: place for t, place in places.items() if place is not gone}
+                agree(table, places, rng.choice(topics))
+        assert not table._trie.root.leads_on()
+
+
+def test_templates_of_one_language_share_a_place() -> None:
+    _, places = filled(["/{a}", "/{b}", "/{c:3}", "/{a,b}", "/x{?q}", "/x{?page}", "/{a*}", "/{+a}", "/x{?q*}"])
+    assert len(set(places.values())) == 5
+    assert places["/{a}"] is places["/{b}"] is places["/{c:3}"] is places["/{a,b}"]
+    assert places["/x{?q}"] is places["/x{?page}"]
+
+
+@pytest.mark.parametrize("segments", [MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 3 * MAX_DEPTH])
+@pytest.mark.parametrize("end", ["", "/", "/{x}", "{?q}", "{/x*}", "/b"])
+def test_a_template_deeper_than_the_trie_goes_on_in_a_bag(segments: int, end: str) -> None:
+    for start in ("a" + "/a" * (segments - 1), "{x}" + "/{x}" * (segments - 1)):
+        table, places = filled([start + end, start])
+        for topic in ("", "/", "/b", "?q=1", "/b/c", "b", "//"):
+            agree(table, places, "a" + "/a" * (segments - 1) + topic)
+        agree(table, places, "a" + "/a" * (segments - 2))
+        assert all(len(path) <= MAX_DEPTH + 1 for path, _ in table._trie.nodes())
+        for place in set(places.values()):
+            table.remove(place)
+        assert not table._trie.root.leads_on()
+
+
+def test_a_variable_of_a_whole_segment_stands_for_every_value_and_no_other_text() -> None:
+    table, places = filled(["/{x}/end"])
+    for value in (
+        "",
+        "a",
+        "a,b",
+        "%41",
+        "%e9",
+        "-._~",
+        "%",
+        "%4",
+        "é",
+        ":",
+        "a b",
+        "\ud800",
+        "%zz",
+        "a%41b",
+        "%%41",
+        "@",
+    ):
+        agree(table, places, f"/{value}/end")
+    assert table.verified == 0
+
+
+# -- candidates
+
+
+@pytest.mark.parametrize(
+    ("template", "topic"),
+    [
+        ("{{+base}}/x{0}", "https://e.com/x{0}"),
+        ("{{+a}}/common{{+b}}y{0}", "https://e.com/commonby{0}"),
+        ("/{{x}}-{0}", "/abc-{0}"),
+        ("{{+a}}mid{0}{{+b}}", "https://e.com/mid{0}/b"),
+        ("/same{{x}}{0}/{{+y}}", "/sameabc{0}/d"),
+        ("{{+a}}/same{0:05}same/{{+b}}", "a/same{0:05}same/b"),
+        ("/t{0}/{{+rest}}", "/t{0}/a/b"),
+        ("/t{{?q{0}}}/x{0}", "/t?q=1/x{0}"),
+        ("/{{tenant}}/kind{0}/{{id}}.json", "/acme/kind{0}/7.json"),
+    ],
+)
+def test_a_topic_is_compared_with_few_of_a_thousand_templates(template: str, topic: str) -> None:
+    table, places = filled(template.format(n) for n in range(1000))
+    for n in range(0, 1000, 91):
+        before = table.verified
+        assert places[template.format(n)] in find_once(table, topic.format(n))
+        assert table.verified - before <= 8
+        agree(table, places, topic.format(n))
+    before = table.verified
+    table.find("/another/topic/that/none/of/them/matches")
+    assert table.verified - before <= 8
+
+
+def test_whole_segments_decide_themselves() -> None:
+    table, places = filled([f"/users/{n}/{{resource}}/{{id}}" for n in range(1000)] + ["/users", "/{a}/{b}", "{x}"])
+    assert find_once(table, "/users/7/books/1") == {places["/users/7/{resource}/{id}"]}
+    assert find_once(table, "/users/7") == {places["/{a}/{b}"]}
+    assert table.verified == 0

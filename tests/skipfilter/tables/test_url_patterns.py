@@ -1,0 +1,281 @@
+"""The table of URL Patterns: what it leaves out does not match, and what it proposes is little."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipfilter import LimitError, PatternError, UrlPattern
+from skipfilter.tables import UrlPatternTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from skipfilter.tables import Place
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "url_pattern.json").read_text("utf-8"))
+BASE = "https://e.com/hub"
+
+
+def filled(patterns: Iterable[str], base_url: str | None = BASE) -> tuple[UrlPatternTable, dict[str, Place]]:
+    table = UrlPatternTable(base_url, 10_000)
+    places = {pattern: table.place(table.compile(pattern)) for pattern in patterns}
+    table._check()
+    return table, places
+
+
+def find_once(table: UrlPatternTable, topic: str) -> set[Place]:
+    found = list(table.find(topic))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def agree(table: UrlPatternTable, places: dict[str, Place], topic: str) -> None:
+    found = find_once(table, topic)
+    differing = {p for p, place in places.items() if (place in found) is not table.compile(p).match(topic)}
+    assert not differing, topic
+
+
+def test_the_examples_all_at_once() -> None:
+    table, places = filled((pattern for pattern, _, _ in VECTORS["matches"]), None)
+    for _, topic, _ in VECTORS["matches"]:
+        agree(table, places, topic)
+
+
+@pytest.mark.parametrize(("pattern", "topic"), VECTORS["canonical"])
+def test_the_way_is_that_of_the_url_as_the_standard_spells_it(pattern: str, topic: str) -> None:
+    table, places = filled([pattern], None)
+    assert find_once(table, topic) == {places[pattern]}
+
+
+@pytest.mark.parametrize(("pattern", "topic", "base_url", "expected"), VECTORS["relative"])
+def test_pattern_and_topic_are_relative_to_the_base_url(
+    pattern: str, topic: str, base_url: str, expected: bool
+) -> None:
+    table, places = filled([pattern], base_url)
+    assert (places[pattern] in find_once(table, topic)) is expected
+
+
+# Of a path that does not begin with a slash, a name may hold one: the table took it for one segment.
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("data\\:foo/:id", ["data:foo/a", "data:foo/a/b"]),
+        ("mailto\\::x", ["mailto:a@b", "mailto:a/b"]),
+        ("(data|foo)\\:a/:x", ["foo:a/b", "foo:a/b/c"]),
+    ],
+)
+def test_a_name_in_an_opaque_path_reaches_over_slashes(pattern: str, topics: list[str]) -> None:
+    table, places = filled([pattern], None)
+    for topic in topics:
+        assert UrlPattern(pattern).match(topic)
+        agree(table, places, topic)
+
+
+ORIGINS = [
+    "https://e.com",
+    "https://*.e.com",
+    "",
+    "https://E.com:443",
+    "http://:h",
+    "https://{*.}?e.com",
+    "(wss?)://e.com",
+    "foo://e.com",
+    "https://é.com",
+    "https://*",
+]
+PIECES = [
+    "/",
+    "/",
+    "a",
+    "b",
+    ":id",
+    "/:id?",
+    "/:x*",
+    "/:y+",
+    ":z-b",
+    "*",
+    "{/a}?",
+    "{/b}*",
+    "{b/}?",
+    "{:w}?",
+    "(\\d+)",
+    "/(\\d+)?",
+    "x1",
+    "é",
+    "?q=*",
+    ".json",
+    "\\:",
+    "\\.",
+    "-",
+    "/..",
+    "/.",
+    "%41",
+    "{c}",
+    ":né",
+]
+PATTERNS = st.builds(
+    lambda origin, pieces: origin + "/" + "".join(pieces),
+    st.sampled_from(ORIGINS),
+    st.lists(st.sampled_from(PIECES), max_size=5),
+)
+TOPIC_ORIGINS = [
+    "https://e.com",
+    "https://a.e.com",
+    "https://a.b.e.com",
+    "",
+    "https://E.com:443",
+    "http://e.com",
+    "wss://e.com",
+    "foo://e.com",
+    "https://é.com",
+    "https://e.com:8080",
+]
+TOPIC_PIECES = [
+    "/",
+    "/",
+    "a",
+    "b",
+    "1",
+    "/a",
+    "/b",
+    "/1",
+    "x1",
+    "é",
+    "%C3%A9",
+    "?q=1",
+    ".json",
+    ":",
+    "-b",
+    "/..",
+    "/.",
+    "%41",
+    "A",
+    "c",
+    "\ud800",
+    "#f",
+    "\\",
+]
+TOPICS = st.builds(
+    lambda origin, pieces: origin + "/" + "".join(pieces),
+    st.sampled_from(TOPIC_ORIGINS),
+    st.lists(st.sampled_from(TOPIC_PIECES), max_size=5),
+) | st.text(max_size=5)
+
+
+@settings(deadline=None)
+@given(st.lists(PATTERNS, min_size=1, max_size=6), st.lists(TOPICS, min_size=10, max_size=20))
+def test_it_finds_what_the_patterns_match_while_they_come_and_go(patterns: list[str], topics: list[str]) -> None:
+    table, places = filled([])
+    for pattern in patterns:
+        try:
+            places[pattern] = table.place(table.compile(pattern))
+        except PatternError:
+            continue
+    table._check()
+    for topic in topics:
+        agree(table, places, topic)
+    while places:
+        _, place = places.popitem()
+        table.remove(place)
+        table._check()
+        agree(table, places, topics.pop() if topics else "")
+    assert not table._trie.root.leads_on()
+
+
+@pytest.mark.parametrize("origin", ["https://e.com", "https://*.e.com", "*://e.com"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "/",
+        "/a",
+        "/:id",
+        "/:id?",
+        "/:id*",
+        "/:id+",
+        "{/a}?",
+        "{/a}*",
+        "/(\\d+)?",
+        "/*?",
+        "/*",
+        "*",
+        "/:id.json",
+        "/:id?.json",
+        "{/:id}?/a",
+        "/:id?/a",
+        ":id?",
+        "\\:a",
+        "/a:id",
+    ],
+)
+def test_what_follows_a_fixed_segment_may_be_absent(origin: str, end: str) -> None:
+    table, places = filled([f"{origin}/x{end}", f"{origin}/:kind{end}"])
+    host = "https://b.e.com" if "*." in origin else "https://e.com"
+    for topic in ("", "/", "/a", "/1", "/a/b", "/1/a", "a", "/a.json", ".json", "/a/a", ":a", "/ab", "/é", "/%C3%A9/a"):
+        for first in ("x", "y", "é", ""):
+            agree(table, places, f"{host}/{first}{topic}")
+
+
+def test_a_path_deeper_than_the_trie_is_cut() -> None:
+    for end in ("", "/:x", "/*", "/a"):
+        table, places = filled(["https://e.com" + "/a" * depth + end for depth in (31, 32, 33, 40)])
+        for depth in (30, 31, 32, 33, 34, 40, 41):
+            agree(table, places, "https://e.com" + "/a" * depth)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [
+        ("https://e.com/books/x{0}/:id", "https://e.com/books/x{0}/7"),
+        ("https://e{0}.com/*", "https://e{0}.com/a"),
+        ("https://*.e.com/:kind/x{0}", "https://a.e.com/b/x{0}"),
+        ("https://e.com/*/x{0}", "https://e.com/a/b/x{0}"),
+        ("https://e.com/:a(\\d+)/:b-{0}.json", "https://e.com/1/b-{0}.json"),
+    ],
+)
+def test_a_topic_is_compared_with_few_of_many_patterns(pattern: str, topic: str) -> None:
+    table, places = filled(pattern.format(f"{n:03}") for n in range(200))
+    for n in range(0, 200, 67):
+        before = table.verified
+        assert find_once(table, topic.format(f"{n:03}")) == {places[pattern.format(f"{n:03}")]}
+        assert table.verified - before == 1
+    before = table.verified
+    table.find("https://example.com/another")
+    assert table.verified == before
+
+
+def test_no_more_patterns_than_there_may_be() -> None:
+    table = UrlPatternTable(BASE, 2)
+    places = [table.place(table.compile(pattern)) for pattern in ("/a", "/b", "/a")]
+    assert places[0] is places[2]
+    with pytest.raises(LimitError, match="there are 2 different URL Patterns already"):
+        table.place(table.compile("/c"))
+    table._check()
+    assert table.place(table.compile("/b")) is places[1]
+    table.remove(places[0])
+    table.place(table.compile("/c"))
+    table._check()
+    assert len(list(table.places())) == 2
+
+
+def test_without_a_pattern_a_topic_is_not_read() -> None:
+    table, places = filled([])
+    assert find_once(table, "https://e.com/a") == set()
+    place = table.place(table.compile("/a"))
+    assert find_once(table, "/a") == {place}
+    table.remove(place)
+    assert find_once(table, "/a") == set()
+    assert places == {}
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_topic_is_answered_without_an_error(topic: str) -> None:
+    table, places = filled(["/:a", "https://e.com/*", "*://*/*"])
+    agree(table, places, topic)

@@ -1,0 +1,93 @@
+"""The tables of AMQP and MQTT: agreement with the matchers, and the examples again, all at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipfilter import Amqp, Mqtt, PatternError
+from skipfilter.tables import WordTable, amqp_table, mqtt_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from skipfilter.tables import Place
+
+VECTORS: dict[str, dict[str, Any]] = {
+    name: json.loads((Path(__file__).parents[2] / "vectors" / f"{name}.json").read_text("utf-8"))
+    for name in ("amqp", "mqtt")
+}
+TABLES: dict[str, tuple[Callable[[], WordTable], type[Amqp | Mqtt]]] = {
+    "amqp": (amqp_table, Amqp),
+    "mqtt": (mqtt_table, Mqtt),
+}
+
+
+def find_once(table: WordTable, topic: str) -> set[Place]:
+    found = list(table.find(topic))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_examples_all_at_once(name: str) -> None:
+    make, compile = TABLES[name]
+    table = make()
+    places = {pattern: table.place(compile(pattern)) for pattern, _, _ in VECTORS[name]["matches"]}
+    table._check()
+    for _, topic, _ in VECTORS[name]["matches"]:
+        assert find_once(table, topic) == {places[p] for p in places if compile(p).match(topic)}
+    for pattern, topic, expected in VECTORS[name]["matches"]:
+        assert (places[pattern] in find_once(table, topic)) is expected
+
+
+def test_all_bindings_at_once_route_as_rabbitmq_routes() -> None:
+    table = amqp_table()
+    places = [table.place(Amqp(pattern)) for pattern in VECTORS["amqp"]["bindings"]]
+    for topic, expected in VECTORS["amqp"]["routed"].items():
+        found = find_once(table, topic)
+        assert [number for number, place in enumerate(places, 1) if place in found] == expected
+
+
+def test_patterns_that_say_the_same_share_a_place() -> None:
+    table = amqp_table()
+    assert len({table.place(Amqp(pattern)) for pattern in ("#", "#.#", "#.#.#")}) == 1
+    assert len({table.place(Amqp(pattern)) for pattern in ("*.#", "#.*", "#.*.#", "*.#.#")}) == 1
+    assert len(list(table.places())) == 2
+
+
+@pytest.mark.parametrize("name", TABLES)
+@settings(deadline=None)
+@given(data=st.data())
+def test_it_finds_what_its_matchers_match_while_patterns_come_and_go(name: str, data: st.DataObject) -> None:
+    make, compile = TABLES[name]
+    dot, word, words = {"amqp": (".", "*", "#"), "mqtt": ("/", "+", "#")}[name]
+    texts = st.lists(st.sampled_from(["a", "b", "$a", "", word, words, words]), max_size=4).map(dot.join)
+    topics = st.lists(st.sampled_from(["a", "b", "$a", "c", ""]), max_size=5).map(dot.join)
+    table, there = make(), dict[str, Any]()
+    for text in data.draw(st.lists(texts, max_size=12)):
+        try:
+            matcher = compile(text)
+        except PatternError:
+            continue
+        same = next((place for m, place in there.values() if m.words == matcher.words), None)
+        if same is not None and data.draw(st.booleans()):
+            table.remove(same)
+            there = {t: (m, place) for t, (m, place) in there.items() if place is not same}
+        else:
+            place = table.place(matcher)
+            assert same in (None, place)
+            there[text] = matcher, place
+        table._check()
+        assert set(table.places()) == {place for _, place in there.values()}
+        topic = data.draw(topics)
+        assert find_once(table, topic) == {place for m, place in there.values() if m.match(topic)}
+    for place in list(table.places()):
+        table.remove(place)
+    assert not table._trie.root.leads_on()
+    assert table._trie.root.here is None

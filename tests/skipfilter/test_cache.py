@@ -1,0 +1,77 @@
+"""The segmented cache: comparison with two lists, and what one-shots may not do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipfilter.cache import SegmentedCache
+
+
+class Naive:
+    """`new` and `kept` are lists, oldest and least recently used first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.most_new = max(1, capacity // 5)
+        self.most_kept = capacity - self.most_new
+        self.new: list[tuple[int, object]] = []
+        self.kept: list[tuple[int, object]] = []
+
+    def get(self, key: int) -> object | None:
+        for segment in (self.new, self.kept):
+            for pair in segment:
+                if pair[0] == key:
+                    segment.remove(pair)
+                    self.kept = [*self.kept, pair][-self.most_kept :]
+                    return pair[1]
+        return None
+
+    def add(self, key: int, entry: object) -> None:
+        self.new = [*self.new, (key, entry)][-self.most_new :]
+
+
+@settings(deadline=None)
+@given(st.sampled_from([2, 3, 4, 5, 8, 9, 10, 11]), st.lists(st.integers(0, 12), max_size=80))
+def test_it_forgets_what_two_lists_forget(capacity: int, keys: list[int]) -> None:
+    cache: SegmentedCache[int, object] = SegmentedCache(capacity)
+    naive = Naive(capacity)
+    for key in keys:
+        entry = cache.get(key)
+        assert entry is naive.get(key)
+        if entry is None:
+            entry = object()
+            cache.add(key, entry)
+            naive.add(key, entry)
+        cache._check()
+        assert set(cache.entries()) == {entry for _, entry in naive.new + naive.kept}
+        assert len(cache) == len(naive.new) + len(naive.kept) <= capacity
+
+
+@pytest.mark.parametrize("capacity", [1, 0, -1])
+def test_less_than_two_is_refused_by_number(capacity: int) -> None:
+    with pytest.raises(ValueError, match=f"capacity must be at least 2, not {capacity}"):
+        SegmentedCache(capacity)
+
+
+def test_a_stream_of_keys_that_come_once_pushes_out_nothing_that_came_twice() -> None:
+    cache: SegmentedCache[object, str] = SegmentedCache(10)
+    for key in "abcdefgh":
+        cache.add(key, key)
+        assert cache.get(key) == key
+    for number in range(1000):
+        assert cache.get(number) is None
+        cache.add(number, "once")
+        assert len(cache) <= 10
+    assert [cache.get(key) for key in "abcdefgh"] == list("abcdefgh")
+
+
+def test_a_ninth_that_came_twice_pushes_out_the_one_least_recently_asked_for() -> None:
+    cache: SegmentedCache[str, str] = SegmentedCache(10)
+    for key in "abcdefgh":
+        cache.add(key, key)
+        cache.get(key)
+    cache.get("a")
+    cache.add("i", "i")
+    cache.get("i")
+    assert [key for key in "abcdefghi" if cache.get(key) is None] == ["b"]

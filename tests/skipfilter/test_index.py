@@ -1,0 +1,682 @@
+"""SelectorIndex: a stateful comparison with its matchers, errors that leave nothing, bounds, memory that comes back.
+
+The last part is of SkipFilter: how it finds the values of many ids.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from pyroaring import BitMap64
+
+from skipfilter import (
+    LimitError,
+    PatternError,
+    SelectorIndex,
+    SkipFilter,
+    UrlPattern,
+    compile_matcher,
+    container,
+)
+from skipfilter.trie import Trie
+from skipfilter.words import MAX_WORDS
+
+if TYPE_CHECKING:
+    from sortedcontainers import SortedDict
+
+    from skipfilter import Matcher, Selector
+
+BASE = "https://e.com/hub"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A matcher type of a user's own."""
+
+    pattern: str
+
+    def match(self, topic: str) -> bool:
+        return topic.startswith(self.pattern)
+
+    def why_not(self, topic: str) -> str:
+        return f"it does not begin with {self.pattern}"
+
+
+class Counting(SelectorIndex):
+    """An index that notes the topics it is asked about."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(base_url=BASE, matchers={"prefix": Prefix}, **options)
+        self.asked: list[str] = []
+
+    def passing(self, key: str, values: SortedDict, start: int) -> BitMap64:
+        self.asked.append(key)
+        return super().passing(key, values, start)
+
+
+def matcher_of(selector: Selector) -> Matcher:
+    """What an index must agree with."""
+    matcher_type, pattern = selector
+    if matcher_type == "prefix":
+        return Prefix(pattern)
+    return UrlPattern(pattern, BASE) if matcher_type == "urlpattern" else compile_matcher(matcher_type, pattern)
+
+
+def assert_empty(index: SelectorIndex) -> None:
+    """Nothing is kept but what is a cache and bounded."""
+    index._check()
+    assert len(index) == 0
+    assert not index._held
+    for name, table in index._tables.items():
+        assert not list(table.places()), name
+        for attribute, state in vars(table).items():
+            if isinstance(state, dict | list | set):
+                assert not state, (name, attribute)
+            if isinstance(state, Trie):
+                assert not state.root.leads_on(), name
+                assert state.root.here is None
+                assert state.inner_manys == 0
+
+
+# -- the examples
+
+
+def test_values_are_found_by_what_they_declare() -> None:
+    readers = SkipFilter(SelectorIndex())
+    readers.add("alice", [("uritemplate", "/books/{id}")])
+    readers.add("bob", [("uritemplate", "/books/{isbn}"), ("exact", "/books/1")])
+    readers.add("carol", [("mqtt", "/books/#")])
+    readers.add("dave")
+    assert readers.match_any("/books/1") == ["alice", "bob", "carol"]
+    assert readers.match_any("/books/1/covers") == ["carol"]
+    assert readers.match_all("/books/1", "/books") == ["carol"]
+    assert readers.match_any("/films/1") == []
+    readers.remove("bob")
+    assert readers.match_any("/books/1") == ["alice", "carol"]
+
+
+def test_a_selector_that_is_dropped_and_declared_again_has_its_new_values_and_not_its_old() -> None:
+    for selector in SELECTORS:
+        index = Counting()
+        readers = SkipFilter(index, capacity=2)
+        topics = [topic for topic in TOPICS if matcher_of(selector).match(topic)]
+        assert topics
+        for topic in topics:
+            for cached in (True, False):
+                readers.add("old", [selector])
+                if cached:
+                    for _ in range(2):
+                        assert readers.match_any(topic) == ["old"]
+                readers.remove("old")
+                readers.add("new", [selector])
+                assert readers.match_any(topic) == ["new"]
+                readers.remove("new")
+                assert readers.match_any(topic) == []
+                assert not readers.matches(topic)
+        assert_empty(index)
+
+
+def test_a_value_that_is_removed_and_added_with_other_selectors_is_found_by_those_alone() -> None:
+    readers = SkipFilter(SelectorIndex(), capacity=2)
+    readers.add("alice", [("exact", "a")])
+    assert readers.match_any("a") == ["alice"]
+    readers.remove("alice")
+    readers.add("alice", [("exact", "b")])
+    assert readers.match_any("a") == []
+    assert readers.match_any("b") == ["alice"]
+
+
+def test_selectors_of_one_language_count_once_and_go_with_the_last_who_wants_them() -> None:
+    index = SelectorIndex()
+    readers = SkipFilter(index)
+    readers.add("alice", [("uritemplate", "/{a}"), ("uritemplate", "/{b}"), ("amqp", "#"), ("amqp", "#.#")])
+    readers.add("bob", [("uritemplate", "/{c}")])
+    assert len(index) == 2
+    readers.remove("alice")
+    index._check()
+    assert len(index) == 1
+    assert readers.match_any("/1") == ["bob"]
+    readers.remove("bob")
+    assert_empty(index)
+
+
+def test_declaring_the_same_again_in_any_order_is_nothing_new() -> None:
+    readers = SkipFilter(SelectorIndex())
+    wanted = [("exact", "a"), ("amqp", "b.*")]
+    id = readers.add("alice", wanted)
+    assert readers.add("alice", wanted[::-1] + wanted) == id
+    assert readers.add("bob") == readers.add("bob", [])
+    for other in ([], wanted[:1], [*wanted, ("exact", "c")], [("exact", "a"), ("amqp", "b.#")]):
+        with pytest.raises(ValueError, match="'alice' is there with other selectors; remove it first"):
+            readers.add("alice", other)
+    assert readers.match_any("a") == readers.match_any("b.c") == ["alice"]
+    assert readers.match_any("c") == []
+
+
+def test_selectors_may_come_from_an_iterator() -> None:
+    readers = SkipFilter(SelectorIndex())
+    readers.add("alice", (("exact", topic) for topic in "ab"))
+    assert readers.match_any("a") == readers.match_any("b") == ["alice"]
+
+
+def test_a_bitmap_is_the_caller_s_own() -> None:
+    readers = SkipFilter(SelectorIndex())
+    readers.add("alice", [("exact", "a"), ("exact", "b")])
+    for topics in (("a",), ("a", "b"), ("a",)):
+        readers.bitmap(*topics).clear()
+        assert readers.match_any(*topics) == ["alice"]
+    readers.add("bob", [("exact", "b")])
+    assert readers.match_any("a") == ["alice"]
+    assert readers.match_any("b") == ["alice", "bob"]
+
+
+def test_a_topic_that_comes_once_does_not_push_out_one_that_comes_again() -> None:
+    index = Counting()
+    readers = SkipFilter(index, capacity=10)
+    readers.add("alice", [("uritemplate", "/{id}")])
+    for topic in ("/hot", "/hot", *(f"/{n}" for n in range(500))):
+        assert readers.match_any(topic) == ["alice"]
+    index.asked.clear()
+    assert readers.match_any("/hot") == ["alice"]
+    assert index.asked == []
+    assert readers.match_any("/0") == ["alice"]
+    assert index.asked == ["/0"]
+
+
+def test_a_topic_is_asked_about_once_until_somebody_is_added() -> None:
+    index = Counting()
+    readers = SkipFilter(index)
+    readers.add("alice", [("exact", "a")])
+    readers.add("bob", [("exact", "a")])
+    for _ in range(3):
+        readers.match_any("a")
+        readers.matches("a")
+    readers.remove("bob")
+    assert readers.match_any("a") == ["alice"]
+    assert index.asked == ["a"]
+    readers.add("carol")
+    assert readers.match_any("a") == ["alice"]
+    assert index.asked == ["a", "a"]
+
+
+# -- explain
+
+
+@pytest.mark.parametrize(
+    ("selector", "matched", "other", "reason"),
+    [
+        (("exact", "abc"), "abc", "abd", "they are the same up to character 2 of the topic's 3"),
+        (("uritemplate", "/a/{id}/c"), "/a/1/c", "/a/1/d", "after '/a/1' it asks for '/c'"),
+        (("uritemplate", "/a/{id}"), "/a/1", "/a/1/c", "it ends after '/a/1'"),
+        (("urlpattern", "/a/:id"), "https://e.com/a/1", "/b/1", "as a URL it is none of this pattern"),
+        (("amqp", "a.*"), "a.b", "b.a", "word 1 is 'b'"),
+        (("mqtt", "a/#"), "a", "b/a", "word 1 is 'b'"),
+        (("mqtt", "+"), "a", "$SYS", "a topic that begins with $ is hidden from a wildcard at the beginning"),
+        (("prefix", "a"), "ab", "b", "it does not begin with a"),
+    ],
+)
+def test_an_explanation_says_what_matched_and_why_the_rest_did_not(
+    selector: Selector, matched: str, other: str, reason: str
+) -> None:
+    readers = SkipFilter(index := Counting())
+    readers.add("alice", [selector, ("everything", "*")])
+    assert index.explain(matched, "alice") == {selector: None, ("everything", "*"): None}
+    assert index.explain(other, "alice") == {selector: reason, ("everything", "*"): None}
+
+
+def test_there_is_no_explanation_of_a_value_that_is_not_there() -> None:
+    index = SelectorIndex()
+    with pytest.raises(KeyError, match="alice"):
+        index.explain("a", "alice")
+
+
+# -- errors and bounds
+
+
+REFUSED: list[tuple[Selector, type[Exception], str]] = [
+    (("glob", "*"), LookupError, "matcher type 'glob' is none of exact, everything, uritemplate, .*, prefix"),
+    (("exact", "a" * 251), PatternError, "exact pattern 'aa.*: it is 251 characters long; 250 may be"),
+    (("everything", "#"), PatternError, "it can only be"),
+    (("uritemplate", "{"), PatternError, "uritemplate pattern '{'"),
+    (("uritemplate", "{" + "a," * 99 + "a}{b}"), PatternError, "it has more than 100 variables"),
+    (("urlpattern", "/(a"), PatternError, r"urlpattern pattern '/\(a'"),
+    (("urlpattern", "/third"), LimitError, "there are 2 different URL Patterns already"),
+    (("amqp", "a..b"), PatternError, "amqp pattern 'a..b': a word is empty"),
+    (("amqp", ".".join("a" * 100) + ".#"), PatternError, "it has more than 100 words"),
+    (("mqtt", "#/a"), PatternError, "mqtt pattern '#/a': # may only stand at the end"),
+    (("mqtt", "\x00"), PatternError, "it contains a NUL"),
+]
+
+
+@pytest.mark.parametrize(("refused", "error", "message"), REFUSED)
+@pytest.mark.parametrize("at", range(4))
+def test_a_refused_selector_leaves_nothing_of_the_value_behind(
+    refused: Selector, error: type[Exception], message: str, at: int
+) -> None:
+    index = Counting(max_length=250, max_url_patterns=2)
+    readers = SkipFilter(index)
+    shared = [("urlpattern", "/first"), ("uritemplate", "{+a}x"), ("amqp", "#.a")]
+    readers.add("alice", [*shared, ("urlpattern", "/second")])
+    before = len(index)
+    for others in (shared, [("uritemplate", "{+a}y"), ("mqtt", "a/+/#"), ("prefix", "a")]):
+        with pytest.raises(error, match=message):
+            readers.add("bob", [*others[:at], refused, *others[at:]])
+        index._check()
+        readers._check()
+        assert len(index) == before
+        assert "bob" not in readers
+    assert readers.match_any("/first") == ["alice"]
+    readers.add("bob", shared)
+    assert readers.match_any("https://e.com/first") == ["alice", "bob"]
+    readers.remove("bob")
+    readers.remove("alice")
+    assert_empty(index)
+
+
+def test_what_is_no_selector_leaves_nothing_behind() -> None:
+    index = SelectorIndex()
+    readers: SkipFilter[object, str] = SkipFilter(index)
+    wrong: list[Any] = [("exact",), ("exact", "a", "b"), "exact", 7, ("exact", None), (["exact"], "a")]
+    for selector in wrong:
+        with pytest.raises((TypeError, ValueError)):
+            readers.add("alice", [("amqp", "a.#"), selector, ("exact", "b")])
+        assert_empty(index)
+    with pytest.raises(TypeError):
+        readers.add([], [("exact", "a")])
+    assert_empty(index)
+    assert len(readers) == 0
+
+
+def test_a_value_may_declare_so_many_selectors() -> None:
+    index = SelectorIndex(max_selectors=3)
+    readers = SkipFilter(index)
+    readers.add("alice", [("exact", topic) for topic in "abc" * 5])
+    with pytest.raises(LimitError, match="'bob' declares 4 selectors; it may declare 3"):
+        readers.add("bob", [("exact", topic) for topic in "abcd"])
+    index._check()
+    assert len(readers) == 1
+    readers.add("bob", [("exact", topic) for topic in "bcd"])
+
+
+def test_a_pattern_may_be_so_long() -> None:
+    readers = SkipFilter(SelectorIndex(max_length=5))
+    readers.add("alice", [("exact", "a" * 5)])
+    for matcher_type in ("exact", "uritemplate", "urlpattern", "amqp", "mqtt"):
+        with pytest.raises(PatternError, match=f"{matcher_type} pattern 'aaaaaa': it is 6 characters long; 5 may be"):
+            readers.add("bob", [(matcher_type, "a" * 6)])
+    with pytest.raises(PatternError, match="it is 4,097 characters long; 4,096 may be"):
+        SkipFilter(SelectorIndex()).add("alice", [("exact", "a" * 4097)])
+
+
+def test_a_template_may_have_so_many_variables_and_a_pattern_so_many_words() -> None:
+    readers = SkipFilter(SelectorIndex())
+    readers.add("alice", [("uritemplate", "{a}" * 100), ("amqp", ".".join("#*" * (MAX_WORDS // 2)))])
+    for selector in (
+        ("uritemplate", "{a}" * 101),
+        ("amqp", ".".join("a" * (MAX_WORDS + 1))),
+        ("mqtt", "/" * MAX_WORDS),
+    ):
+        with pytest.raises(PatternError, match="it has more than 100"):
+            readers.add("bob", [selector])
+
+
+def test_there_may_be_so_many_different_url_patterns_at_once() -> None:
+    index = SelectorIndex(base_url=BASE, max_url_patterns=2)
+    readers = SkipFilter(index)
+    readers.add("alice", [("urlpattern", "/a"), ("urlpattern", "/b")])
+    readers.add("bob", [("urlpattern", "/b")])
+    with pytest.raises(LimitError, match="there are 2 different URL Patterns already"):
+        readers.add("carol", [("urlpattern", "/c")])
+    readers.remove("alice")
+    readers.add("carol", [("urlpattern", "/c")])
+    assert readers.match_any("/c") == ["carol"]
+    assert readers.match_any("/b") == ["bob"]
+    assert readers.match_any("/a") == []
+
+
+def test_an_error_of_a_matcher_reaches_the_caller_and_nothing_is_remembered() -> None:
+    class Broken(Prefix):
+        def match(self, topic: str) -> bool:
+            if broken:
+                raise RuntimeError("broken")
+            return True
+
+    broken = True
+    readers = SkipFilter(SelectorIndex(matchers={"broken": Broken}))
+    readers.add("alice", [("broken", "a")])
+    with pytest.raises(RuntimeError, match="broken"):
+        readers.match_any("a")
+    readers._check()
+    broken = False
+    assert readers.match_any("a") == ["alice"]
+
+
+def test_a_matcher_type_of_ones_own_may_replace_one_of_the_library() -> None:
+    readers = SkipFilter(SelectorIndex(matchers={"exact": Prefix}))
+    readers.add("alice", [("exact", "a")])
+    assert readers.match_any("ab") == ["alice"]
+
+
+# -- the model
+
+SELECTORS: list[Selector] = [
+    ("exact", "/a"),
+    ("exact", "a.b"),
+    ("everything", "*"),
+    # two of one language, whole segments, and more than a few in one bag
+    *(("uritemplate", template) for template in ("/{a}", "/{b}", "/a", "/a{?q}", "{+a}b", "{+x}b", "{+a}", "/a/{x}")),
+    *(("uritemplate", template) for template in ("{+a}/b", "/a{+b}", "a{+b}", "{+a}a{+b}", "{+a}?{+b}", "{x}.{y}")),
+    *(("urlpattern", pattern) for pattern in ("/:a", "/:b", "/a/:b?", "https://*.e.com/*", "/*b")),
+    *(("amqp", pattern) for pattern in ("a.*", "#", "#.#", "#.b", "*.#.b", "")),
+    *(("mqtt", pattern) for pattern in ("+/a", "#", "/#", "$SYS/#", "+/+/b")),
+    ("prefix", "/"),
+    ("prefix", "a"),
+]
+TOPICS = ["/a", "/b", "a.b", "", "/a/b", "$SYS/a", "/a?q=1", "https://x.e.com/b", "\ud800", "c.b.b", "a", "/"]
+MATCHING = {(selector, topic): matcher_of(selector).match(topic) for selector in SELECTORS for topic in TOPICS}
+MALFORMED: list[Selector] = [("uritemplate", "{"), ("amqp", "a..b"), ("glob", "*"), ("mqtt", ""), ("urlpattern", "(")]
+
+values = st.integers(0, 6)
+topics = st.lists(st.sampled_from(TOPICS), max_size=3)
+
+
+class AgainstMatchers(RuleBasedStateMachine):
+    """Every question against the matchers, with few selectors, few topics, and a cache of two to four topics."""
+
+    @initialize(capacity=st.integers(2, 4), some=st.lists(st.sampled_from(SELECTORS), min_size=3, max_size=12))
+    def begin(self, capacity: int, some: list[Selector]) -> None:
+        self.index = Counting()
+        self.filter: SkipFilter[int, str] = SkipFilter(self.index, capacity=capacity)
+        self.some = some
+        self.model: dict[int, tuple[int, set[Selector]]] = {}
+        self.ids = 0
+
+    def draw(self, data: st.DataObject, most: int = 4) -> list[Selector]:
+        return data.draw(st.lists(st.sampled_from(self.some), max_size=most))
+
+    @rule(value=values, data=st.data())
+    def add(self, value: int, data: st.DataObject) -> None:
+        selectors = self.draw(data)
+        if value not in self.model:
+            id = self.filter.add(value, selectors)
+            assert id >= self.ids
+            self.ids = id + 1
+            self.model[value] = id, set(selectors)
+        elif self.model[value][1] == set(selectors):
+            assert self.filter.add(value, selectors) == self.model[value][0]
+        else:
+            with pytest.raises(ValueError, match="is there with other selectors"):
+                self.filter.add(value, selectors)
+
+    @rule(value=values, data=st.data())
+    def declare_again(self, value: int, data: st.DataObject) -> None:
+        if value in self.model:
+            id, selectors = self.model[value]
+            again = data.draw(st.permutations(sorted(selectors)))
+            assert self.filter.add(value, again) == id
+
+    @rule(value=values, data=st.data(), malformed=st.sampled_from(MALFORMED))
+    def refuse(self, value: int, data: st.DataObject, malformed: Selector) -> None:
+        selectors = self.draw(data)
+        selectors.insert(data.draw(st.integers(0, len(selectors))), malformed)
+        with pytest.raises((ValueError, LookupError)):
+            self.filter.add(value, selectors)
+
+    @rule(value=values)
+    def discard(self, value: int) -> None:
+        assert self.filter.discard(value) is (value in self.model)
+        self.model.pop(value, None)
+
+    @rule(value=values, data=st.data(), topic=st.sampled_from(TOPICS))
+    def replace(self, value: int, data: st.DataObject, topic: str) -> None:
+        """What a stale answer would show: asked, removed, added with something else, asked again."""
+        self.match_any([topic])
+        self.discard(value)
+        self.add(value, data)
+        self.match_any([topic])
+
+    def wants(self, value: int, topic: str) -> bool:
+        return any(MATCHING[selector, topic] for selector in self.model[value][1])
+
+    @rule(asked=topics)
+    def match_any(self, asked: list[str]) -> None:
+        expected = [value for value in self.model if any(self.wants(value, topic) for topic in asked)]
+        assert self.filter.match_any(*asked) == expected
+
+    @rule(asked=topics)
+    def match_all(self, asked: list[str]) -> None:
+        expected = [value for value in self.model if all(self.wants(value, topic) for topic in asked)]
+        assert self.filter.match_all(*asked) == expected
+
+    @rule(asked=topics)
+    def matches(self, asked: list[str]) -> None:
+        assert self.filter.matches(*asked) is any(self.wants(v, topic) for v in self.model for topic in asked)
+
+    @rule(asked=topics)
+    def bitmap(self, asked: list[str]) -> None:
+        bitmap = self.filter.bitmap(*asked)
+        assert list(bitmap) == [id for v, (id, _) in self.model.items() if any(self.wants(v, t) for t in asked)]
+        bitmap.clear()  # it is ours
+
+    @rule(value=values, topic=st.sampled_from(TOPICS))
+    def explain(self, value: int, topic: str) -> None:
+        if value in self.model:
+            explained = self.index.explain(topic, value)
+            assert set(explained) == self.model[value][1]
+            assert all((why is None) is MATCHING[selector, topic] for selector, why in explained.items())
+
+    @invariant()
+    def agree(self) -> None:
+        if hasattr(self, "filter"):
+            self.filter._check()
+            self.index._check()
+            assert list(self.filter) == list(self.model)
+            assert len(self.index) <= len({selector for _, selectors in self.model.values() for selector in selectors})
+
+    def teardown(self) -> None:
+        if hasattr(self, "filter"):
+            for value in self.model:
+                self.filter.remove(value)
+            assert_empty(self.index)
+
+
+TestAgainstMatchers = AgainstMatchers.TestCase
+TestAgainstMatchers.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+@settings(deadline=None)
+@given(st.text(), st.lists(st.sampled_from(SELECTORS), max_size=5))
+def test_a_topic_of_any_text_is_answered(topic: str, some: list[Selector]) -> None:
+    index = Counting()
+    readers = SkipFilter(index)
+    for value, selector in enumerate(some):
+        readers.add(value, [selector])
+    expected = [value for value, selector in enumerate(some) if matcher_of(selector).match(topic)]
+    assert readers.match_any(topic) == expected
+    assert readers.matches(topic) is bool(expected)
+    for value in range(len(some)):
+        index.explain(topic, value)
+
+
+# -- memory
+
+
+def churn(readers: SkipFilter[Any, str], rng: random.Random, changes: int, most: int = 200) -> None:
+    """So many random adds and removes, of everything that there is, with questions in between."""
+    there: list[int] = []
+    for n in range(changes):
+        if there and (len(there) >= most or rng.random() < 0.45):
+            at = rng.randrange(len(there))
+            there[at], there[-1] = there[-1], there[at]
+            readers.remove(there.pop())
+        else:
+            there.append(n)
+            readers.add(n, rng.sample(CHURNED, rng.randrange(4)))
+        if n % 7 == 0:
+            readers.match_any(f"/{rng.randrange(30):02}/a.{rng.randrange(30):02}")
+    for value in there:
+        readers.remove(value)
+
+
+# Each as long as the others of its kind, so that a full cache is as large as another.
+CHURNED: list[Selector] = [
+    selector
+    for n in range(10, 30)
+    for selector in (
+        ("exact", f"/{n}/a"),
+        ("uritemplate", f"/{n}/{{a}}/{{b}}"),
+        ("uritemplate", f"/{{a}}/{n}/{{b}}/{n}"),
+        ("uritemplate", f"{{+a}}/x{n}"),
+        ("uritemplate", f"/s{{+a}}mid{n}{{+b}}"),
+        ("urlpattern", f"/{n}/:a?"),
+        ("amqp", f"#.a.{n}"),
+        ("amqp", f"{n}.#.b.*"),
+        ("mqtt", f"+/{n}/#"),
+        ("mqtt", f"/{n}/+"),
+        ("prefix", f"/{n}"),
+    )
+] + [("everything", "*")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_when_everything_is_removed_nothing_is_left(seed: int) -> None:
+    index = Counting()
+    readers = SkipFilter(index, capacity=20)
+    rng = random.Random(seed)
+    for most in (5, 300, 20):
+        churn(readers, rng, 700, most)
+        readers._check()
+        assert len(readers) == 0
+        assert_empty(index)
+        assert readers.match_any("/10/a.10") == []
+        assert len(readers._entries) <= 20
+
+
+def test_memory_comes_back() -> None:
+    tracemalloc.start()
+    try:
+        index = SelectorIndex(base_url=BASE, matchers={"prefix": Prefix})
+        readers = SkipFilter(index, capacity=50)
+        rng = random.Random(7)
+        before = traced_after(readers, rng, 4_000)
+        after = traced_after(readers, rng, 20_000)
+    finally:
+        tracemalloc.stop()
+    assert_empty(index)
+    assert after - before < 64 * 1024
+
+
+def traced_after(readers: SkipFilter[Any, str], rng: random.Random, changes: int) -> int:
+    """Bytes of Python's objects after so many changes, with the caches full."""
+    churn(readers, rng, changes)
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+# -- SkipFilter: from ids to values
+
+
+class ManyIds(RuleBasedStateMachine):
+    """Old and new values together, where the list of recent ones is cut often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patched = pytest.MonkeyPatch()
+
+    @initialize(spare=st.integers(0, 6), few=st.integers(2, 5))
+    def begin(self, spare: int, few: int) -> None:
+        self.patched.setattr(container, "SPARE", spare)
+        self.patched.setattr(container, "FEW", few)
+        self.filter: SkipFilter[int, int] = SkipFilter(lambda value, key: value % key == 0, capacity=3)
+        self.ids: dict[int, int] = {}
+        self.next = 0
+
+    @rule(count=st.integers(1, 9))
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self.ids[self.next] = self.filter.add(self.next)
+            self.next += 1
+
+    @rule(count=st.integers(1, 20))
+    def come_and_go(self, count: int) -> None:
+        """So that those who stay are older than what the list holds."""
+        for _ in range(count):
+            self.filter.remove(self.next) if self.next in self.filter else self.filter.add(self.next)
+        if self.next in self.filter:
+            self.filter.remove(self.next)
+        self.next += 1
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        if self.ids:
+            value = data.draw(st.sampled_from(list(self.ids)))
+            self.filter.remove(value)
+            del self.ids[value]
+
+    @rule(value=st.integers(0, 10))
+    def add_again(self, value: int) -> None:
+        if value < self.next and value not in self.ids:
+            self.ids[value] = self.filter.add(value)
+
+    @rule(key=st.integers(1, 4))
+    def match_any(self, key: int) -> None:
+        assert self.filter.match_any(key) == [value for value in self.ids if value % key == 0]
+
+    @rule(data=st.data())
+    def some_of_them(self, data: st.DataObject) -> None:
+        some = data.draw(st.sets(st.integers(0, max(self.ids.values(), default=0) + 2)))
+        assert self.filter.values(BitMap64(some)) == [value for value, id in self.ids.items() if id in some]
+
+    @invariant()
+    def agree(self) -> None:
+        if hasattr(self, "filter"):
+            self.filter._check()
+            assert list(self.filter) == list(self.ids)
+            assert list(self.filter.walk()) == [(id, value) for value, id in self.ids.items()]
+
+    def teardown(self) -> None:
+        self.patched.undo()
+
+
+TestManyIds = ManyIds.TestCase
+TestManyIds.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize("recent", range(5))
+def test_many_old_values_and_a_few_recent_ones(recent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "SPARE", 0)
+    numbers: SkipFilter[int, int] = SkipFilter(lambda value, key: value >= 0)
+    for number in range(20):
+        numbers.add(number)
+    for _ in range(50):
+        numbers.add(-1)
+        numbers.remove(-1)
+    for number in range(20, 20 + recent):
+        numbers.add(number)
+    assert numbers._base > 20
+    assert numbers.match_any(0) == list(range(20 + recent))
+
+
+def test_the_list_of_recent_values_is_bounded_by_the_values_that_are_there() -> None:
+    numbers: SkipFilter[int, int] = SkipFilter(lambda value, key: True)
+    for number in range(container.SPARE + 20):
+        numbers.add(number)
+    for number in range(10, container.SPARE + 20):
+        numbers.remove(number)
+    for _ in range(5_000):
+        numbers.add(-1)
+        numbers.remove(-1)
+        assert len(numbers._recent) <= 2 * 11 + container.SPARE
+    assert numbers.match_any(0) == list(range(10))
+    for number in range(2_000):
+        numbers.add(-number - 2)
+    assert numbers.match_any(0) == [*range(10), *range(-2, -2_002, -1)]
+    numbers._check()
