@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench examples lock clean
+.PHONY: help run test lint bench bench-quick examples lock clean
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/hub ## serve a hub on http://localhost:3000, for development
 	@$(BIN)/python -m hub serve --dev
@@ -24,9 +24,12 @@ lint: $(VENV)/dev ## style, types, and the order of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: $(VENV)/dev ## measure; results go to bench/results
-	@for each in bench/bench_*.py; do $(BIN)/python -m bench.$$(basename $$each .py) || exit 1; done
+bench: $(VENV)/dev ## measure; results, tables and plots go to bench
+	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.report
+
+bench-quick: $(VENV)/dev ## measure small sizes, in less than two minutes; bench stays as it is
+	@$(BIN)/python -m bench --quick
 
 examples: $(VENV)/examples ## install what the examples need
 

@@ -1,18 +1,33 @@
-"""What does a linear matcher cost beside the regular expression that it replaces, and what does it save?
-
-Baseline: `re` with the expression that the deployed hubs' library makes of the template.
-"""
+"""What does a linear matcher cost beside the regular expression that it replaces, and what does it save?"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from bench.measure import compare, save
+from bench.benchmark import Bars, Case
+from bench.measure import compare
 from skipfilter import UriTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.measure import Figures
+
+QUESTION = "What does a linear matcher cost beside the regular expression that it replaces?"
+WORKLOAD = (
+    "One template and one topic a case. "
+    "Baseline: `re` with the expression that the deployed hubs' library makes of the template."
+)
+PLOT = Bars()
 
 ITEM = r"(?:[A-Za-z0-9\-._~,]|%[0-9A-Fa-f]{2})*"
 PAIR = r"(?:[A-Za-z0-9\-._~,=]|%[0-9A-Fa-f]{2})*"
+THREE = (
+    "https://example.com/{shelf}/books{/id}{?page*}",
+    rf"https://example\.com/(?:{ITEM})?/books(?:/{ITEM})?(?:\?{PAIR}(?:&{PAIR})*)?",
+)
 CASES = {
     "one variable, matches": (
         "https://example.com/books/{id}",
@@ -26,39 +41,38 @@ CASES = {
         "https://example.org/books/12345",
         5_000,
     ),
-    "three expressions, matches": (
-        "https://example.com/{shelf}/books{/id}{?page*}",
-        rf"https://example\.com/(?:{ITEM})?/books(?:/{ITEM})?(?:\?{PAIR}(?:&{PAIR})*)?",
-        "https://example.com/new/books/12345?page=1&size=10",
-        5_000,
-    ),
+    "three expressions, matches": (*THREE, "https://example.com/new/books/12345?page=1&size=10", 5_000),
     "{a*} and 8 commas": ("{a*}", rf"(?:{PAIR}(?:,{PAIR})*)?", "," * 8 + "!", 100),
     "{a*} and 12 commas": ("{a*}", rf"(?:{PAIR}(?:,{PAIR})*)?", "," * 12 + "!", 10),
     "{a*} and 16 commas": ("{a*}", rf"(?:{PAIR}(?:,{PAIR})*)?", "," * 16 + "!", 1),
 }
 
 
-def measure(template: str, expression: str, topic: str, calls: int) -> dict[str, Any]:
+def cases(quick: bool) -> Iterator[Case]:  # noqa: ARG001 — it is quick enough
+    for label, case in CASES.items():
+        yield Case(label, partial(measure, *case))
+    yield Case("compiling three expressions", compiling)
+
+
+def measure(template: str, expression: str, topic: str, calls: int, rounds: int) -> dict[str, Figures]:
     ours, theirs = UriTemplate(template), re.compile(expression)
     assert ours.match(topic) == bool(theirs.fullmatch(topic))
     return compare(
         {"re": lambda: theirs.fullmatch(topic), "UriTemplate": lambda: ours.match(topic)},
         calls={"re": calls, "UriTemplate": 5_000},
+        rounds=rounds,
     )
 
 
-def compiling() -> dict[str, Any]:
-    template, expression, _, _ = CASES["three expressions, matches"]
+def compiling(rounds: int) -> dict[str, Figures]:
+    template, expression = THREE
 
     def compile_re() -> object:
         re.purge()
         return re.compile(expression)
 
     return compare(
-        {"re": compile_re, "UriTemplate": lambda: UriTemplate(template)}, calls={"re": 50, "UriTemplate": 1_000}
+        {"re": compile_re, "UriTemplate": lambda: UriTemplate(template)},
+        calls={"re": 50, "UriTemplate": 1_000},
+        rounds=rounds,
     )
-
-
-if __name__ == "__main__":
-    results = {name: measure(*case) for name, case in CASES.items()} | {"compiling three expressions": compiling()}
-    save("uri_template", "Matching a topic against a URI template: re against UriTemplate", results)

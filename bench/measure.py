@@ -1,54 +1,133 @@
-"""Measure a few ways of doing one thing, in turn, and keep the result with what it was measured on.
+"""Measure a few ways of doing one thing, in turn; and the memory that building something takes.
 
-Each round runs every way once, so that a machine that slows down slows all of them; what is reported is the
-median over the rounds of a way's time divided by the baseline's time in the same round.
+Each round runs every way once, so that a machine that slows down slows all of them.  The ratio of a way is the
+median, over the rounds, of its time divided by the first way's time in the same round:
+
+    round    1    2    3    4    5        figures
+    slow    90   91  180   92   90        median 91   min 90   max 180   ratio 1
+    fast     9    9   19    9    9        median  9   min  9   max  19   ratio 0.1
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
+import gc
 import os
 import platform
 import statistics
+import sys
 import time
+import traceback
 from importlib.metadata import version
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-RESULTS = Path(__file__).parent / "results"
-ROUNDS = 5
+Figures: TypeAlias = dict[str, float]
+"""What is known of one way: min, median, max and ratio, and any others, such as "bytes a subscriber"."""
+
+GROWTH = 8 << 20
+"""Bytes by which a process grows before `memory` believes what it sees."""
+MOST = 1 << 14
+"""Times that `memory` builds what takes next to nothing."""
 
 
-def compare(ways: Mapping[str, Callable[[], object]], *, calls: Mapping[str, int]) -> dict[str, Any]:
-    """CPU microseconds a call of each way: min, median and max over ROUNDS rounds, and the ratio to the first.
+def compare(ways: Mapping[str, Callable[[], object]], *, calls: Mapping[str, int], rounds: int) -> dict[str, Figures]:
+    """CPU microseconds a call of each way, over `rounds` rounds; the ratios are to the first way.
 
-    `calls` is how often a way is called in a round.
+    A way is called `calls[name]` times in a round, and once before the first round, untimed; so one call a round
+    is enough where it takes a millisecond.  The clock moves in steps of about a microsecond, and calling a way takes
+    some 0.05 of one: where a call is short, let a round have a millisecond or more of them.  Garbage is collected
+    between the turns, not in them.
     """
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            began = time.process_time()
-            for _ in range(calls[name]):
-                way()
-            taken[name].append((time.process_time() - began) / calls[name] * 1e6)
-    baseline = next(iter(ways))
+    for way in ways.values():
+        way()
+    gc.collect()
+    gc.freeze()  # what was built so far is not looked through again at every turn
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, way in ways.items():
+                taken[name].append(_turn(way, calls[name]))
+                gc.collect()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    baseline = taken[next(iter(ways))]
+    return {name: figures(times, baseline) for name, times in taken.items()}
+
+
+def _turn(way: Callable[[], object], calls: int) -> float:
+    began = time.process_time()
+    for _ in repeat(None, calls):
+        way()
+    return (time.process_time() - began) / calls * 1e6
+
+
+def figures(taken: Sequence[float], baseline: Sequence[float]) -> Figures:
+    """What a way took in each round, beside what the first way took in the same rounds."""
     return {
-        name: {
-            "min": round(min(times), 3),
-            "median": round(statistics.median(times), 3),
-            "max": round(max(times), 3),
-            f"times {baseline}": float(
-                f"{statistics.median(t / b for t, b in zip(times, taken[baseline], strict=True)):.3g}"
-            ),
-        }
-        for name, times in taken.items()
+        "min": min(taken),
+        "median": statistics.median(taken),
+        "max": max(taken),
+        "ratio": statistics.median(mine / its for mine, its in zip(taken, baseline, strict=True)),
     }
 
 
+def memory(build: Callable[[], object]) -> int:
+    """Bytes of resident memory that what `build` returns takes.  `build` makes a new one at every call.
+
+    From the kernel's count of pages, for pyroaring allocates where tracemalloc does not look; so what is small is
+    built many times.  In a forked child.  Linux only.
+    """
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            filling = _grown(build)  # fills what was free in the heap, so that the next ones have to grow it
+            taken, made = _grown(build)
+            os.write(sender, str(taken // len(made)).encode())
+            del filling
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(sender)
+    with os.fdopen(receiver) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise RuntimeError("what was to be measured could not be built; the child has said why")
+    return int(text)
+
+
+def _grown(build: Callable[[], object]) -> tuple[int, list[object]]:
+    """How far the process grew by building, until that is GROWTH or it was done MOST times; and what was built."""
+    before, grown, made = _resident(), 0, list[object]()
+    while grown < GROWTH and len(made) < MOST:
+        made += [build() for _ in range(max(1, len(made)))]
+        grown = _resident() - before
+    return grown, made
+
+
+def _resident() -> int:
+    """Bytes of this process that are in memory and its own, with all garbage given back."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
+    if trim is not None:
+        trim(0)
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
 def machine() -> dict[str, Any]:
+    """What a result depends on besides the code: the processor, Python, and the packages that are imported."""
     model = next(
         (
             line.partition(":")[2].strip()
@@ -57,24 +136,6 @@ def machine() -> dict[str, Any]:
         ),
         platform.processor(),
     )
-    packages = {name: version(name) for name in ("cachetools", "pyroaring", "sortedcontainers")}
+    used = [name for name in ("cachetools", "pyroaring", "sortedcontainers") if name in sys.modules]
+    packages = {name: version(name) for name in used}
     return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "packages": packages}
-
-
-def save(name: str, question: str, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write results/NAME.json, and print it as a table.  Unit: CPU microseconds a call."""
-    document = {
-        "question": question,
-        "unit": "CPU microseconds a call",
-        "rounds": ROUNDS,
-        "machine": machine(),
-        "results": results,
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\n{question}\n")
-    for case, ways in results.items():
-        print(f"  {case}")
-        for way, figures in ways.items():
-            *spread, ratio = figures.values()
-            print(f"    {way:24} {spread[1]:12,.2f}   ({spread[0]:,.2f} to {spread[2]:,.2f})   x {ratio:g}")

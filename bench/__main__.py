@@ -1,0 +1,90 @@
+"""python -m bench [NAME ...] [--quick]: measure, print, and save the results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
+
+from bench.benchmark import BENCH, Document, document, load, names, run, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.measure import Figures
+
+RESULTS = BENCH / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    known = names()
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure; results go to bench/results.")
+    parser.add_argument("name", nargs="*", help=f"one of: {', '.join(known)}; all of them by default")
+    parser.add_argument("--quick", action="store_true", help="small sizes, few rounds; bench/results stays as it is")
+    chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.name if name not in known]:
+        parser.error(f"no benchmark is called {unknown[0]!r}; there are {', '.join(known)}")
+    results = Path(tempfile.mkdtemp(prefix="bench-")) if chosen.quick else RESULTS
+    results.mkdir(exist_ok=True)
+    measure(chosen.name or known, quick=chosen.quick, results=results)
+
+
+def measure(chosen: Sequence[str], *, quick: bool, results: Path) -> None:
+    """Run the benchmarks `chosen`; print each table, and write `results`/NAME.json, as soon as it is done."""
+    cases = {name: list(load(name).cases(quick)) for name in chosen}
+    columns = (
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    # A case may take minutes, so the speed is that of an hour.  The bar lives in this process, measuring in another.
+    bar = Progress(*columns, console=console, speed_estimate_period=3_600, expand=True)
+    with bar as progress, _processes(chosen) as processes:
+        task = progress.add_task("", total=sum(map(len, cases.values())))
+        for name, its in cases.items():
+            figures: dict[str, dict[str, Figures]] = {}
+            for index, case in enumerate(its):
+                progress.update(task, description=escape(f"{name}: {case.label}"))
+                figures[case.label] = processes.submit(run, name, index, quick).result()
+                progress.advance(task)
+            made = document(name, figures, quick=quick)
+            path = results / f"{name}.json"
+            path.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            show(console, made, path)
+        progress.update(task, description="done")
+
+
+def _processes(chosen: Sequence[str]) -> ProcessPoolExecutor:
+    """One process at a time, a new one for each case; the benchmarks are imported already, and nothing is built."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([f"bench.bench_{name}" for name in chosen])
+    return ProcessPoolExecutor(max_workers=1, mp_context=context, max_tasks_per_child=1)
+
+
+def show(console: Console, made: Document, path: Path) -> None:
+    heading, *rows = table(made)
+    shown = Table(title=escape(made["question"]), caption=escape(str(path)), box=box.SIMPLE, title_justify="left")
+    for number, name in enumerate(heading):
+        shown.add_column(escape(name), justify="left" if number < 2 else "right")
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    console.print(shown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What do threads gain by an engine whose readers take no lock?
+
+T. Treat, Fast Topic Matching, 2016, asks this of Go, where threads run at the same time.  In a CPython with its
+global lock one thread runs at a time, whatever the engine's own lock, so the best that can be hoped for is that the
+time grows no faster than the work.  The CPU time is that of the process; where it is less than the wall time, the
+threads waited, for each other or for the machine's other users.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from bench.benchmark import Case, Lines
+from bench.measure import figures
+from bench.workloads import SEED, word_patterns, word_topics
+from skipfilter.engines import OptimizedInvertedBitmap, SkipFilterEngine, SnapshotTrie, TrieEngine
+from skipfilter.words import AMQP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.measure import Figures
+    from skipfilter.engines import Engine
+
+QUESTION = "What do threads gain by an engine whose readers take no lock?"
+WORKLOAD = (
+    "1,000 patterns of 3 words of 10; each thread does 1,000 operations, so twice the threads is twice the work: "
+    "subscribe to one of these patterns or look up a topic, in the given mix. `+ lock`: one lock around each. "
+    "Wall time for all threads together, from the first's start to the last's end; beside it the CPU time. "
+    "Baseline: trie + lock."
+)
+UNIT = "wall ms for the whole"
+PLOT = Lines(x="threads", panel="mix")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+OPERATIONS = 1_000
+MAKES: dict[str, Callable[[], Engine[int]]] = {
+    "trie + lock": partial(TrieEngine, AMQP),
+    "snapshot_trie": partial(SnapshotTrie, AMQP),
+    "optimized_inverted_bitmap + lock": partial(OptimizedInvertedBitmap, AMQP),
+    "skip_filter": partial(SkipFilterEngine, AMQP),
+}
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    for reads in (50, 90):
+        for threads in (1, 4) if quick else (1, 2, 4, 8):
+            mix = f"{100 - reads} % subscribe, {reads} % lookup"
+            yield Case(f"{threads} threads, {mix}", partial(measure, threads, reads), {"threads": threads, "mix": mix})
+
+
+def measure(threads: int, reads: int, rounds: int) -> dict[str, Figures]:
+    patterns = word_patterns(1_000, words=3, vocabulary=10, one=0.1)
+    topics = word_topics(patterns, 1_000, 10)
+    wall: dict[str, list[float]] = {name: [] for name in MAKES}
+    cpu: dict[str, list[float]] = {name: [] for name in MAKES}
+    for _ in range(rounds):
+        for name, make in MAKES.items():
+            engine = make()
+            for number, pattern in enumerate(patterns):
+                engine.subscribe(pattern, number)
+            subscribe, lookup = engine.subscribe, engine.lookup
+            if name.endswith("+ lock"):
+                lock = threading.Lock()
+                subscribe, lookup = locked(lock, subscribe), locked(lock, lookup)
+            works = [operations(patterns, topics, reads, subscribe, lookup, number) for number in range(threads)]
+            gc.collect()
+            cpu_began, began = time.process_time(), time.perf_counter()
+            run(works)
+            wall[name].append((time.perf_counter() - began) * 1e3)
+            cpu[name].append((time.process_time() - cpu_began) * 1e3)
+    made = {name: figures(times, wall["trie + lock"]) for name, times in wall.items()}
+    for name, row in made.items():
+        row["CPU ms"] = figures(cpu[name], cpu["trie + lock"])["median"]
+    return made
+
+
+def locked(lock: threading.Lock, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    def call(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        with lock:
+            return function(*arguments, **keywords)
+
+    return call
+
+
+def operations(
+    patterns: list[str],
+    topics: list[str],
+    reads: int,
+    subscribe: Callable[[str, int], int],
+    lookup: Callable[[str], set[int]],
+    number: int,
+) -> list[Callable[[], object]]:
+    """What thread `number` does."""
+    chance = random.Random(SEED + number)
+    return [
+        partial(lookup, chance.choice(topics))
+        if chance.randrange(100) < reads
+        else partial(subscribe, chance.choice(patterns), -number)
+        for _ in range(OPERATIONS)
+    ]
+
+
+def run(works: list[list[Callable[[], object]]]) -> None:
+    def do(work: list[Callable[[], object]]) -> None:
+        for operation in work:
+            operation()
+
+    running = [threading.Thread(target=do, args=(work,)) for work in works]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()

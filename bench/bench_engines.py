@@ -1,0 +1,159 @@
+"""Which engine matches topics fastest, and what do its changes and its memory cost?
+
+The operations and the first two workloads are those of T. Treat, Fast Topic Matching, 2016.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.benchmark import Bars, Case
+from bench.measure import compare, figures, memory
+from bench.workloads import word_patterns, word_topics
+from skipfilter.engines import ENGINES, InvertedBitmap, SkipFilterEngine
+from skipfilter.words import AMQP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bench.measure import Figures
+    from skipfilter.engines import Engine
+
+QUESTION = "Which engine matches topics fastest, and what do its changes and its memory cost?"
+WORKLOAD = (
+    "AMQP patterns of random words, each subscription with its own value; 1,000 topics in turn, each matched by one "
+    "pattern at least, which skip_filter and lazy_dfa have met before; `new topics`: a cache too small for them. "
+    "Baseline: asking every pattern (naive), of fewer topics where that is slow. inverted_bitmap knows the topics "
+    "beforehand, and is left out above 1,000 patterns, where indexing takes minutes. Empty engines are 1,000, each "
+    "for one operation."
+)
+UNIT = "CPU µs an operation"
+PLOT = Bars()
+
+TOPICS = 1_000
+VOCABULARY = 1_000
+HOT = {"words": 5, "vocabulary": VOCABULARY}
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    for what in ("subscribe", "unsubscribe"):
+        yield Case(f"{what}, empty", partial(change_empty, what))
+        yield Case(f"{what}, 1,000 patterns of 5 words", partial(change, what))
+    yield Case("lookup, empty", partial(lookup, [], word_topics(word_patterns(1_000, **HOT), TOPICS, VOCABULARY)))
+    yield Case("lookup, 1,000 patterns of 5 words", partial(lookup_of, 1_000, HOT))
+    yield Case("lookup, 1,000 patterns of 3 words of 10", partial(lookup_of, 1_000, {"words": 3, "vocabulary": 10}))
+    for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000):
+        stars = {**HOT, "one": 0.15}
+        yield Case(f"lookup, {count:,} patterns, 15 % *", partial(lookup_of, count, stars))
+        yield Case(f"lookup, {count:,} patterns, 15 % *, # in 10 %", partial(lookup_of, count, {**stars, "many": 0.1}))
+    yield Case("10 lookups, 1 new pattern, 10,000 patterns, 15 % *", partial(churn, 10_000))
+
+
+# -- lookups
+
+
+def lookup_of(count: int, shape: dict[str, Any], rounds: int) -> dict[str, Figures]:
+    patterns = word_patterns(count, **shape)
+    return lookup(patterns, word_topics(patterns, TOPICS, shape["vocabulary"]), rounds)
+
+
+def lookup(patterns: list[str], topics: list[str], rounds: int) -> dict[str, Figures]:
+    makes = factories(topics if len(patterns) <= 1_000 else None)
+    engines = {name: filled(make, patterns) for name, make in makes.items()}
+    engines["skip_filter, new topics"] = filled(partial(SkipFilterEngine, AMQP, capacity=2), patterns)
+    for topic in topics[:20]:
+        answer, *others = (engine.lookup(topic) for engine in engines.values())
+        assert all(other == answer for other in others)
+    few = topics[: max(1, 100_000 // max(len(patterns), 100))]
+    ways = {name: partial(ask, engine, few if name == "naive" else topics) for name, engine in engines.items()}
+    made = compare(ways, calls=dict.fromkeys(ways, 1), rounds=rounds)
+    for name, row in made.items():
+        asked = len(few) if name == "naive" else len(topics)
+        row |= {"min": row["min"] / asked, "median": row["median"] / asked, "max": row["max"] / asked}
+        row["ratio"] *= len(few) / asked
+        if patterns and name in makes:
+            row["bytes a subscription"] = memory(partial(filled, makes[name], patterns)) / len(patterns)
+    return made
+
+
+def ask(engine: Engine[int], topics: Sequence[str]) -> None:
+    deque(map(engine.lookup, topics), maxlen=0)
+
+
+# -- changes
+
+
+def change_empty(what: str, rounds: int) -> dict[str, Figures]:
+    pattern = word_patterns(1, **HOT)[0]
+
+    def made(make: Callable[[], Engine[int]]) -> list[tuple[Engine[int], str]]:
+        return [(make(), pattern) for _ in range(1_000)]
+
+    return timed(what, made, rounds)
+
+
+def change(what: str, rounds: int) -> dict[str, Figures]:
+    there, coming = (patterns := word_patterns(1_200, **HOT))[:1_000], patterns[1_000:]
+
+    def made(make: Callable[[], Engine[int]]) -> list[tuple[Engine[int], str]]:
+        engine = filled(make, there)
+        return [(engine, pattern) for pattern in coming]
+
+    return timed(what, made, rounds)
+
+
+def timed(
+    what: str, made: Callable[[Callable[[], Engine[int]]], list[tuple[Engine[int], str]]], rounds: int
+) -> dict[str, Figures]:
+    """Each round makes every engine anew, subscribes to the patterns, and unsubscribes."""
+    makes = factories(word_topics(word_patterns(1_000, **HOT), 100, VOCABULARY))
+    taken: dict[str, list[float]] = {name: [] for name in makes}
+    for _ in range(rounds):
+        for name, make in makes.items():
+            pairs = made(make)
+            gc.collect()
+            began = time.process_time()
+            handles = [engine.subscribe(pattern, number) for number, (engine, pattern) in enumerate(pairs)]
+            between = time.process_time()
+            for (engine, _), handle in zip(pairs, handles, strict=True):
+                engine.unsubscribe(handle)
+            ended = time.process_time()
+            seconds = between - began if what == "subscribe" else ended - between
+            taken[name].append(seconds / len(pairs) * 1e6)
+    return {name: figures(times, taken["naive"]) for name, times in taken.items()}
+
+
+def churn(count: int, rounds: int) -> dict[str, Figures]:
+    """An operation here is ten lookups and a subscription that ends again, to a pattern that is not there."""
+    patterns = word_patterns(count + 1, **HOT, one=0.15)
+    coming, there = patterns[0], patterns[1:]
+    topics = word_topics(there, 10, VOCABULARY)
+    engines = {name: filled(make, there) for name, make in factories(None).items()}
+
+    def way(engine: Engine[int]) -> None:
+        handle = engine.subscribe(coming, -1)
+        ask(engine, topics)
+        engine.unsubscribe(handle)
+
+    ways = {name: partial(way, engine) for name, engine in engines.items()}
+    return compare(ways, calls={name: 1 if name == "naive" else 50 for name in ways}, rounds=rounds)
+
+
+# -- engines
+
+
+def factories(topics: list[str] | None) -> dict[str, Callable[[], Engine[int]]]:
+    """All of them by name, `inverted_bitmap` only where `topics` are given; naive first."""
+    made: dict[str, Callable[[], Engine[int]]] = {name: partial(make, AMQP) for name, make in ENGINES.items()}
+    return made if topics is None else made | {"inverted_bitmap": partial(InvertedBitmap, AMQP, topics)}
+
+
+def filled(make: Callable[[], Engine[int]], patterns: Sequence[str]) -> Engine[int]:
+    engine = make()
+    for number, pattern in enumerate(patterns):
+        engine.subscribe(pattern, number)
+    return engine

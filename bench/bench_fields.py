@@ -1,0 +1,113 @@
+"""Which way to the values whose criteria a message meets is the fastest, when few match and when many do?"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import partial
+from itertools import chain, cycle
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
+
+from bench.benchmark import Case, Lines
+from bench.measure import compare, memory
+from bench.workloads import SEED
+from skipfilter.fields import FieldFilter, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.measure import Figures
+    from skipfilter.fields import Criterion
+
+QUESTION = "Which way to the values whose criteria a message meets is the fastest?"
+WORKLOAD = (
+    "One to four criteria a value, one in ten of them a field's presence; messages of eight fields, fields and values "
+    "at random: 20 fields of 1,000 values (selective), 12 of 100 (between), 8 of 4 (dense). Baseline: the list "
+    "comprehension that compares every set of criteria, for those who have all; match_any and hits find more. "
+    "Bytes are those of the filter, without values and texts."
+)
+PLOT = Lines(x="values", panel="spread")
+
+SPREADS = {"selective": (20, 1_000), "between": (12, 100), "dense": (8, 4)}
+"""How many fields there are, and how many values of a field."""
+MESSAGES = 10
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    for spread in SPREADS:
+        for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000):
+            yield Case(
+                f"{spread}, {count:,} values", partial(measure, spread, count), at={"spread": spread, "values": count}
+            )
+
+
+def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
+    subscribed, messages = workload(spread, count)
+    taken = memory(lambda: filled(subscribed))
+    readers = filled(subscribed)
+    everybody = [(n, frozenset(c if isinstance(c, tuple) else (c,) for c in own)) for n, own in enumerate(subscribed)]
+
+    def ask(message: dict[str, int]) -> list[int]:
+        rows = set(rows_of(message))
+        return [reader for reader, criteria in everybody if criteria <= rows]
+
+    def by_access(message: dict[str, int]) -> list[int]:
+        rows = rows_of(message)
+        return readers._resolve(readers._all_by_access(rows, readers._candidates(rows)))
+
+    def by_counter(message: dict[str, int]) -> dict[int, int]:
+        counts = Counter(chain.from_iterable(readers._met(rows_of(message))))
+        ids = BitMap(counts)
+        return dict(zip(readers._resolve(ids), (counts[id] for id in ids), strict=True))
+
+    ways: dict[str, Callable[[dict[str, int]], object]] = {
+        "compare every set": ask,
+        "all, rarest criterion": by_access,
+        "all, bit slices": lambda message: readers._resolve(readers._all_by_planes(rows_of(message))),
+        "match_all": readers.match_all,
+        "match_any": readers.match_any,
+        "hits, Counter": by_counter,
+        "hits": readers.hits,
+        "matches_all": readers.matches_all,
+        "matches_any": readers.matches_any,
+    }
+    for message in messages:
+        expected = ask(message)
+        assert all(ways[name](message) == expected for name in ways if "all" in name and name != "matches_all")
+        assert by_counter(message) == readers.hits(message)
+    # A round asks about each message equally often, so every way is asked the same.
+    calls = {name: MESSAGES * max(5, 100_000 // count) for name in ways} | {"compare every set": MESSAGES}
+    made = compare({name: over(way, messages) for name, way in ways.items()}, calls=calls, rounds=rounds)
+    for name in ("match_all", "match_any"):
+        found = sum(len(found) for message in messages if isinstance(found := ways[name](message), list))
+        made[name]["values found"] = found / MESSAGES
+    made["match_all"]["bytes a value"] = taken / count
+    return made
+
+
+def over(way: Callable[[dict[str, int]], object], messages: list[dict[str, int]]) -> Callable[[], object]:
+    """`way`, asked about each of `messages` in turn."""
+    turn = cycle(messages)
+    return lambda: way(next(turn))
+
+
+def workload(spread: str, count: int) -> tuple[list[list[Criterion]], list[dict[str, int]]]:
+    """The criteria of `count` values, and MESSAGES messages."""
+    chance = random.Random(SEED + 20)
+    fields, values = SPREADS[spread]
+    names = [f"field {n}" for n in range(fields)]
+
+    def criterion(name: str) -> Criterion:
+        return name if chance.random() < 0.1 else (name, chance.randrange(values))
+
+    subscribed = [[criterion(name) for name in chance.sample(names, chance.randint(1, 4))] for _ in range(count)]
+    return subscribed, [{name: chance.randrange(values) for name in chance.sample(names, 8)} for _ in range(MESSAGES)]
+
+
+def filled(subscribed: list[list[Criterion]]) -> FieldFilter[int]:
+    readers: FieldFilter[int] = FieldFilter()
+    for reader, criteria in enumerate(subscribed):
+        readers.add(reader, criteria)
+    return readers

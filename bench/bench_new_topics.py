@@ -1,0 +1,69 @@
+"""What does a topic cost that was never seen before, and a selector that was not, however many there are?"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count as numbers
+from typing import TYPE_CHECKING
+
+from bench.benchmark import Case, Lines
+from bench.measure import compare, memory
+from bench.workloads import SELECTORS, new_topics
+from skipfilter import SelectorIndex, SkipFilter, UriTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.measure import Figures
+    from bench.workloads import Selectors
+
+QUESTION = "What does a topic cost that was never seen before, and a new selector?"
+WORKLOAD = (
+    "One URI template a subscriber, all different; every question is about a new topic, which one of them matches. "
+    "The first two families are written as people do, the others to do harm. Baseline: the list comprehension that "
+    "asks every compiled template. Bytes are those of the filter with its index, the texts of the templates included."
+)
+PLOT = Lines(x="selectors", panel="family")
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    for name in SELECTORS:
+        for count in (10, 1_000) if quick else (10, 1_000, 10_000, 100_000):
+            yield Case(f"{name}, {count:,}", partial(measure, name, count), at={"selectors": count, "family": name})
+
+
+def measure(name: str, count: int, rounds: int) -> dict[str, Figures]:
+    family = SELECTORS[name]
+    taken = memory(lambda: filled(family, count))
+    readers = filled(family, count)
+    templates = [UriTemplate(family.template(n)) for n in range(count)]
+    calls = 4_000
+    topics = new_topics(family, count, calls * (rounds + 1) + 100)
+    for topic in topics[-100 if count < 100_000 else -3 :]:
+        assert readers.match_any(topic) == [n for n, template in enumerate(templates) if template.match(topic)]
+    fresh, asked = iter(topics), iter(topics)
+    more = numbers(count)
+    growing = filled(family, count)
+
+    def declare() -> None:
+        n = next(more)
+        growing.add(n, [("uritemplate", family.template(n))])
+
+    def ask() -> list[UriTemplate]:
+        topic = next(asked)
+        return [template for template in templates if template.match(topic)]
+
+    made = compare(
+        {"ask every template": ask, "new topic": lambda: readers.match_any(next(fresh)), "new selector": declare},
+        calls={"ask every template": max(1, 10_000 // count), "new topic": calls, "new selector": 1_000},
+        rounds=rounds,
+    )
+    made["new topic"]["bytes a selector"] = taken / count
+    return made
+
+
+def filled(family: Selectors, count: int) -> SkipFilter[int, str]:
+    readers: SkipFilter[int, str] = SkipFilter(SelectorIndex())
+    for n in range(count):
+        readers.add(n, [("uritemplate", family.template(n))])
+    return readers

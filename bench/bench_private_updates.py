@@ -1,0 +1,101 @@
+"""Does a hub stand updates that are private and always about new topics?
+
+That is the workload of the hub whose CPU was always full, with which it all began: thousands of subscribers with a
+few selectors each, and every update about something that has just come to be.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bench.benchmark import Case, Lines
+from bench.measure import compare, memory
+from bench.workloads import members, private_updates
+from skipfilter import SelectorIndex, SkipFilter, compile_matcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.measure import Figures
+    from skipfilter import Matcher, Selector
+
+QUESTION = "What does a private update cost whose topics are all new?"
+WORKLOAD = (
+    "Subscribers with 3 selectors each: a topic and a template of their own, and one of 50 shared templates; they may "
+    "read what they subscribe to. An update has 2 topics that nobody has seen, one in ten has a third that one "
+    "subscriber in 50 wants. Who receives it: those who subscribe to one of its topics and may read one. "
+    "Baseline: every compiled selector of every subscriber is asked until one matches, first for the subscription, "
+    "then for the right. Bytes are those of both filters with their indexes."
+)
+PLOT = Lines(x="subscribers")
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    for count in (1_000, 5_000) if quick else (1_000, 5_000, 20_000, 100_000):
+        yield Case(f"{count:,} subscribers", partial(measure, count), at={"subscribers": count})
+
+
+def measure(count: int, rounds: int) -> dict[str, Figures]:
+    declared = members(count)
+    taken = memory(lambda: indexed(declared))
+    by_index = indexed(declared)
+    matchers = [tuple(compile_matcher(*selector) for selector in selectors) for selectors in declared]
+    by_predicate = predicates(matchers)
+    updates = private_updates(count, 2_000 * (rounds + 1) + 100)
+
+    def ask(topics: tuple[str, ...]) -> list[int]:
+        wanting = [n for n in range(count) if wants(matchers[n], topics)]
+        return [n for n in wanting if wants(matchers[n], topics)]
+
+    for topics in updates[-100 if count < 20_000 else -3 :]:
+        assert ask(topics) == by_index(topics) == by_predicate(topics)
+    asked, indexes, predicated = iter(updates), iter(updates), iter(updates)
+    slow = max(1, 5_000 // count)
+    made = compare(
+        {
+            "ask every selector": lambda: ask(next(asked)),
+            "SkipFilter, predicate": lambda: by_predicate(next(predicated)),
+            "SkipFilter, SelectorIndex": lambda: by_index(next(indexes)),
+        },
+        calls={"ask every selector": slow, "SkipFilter, predicate": slow, "SkipFilter, SelectorIndex": 2_000},
+        rounds=rounds,
+    )
+    made["SkipFilter, SelectorIndex"]["bytes a subscriber"] = taken / count
+    return made
+
+
+def wants(matchers: tuple[Matcher, ...], topics: tuple[str, ...]) -> bool:
+    return any(matcher.match(topic) for matcher in matchers for topic in topics)
+
+
+def indexed(declared: list[tuple[Selector, ...]]) -> Callable[[tuple[str, ...]], list[int]]:
+    return receivers(
+        SkipFilter(SelectorIndex()),
+        SkipFilter(SelectorIndex()),
+        lambda readers: [readers.add(n, selectors) for n, selectors in enumerate(declared)],
+    )
+
+
+def predicates(matchers: list[tuple[Matcher, ...]]) -> Callable[[tuple[str, ...]], list[int]]:
+    def passes(n: int, topic: str) -> bool:
+        return wants(matchers[n], (topic,))
+
+    return receivers(
+        SkipFilter(passes), SkipFilter(passes), lambda readers: [readers.add(n) for n in range(len(matchers))]
+    )
+
+
+def receivers(
+    subscribed: SkipFilter[int, str], granted: SkipFilter[int, str], fill: Callable[[SkipFilter[int, str]], object]
+) -> Callable[[tuple[str, ...]], list[int]]:
+    """Who receives a private update: one OR of bitmaps for the subscriptions, one for the rights, one AND."""
+    fill(subscribed)
+    fill(granted)
+
+    def receive(topics: tuple[str, ...]) -> list[int]:
+        ids = subscribed.bitmap(*topics)
+        ids &= granted.bitmap(*topics)
+        return subscribed.values(ids)
+
+    return receive
