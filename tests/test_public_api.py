@@ -16,7 +16,7 @@ import skipfilter
 PUBLIC = {
     "skipfilter": "Amqp Everything Exact FieldFilter LimitError MATCHERS Matcher Mqtt PatternError Selector "
     "SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern compile_matcher",
-    "skipfilter.engines": "ENGINES Engine InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine Snapshot "
+    "skipfilter.engines": "ENGINES Engine InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "
     "SnapshotTrie TrieEngine",
 }
 
