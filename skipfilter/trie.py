@@ -17,6 +17,7 @@ and of T. Treat, Fast Topic Matching, 2016, which backtrack.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from skipfilter.words import MANY, ONE
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Payload = TypeVar("Payload")
 Word = TypeVar("Word", bound="Hashable")
+Found = TypeVar("Found", covariant=True)
+NodeType = TypeVar("NodeType", bound="AnyNode[Any]")
 
 
 _NO_WORDS: Final[dict[Any, Any]] = {}
@@ -112,10 +115,10 @@ class Trie(Generic[Word, Payload]):
             self.changes += 1
             self.inner_manys -= depth > 1 and pattern[depth - 2] is MANY and not way[depth - 1].leads_on()
 
-    def find(self, words: Iterable[Word], *, hidden: bool = False) -> Iterable[Node[Word, Payload]]:
-        """The nodes with something `here` whose patterns match `words`, each once.
+    def find(self, words: Iterable[Word], *, hidden: bool = False) -> list[Payload]:
+        """What is `here` for the patterns that match `words`, each once.
 
-        `hidden` leaves out the patterns that begin with a wildcard.
+        `hidden` leaves out those that begin with a wildcard; the topic has at least one word then.
         """
         return find_all(self.root, words, hidden) if self.inner_manys else find_simple(self.root, words, hidden)
 
@@ -148,7 +151,7 @@ class Trie(Generic[Word, Payload]):
 # -- the walk, for a Trie and for nodes that are made otherwise
 
 
-class Place(Protocol):
+class AnyNode(Protocol[Found]):
     """What the walk reads of a node."""
 
     @property
@@ -158,47 +161,46 @@ class Place(Protocol):
     @property
     def many(self) -> Self | None: ...
     @property
-    def here(self) -> object | None: ...
+    def here(self) -> Found | None: ...
 
 
-PlaceType = TypeVar("PlaceType", bound=Place)
-
-
-def find_simple(root: PlaceType, words: Iterable[Hashable], hidden: bool) -> list[PlaceType]:
+def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -> list[Found]:
     """`Trie.find` where every `many` ends its pattern: it is found as soon as its parent is reached."""
     frontier = [root]
-    found: list[PlaceType] = []
+    found: list[Found | None] = []
+    if hidden:
+        words = iter(words)
+        frontier = [node for word in islice(words, 1) if (node := root.words.get(word)) is not None]
     for word in words:
-        reached: list[PlaceType] = []
+        reached: list[AnyNode[Found]] = []
         for node in frontier:
-            if node.many is not None and not hidden:
-                found.append(node.many)
+            if node.many is not None:
+                found.append(node.many.here)
             if (child := node.words.get(word)) is not None:
                 reached.append(child)
-            if (child := node.one) is not None and not hidden:
-                reached.append(child)
+            if node.one is not None:
+                reached.append(node.one)
         if not reached:
-            return found
+            return found  # type: ignore[return-value]  # what `many` leads to is never None
         frontier = reached
-        hidden = False
     for node in frontier:
-        if node.many is not None and not hidden:
-            found.append(node.many)
+        if node.many is not None:
+            found.append(node.many.here)
         if node.here is not None:
-            found.append(node)
-    return found
+            found.append(node.here)
+    return found  # type: ignore[return-value]
 
 
-def find_all(root: PlaceType, words: Iterable[Hashable], hidden: bool) -> list[PlaceType]:
+def find_all(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -> list[Found]:
     """`Trie.find` for any patterns."""
     frontier = begin(root, hidden)
     for word in words:
         frontier = step(frontier, word, hidden)
         hidden = False
-    return [node for node in frontier if node.here is not None]
+    return [node.here for node in frontier if node.here is not None]
 
 
-def finds(root: PlaceType, words: Iterable[Hashable], hidden: bool) -> bool:
+def finds(root: NodeType, words: Iterable[Hashable], hidden: bool) -> bool:
     """`Trie.finds`."""
     frontier = begin(root, hidden)
     for word in words:
@@ -210,14 +212,14 @@ def finds(root: PlaceType, words: Iterable[Hashable], hidden: bool) -> bool:
     return any(node.here is not None for node in frontier)
 
 
-def begin(root: PlaceType, hidden: bool) -> dict[PlaceType, bool]:
+def begin(root: NodeType, hidden: bool) -> dict[NodeType, bool]:
     """The set of nodes before the first word: each node, and whether it is a `many` node, which stays."""
     return {root: False} if root.many is None or hidden else {root: False, root.many: True}
 
 
-def step(frontier: dict[PlaceType, bool], word: Hashable, hidden: bool = False) -> dict[PlaceType, bool]:
+def step(frontier: dict[NodeType, bool], word: Hashable, hidden: bool = False) -> dict[NodeType, bool]:
     """The set of nodes that `word` leads to.  A `many` node comes in with its parent, and stays."""
-    reached: dict[PlaceType, bool] = {}
+    reached: dict[NodeType, bool] = {}
     for node, stays in frontier.items():
         if stays:
             reached[node] = True

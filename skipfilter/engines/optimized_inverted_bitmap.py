@@ -99,7 +99,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         if (exact := self._exact.get(tuple(words))) is not None:
             found.append(exact)
         if self._inner.root.leads_on():
-            found += [node.here for node in self._inner.find(words, hidden=hidden) if node.here is not None]
+            found += self._inner.find(words, hidden=hidden)
         return set().union(*found)
 
     def matches(self, topic: str) -> bool:

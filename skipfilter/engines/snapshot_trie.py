@@ -81,8 +81,7 @@ class Snapshot(Generic[Value]):
     def lookup(self, topic: str) -> set[Value]:
         """As the engine's."""
         find = find_all if self._inner_manys else find_simple
-        found = find(self._root, self._grammar.parse_topic(topic), self._grammar.hides(topic))
-        return set().union(*[node.here for node in found if node.here is not None])
+        return set().union(*find(self._root, self._grammar.parse_topic(topic), self._grammar.hides(topic)))
 
     def matches(self, topic: str) -> bool:
         """As the engine's."""

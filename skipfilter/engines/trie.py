@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value, count_in, count_out
-from skipfilter.trie import Trie
+from skipfilter.trie import Trie, find_all, find_simple
 
 if TYPE_CHECKING:
     from skipfilter.words import Grammar, Words
@@ -66,8 +66,10 @@ class TrieEngine(Generic[Value]):
 
     def lookup(self, topic: str) -> set[Value]:
         """O(words * nodes reached), and the values found."""
-        found = self.trie.find(self._grammar.parse_topic(topic), hidden=self._grammar.hides(topic))
-        return set().union(*[node.here for node in found if node.here is not None])
+        grammar, trie = self._grammar, self.trie
+        find = find_all if trie.inner_manys else find_simple  # as Trie.find, which would be one call more
+        found = find(trie.root, grammar.parse_topic(topic), grammar.hides(topic))
+        return set(found[0]) if len(found) == 1 else set().union(*found)
 
     def matches(self, topic: str) -> bool:
         """O(words * nodes reached)."""

@@ -97,9 +97,8 @@ class UrlPatternTable:
         host, path = url
         text = path.encode()
         found = []
-        for node in self._trie.find([host, *path.split("/")]):
-            assert node.here is not None
-            for matcher, place in node.here.find(text).items():
+        for bag in self._trie.find([host, *path.split("/")]):
+            for matcher, place in bag.find(text).items():
                 self.verified += 1
                 if matcher.match(topic):
                     found.append(place)

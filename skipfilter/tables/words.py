@@ -40,8 +40,7 @@ class WordTable:
         self._trie.prune(place.way)
 
     def find(self, topic: str) -> Iterable[Place]:
-        nodes = self._trie.find(self._grammar.parse_topic(topic), hidden=self._grammar.hides(topic))
-        return [node.here for node in nodes if node.here is not None]
+        return self._trie.find(self._grammar.parse_topic(topic), hidden=self._grammar.hides(topic))
 
     def places(self) -> Iterator[Place]:
         if self._trie.root.here is not None:

@@ -212,6 +212,9 @@ def test_it_finds_what_the_patterns_match_while_they_come_and_go(patterns: list[
         ":id?",
         "\\:a",
         "/a:id",
+        "/:né",
+        "/:én",
+        "/:n/é",
     ],
 )
 def test_what_follows_a_fixed_segment_may_be_absent(origin: str, end: str) -> None:
@@ -220,6 +223,17 @@ def test_what_follows_a_fixed_segment_may_be_absent(origin: str, end: str) -> No
     for topic in ("", "/", "/a", "/1", "/a/b", "/1/a", "a", "/a.json", ".json", "/a/a", ":a", "/ab", "/é", "/%C3%A9/a"):
         for first in ("x", "y", "é", ""):
             agree(table, places, f"{host}/{first}{topic}")
+
+
+@pytest.mark.parametrize("absent", ["/:id?", "/:id*", "/(\\d+)?", "/(\\d+)*", "/*?", "/**", "{/:id}?", "{/c}*"])
+def test_where_a_slash_is_absent_too_the_text_goes_on_in_the_word_before(absent: str) -> None:
+    for end in ("b", ":id2", "b/:id2", "*"):
+        table, places = filled([f"https://e.com/a{absent}{end}", f"https://e.com/:kind{absent}{end}"])
+        topics = ["a", "ab", "a1b", "a/b", "a/1b", "a/1/2b", "a/cb", "ab/c", "a/1/c", "b", ""]
+        found = [topic for topic in topics if find_once(table, f"https://e.com/{topic}")]
+        assert found, "no topic matches"
+        for topic in topics:
+            agree(table, places, f"https://e.com/{topic}")
 
 
 def test_a_path_deeper_than_the_trie_is_cut() -> None:
