@@ -74,7 +74,7 @@ class Node(Generic[Word, Payload]):
 
 
 class Trie(Generic[Word, Payload]):
-    """Patterns by their words.
+    """Patterns by their words, of which no two MANY follow each other.
 
     All its mutable state is the nodes below `root`, how many `many` nodes lead on, and `changes`, which moves
     on whenever a node is made or removed.  Every node but the root leads on or has something `here`, as long

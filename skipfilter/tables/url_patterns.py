@@ -141,7 +141,7 @@ def _file(pattern: URLPattern) -> tuple[Way, Texts]:
     for segment in segments[:MAX_DEPTH]:
         if not _SPECIAL.intersection(segment):
             way.append(segment)
-        elif segment[0] == ":" and segment.isascii() and len(segment) > 1 and not segment[1:].strip(_NAME):
+        elif segment[0] == ":" and len(segment) > 1 and not segment[1:].strip(_NAME):
             way.append(ONE)
         else:
             # Of "/:name?" and the like the modifier takes the slash along: what follows may go on in the word before.

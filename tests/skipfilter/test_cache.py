@@ -45,8 +45,7 @@ def test_it_forgets_what_two_lists_forget(capacity: int, keys: list[int]) -> Non
             naive.add(key, entry)
         cache._check()
         assert len(cache) == len(naive.new) + len(naive.kept) <= capacity
-    # Only now: to cachetools, looking at the entries is a use of them.
-    assert set(cache.entries()) == {entry for _, entry in naive.new + naive.kept}
+        assert set(cache.entries()) == {entry for _, entry in naive.new + naive.kept}
 
 
 @pytest.mark.parametrize("capacity", [1, 0, -1])

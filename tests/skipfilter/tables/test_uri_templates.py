@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skipfilter import UriTemplate
 from skipfilter.tables import UriTemplateTable
-from skipfilter.tables.uri_templates import MAX_DEPTH
+from skipfilter.tables.uri_templates import COMPILED, MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -215,3 +215,18 @@ def test_whole_segments_decide_themselves() -> None:
     assert find_once(table, "/users/7/books/1") == {places["/users/7/{resource}/{id}"]}
     assert find_once(table, "/users/7") == {places["/{a}/{b}"]}
     assert table.verified == 0
+
+
+def test_what_was_declared_lately_is_not_compiled_again() -> None:
+    table = UriTemplateTable()
+    first = table.compile("/{first}")
+    assert first == UriTemplate("/{first}")
+    for n in range(COMPILED - 1):
+        assert table.compile(f"/{n}").pattern == f"/{n}"
+    assert table.compile("/{first}") is first
+    table.compile("/one/more")
+    assert table.compile("/{first}") is first
+    for n in range(COMPILED):
+        table.compile(f"/more/{n}")
+    assert table.compile("/{first}") is not first
+    assert len(table._compiled) == COMPILED

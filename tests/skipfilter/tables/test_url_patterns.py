@@ -278,6 +278,15 @@ def test_no_more_patterns_than_there_may_be() -> None:
     assert len(list(table.places())) == 2
 
 
+def test_a_pattern_that_is_there_is_not_compiled_again() -> None:
+    table, places = filled(["/a", "/b"])
+    assert table.compile("/a") is table.compile("/a")
+    assert table.compile("/c") is not table.compile("/c")
+    table.remove(places["/a"])
+    assert table.compile("/a") is not table.compile("/a")
+    assert table.compile("/a") == UrlPattern("/a", BASE)
+
+
 def test_without_a_pattern_a_topic_is_not_read() -> None:
     table, places = filled([])
     assert find_once(table, "https://e.com/a") == set()

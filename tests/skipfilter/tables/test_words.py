@@ -46,14 +46,6 @@ def test_the_examples_all_at_once(name: str) -> None:
         assert (places[pattern] in find_once(table, topic)) is expected
 
 
-def test_all_bindings_at_once_route_as_rabbitmq_routes() -> None:
-    table = amqp_table()
-    places = [table.place(Amqp(pattern)) for pattern in VECTORS["amqp"]["bindings"]]
-    for topic, expected in VECTORS["amqp"]["routed"].items():
-        found = find_once(table, topic)
-        assert [number for number, place in enumerate(places, 1) if place in found] == expected
-
-
 def test_patterns_that_say_the_same_share_a_place() -> None:
     table = amqp_table()
     assert len({table.place(Amqp(pattern)) for pattern in ("#", "#.#", "#.#.#")}) == 1
