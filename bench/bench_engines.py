@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.benchmark import Bars, Case
+from bench.benchmark import Case, Lines
 from bench.measure import compare, figures, memory
 from bench.workloads import word_patterns, word_topics
 from skipfilter.engines import ENGINES, InvertedBitmap, SkipFilterEngine
@@ -32,7 +32,7 @@ WORKLOAD = (
     "for one operation."
 )
 UNIT = "CPU µs an operation"
-PLOT = Bars()
+PLOT = Lines(x="patterns", panel="lookup")
 
 TOPICS = 1_000
 VOCABULARY = 1_000
@@ -48,8 +48,9 @@ def cases(quick: bool) -> Iterator[Case]:
     yield Case("lookup, 1,000 patterns of 3 words of 10", partial(lookup_of, 1_000, {"words": 3, "vocabulary": 10}))
     for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000):
         stars = {**HOT, "one": 0.15}
-        yield Case(f"lookup, {count:,} patterns, 15 % *", partial(lookup_of, count, stars))
-        yield Case(f"lookup, {count:,} patterns, 15 % *, # in 10 %", partial(lookup_of, count, {**stars, "many": 0.1}))
+        for mix, shape in (("15 % *", stars), ("15 % *, # in 10 %", {**stars, "many": 0.1})):
+            at: dict[str, float | str] = {"patterns": count, "lookup": mix}
+            yield Case(f"lookup, {count:,} patterns, {mix}", partial(lookup_of, count, shape), at)
     yield Case("10 lookups, 1 new pattern, 10,000 patterns, 15 % *", partial(churn, 10_000))
 
 

@@ -51,7 +51,8 @@ Document: TypeAlias = dict[str, Any]
 class Lines:
     """The median of every way against the axis `x`, in a band from min to max; one plot a value of `panel`.
 
-    A way has one point at each x of a panel; without `panel` there is one plot.
+    A way has one point at each x of a panel; without `panel` there is one plot.  A case without an x is in the
+    table alone.
     """
 
     x: str

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from matplotlib import rc_context
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.benchmark import BENCH, factor, place, shown, table
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # The baseline is grey; the others are the colours of Okabe and Ito, 2008, which the colour-blind can tell apart.
 GREY = "#777777"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
+COLUMNS = 3
+"""Plots side by side."""
 DECADE = 10
 """An axis is logarithmic where its ends are this far apart, as a factor."""
 
@@ -42,6 +45,7 @@ STYLE: dict[Any, Any] = {
     "savefig.facecolor": "white",
     "svg.fonttype": "path",  # looks the same whatever fonts the reader has
     "svg.hashsalt": "bench",  # the same results make the same file
+    "xtick.labelsize": 7.5,
 }
 
 
@@ -96,7 +100,10 @@ def draw(document: Document, path: Path) -> None:
     with rc_context(STYLE):
         figure = kinds[document["plot"]["kind"]](document)
         figure.suptitle(document["question"], x=0.01, ha="left", fontsize=11)
-        figure.supxlabel(provenance(document), x=0.01, ha="left", fontsize=7, color=GREY)
+        if figure.legends:  # it stands where the other would
+            figure.legends[0].set_title(provenance(document), prop=FontProperties(size=7))
+        else:
+            figure.supxlabel(provenance(document), x=0.01, ha="left", fontsize=7, color=GREY)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
@@ -108,7 +115,10 @@ def provenance(document: Document) -> str:
 
 
 def lines(document: Document) -> Figure:
-    """A line a way against the axis x.  A single plot has their names at their ends, several have a legend."""
+    """A line a way against the axis x.  A single plot has their names at their ends, several have a legend.
+
+    A case that has no place on the axis is not drawn.
+    """
     plot, results = document["plot"], document["results"]
     baselines = list(dict.fromkeys(next(iter(ways)) for ways in results.values()))
     dashes = dict(zip(baselines, cycle(("-", "--", ":")), strict=False))
@@ -117,12 +127,16 @@ def lines(document: Document) -> Figure:
     panels: dict[Any, dict[str, list[tuple[float, dict[str, float]]]]] = {}
     for case, ways in results.items():
         at = document["axes"][case]
-        for way, row in ways.items():
+        for way, row in ways.items() if plot["x"] in at else ():
             panels.setdefault(at.get(plot["panel"]), {}).setdefault(way, []).append((at[plot["x"]], row))
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    drawn = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    for axes, (panel, points) in zip(drawn, panels.items(), strict=True):
+    height = -(-len(panels) // COLUMNS)
+    figure = Figure(figsize=(8, 4.5 if height == 1 else 3.2 * height), layout="constrained")
+    width = min(len(panels), COLUMNS)
+    drawn = figure.subplots(height, width, squeeze=False, sharex=True, sharey=True).ravel()
+    for axes in drawn[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (panel, points) in zip(drawn, panels.items(), strict=False):
         for way, its in points.items():
             its.sort(key=lambda point: point[0])
             xs, rows = zip(*its, strict=True)
@@ -134,18 +148,20 @@ def lines(document: Document) -> Figure:
             axes.fill_between(xs, least, most, color=colour, alpha=0.2, linewidth=0)
         scaled(axes, "x", [x for its in points.values() for x, _ in its])
         axes.set(xlabel=plot["x"], title=None if panel is None else place(panel))
+        axes.tick_params(labelbottom=True)
         axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     every = [
         row[end] for points in panels.values() for its in points.values() for _, row in its for end in ("min", "max")
     ]
     scaled(drawn[0], "y", every)
-    drawn[0].set_ylabel(document["unit"])
+    for axes in drawn[::COLUMNS]:
+        axes.set_ylabel(document["unit"])
     if len(panels) == 1:
         ends = {way: (its[-1][0], its[-1][1]["median"]) for way, its in next(iter(panels.values())).items()}
         label_ends(drawn[0], ends, colours)
     else:
         named = {name: line for axes in drawn for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(named.values(), named.keys(), loc="outside right upper", frameon=False)
+        figure.legend(named.values(), named.keys(), loc="outside lower left", ncols=4, frameon=False, alignment="left")
     return figure
 
 
@@ -194,7 +210,7 @@ def bars(document: Document) -> Figure:
     axes.set_yticks(middles, list(results))
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
-    figure.legend(loc="outside right upper", frameon=False)
+    figure.legend(loc="outside lower left", ncols=4, frameon=False, alignment="left")
     return figure
 
 

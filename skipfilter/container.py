@@ -322,16 +322,14 @@ class SkipFilter(Generic[Value, Key]):
             union |= self._current(entry)
         return union
 
-    def _entry(self, key: Key) -> _Entry:
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = _Entry(BitMap64(), 0, self._epoch)
-            self._entries.add(key, entry)
+    def _new_entry(self, key: Key) -> _Entry:
+        entry = _Entry(BitMap64(), 0, self._epoch)
+        self._entries.add(key, entry)
         return entry
 
     def _extend(self, key: Key) -> _Entry:
         """The key's entry, with every value that is in the filter now decided."""
-        entry = self._entry(key)
+        entry = self._entries.get(key) or self._new_entry(key)
         end, epoch = self._next_id, self._epoch
         if entry.cursor < end:
             fresh = self._source.passing(key, self._values, entry.cursor)
@@ -349,7 +347,7 @@ class SkipFilter(Generic[Value, Key]):
         return entry.passed
 
     def _passes(self, key: Key) -> bool:
-        entry = self._entry(key)
+        entry = self._entries.get(key) or self._new_entry(key)
         if self._current(entry):
             return True
         end, epoch = self._next_id, self._epoch
@@ -369,8 +367,11 @@ class SkipFilter(Generic[Value, Key]):
 
     def _resolve(self, ids: BitMap64) -> list[Value]:
         count = len(ids)
-        if count < 2:
-            return [self._values[ids.min()]] if count else []
+        if not count:
+            return []
+        if count == 1:
+            id = ids.min()
+            return [self._values[id] if id < self._base else self._recent[id - self._base]]  # type: ignore[list-item]
         # itemgetter is the fastest way from ids to values, but for one id it returns no tuple.
         if count < FEW:
             return list(itemgetter(*ids.to_array())(self._values))

@@ -138,8 +138,12 @@ def is_value(text: bytes) -> bool:
 class Subject:
     """A text, as sets of byte positions; made once for all templates that are tried on it."""
 
+    __slots__ = ("_backwards", "_classes", "_end", "_found", "_inside", "_triplets", "text")
+
     def __init__(self, text: bytes) -> None:
         self.text = text
+        # As the digits of an integer are written, of which there is one; no class has a space.
+        self._backwards = text[::-1] or b" "
         self._end = len(text)
         self._triplets, self._inside = _triplets(text) if b"%" in text else (0, 0)
         self._classes: dict[bytes, int] = {}
@@ -173,7 +177,7 @@ class Subject:
             return 0
         members = self._classes.get(table)
         if members is None:
-            members = int(self.text.translate(table)[::-1] or b"0", 2) | self._triplets
+            members = int(self._backwards.translate(table), 2) | self._triplets
             self._classes[table] = members
         ended = (((cursors & members) + members) ^ members) | cursors
         return ended & ~self._inside if self._inside else ended

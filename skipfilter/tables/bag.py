@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
     from skipfilter.tables.base import Place
 
@@ -102,14 +102,15 @@ class Bag(Generic[Pattern]):
             if not pieces:
                 del lengths[len(piece)]
 
-    def find(self, text: bytes, start: int = 0) -> dict[Pattern, Place]:
-        """Candidates for the text from `start` on: every pattern that matches it, and others."""
-        found: dict[Pattern, Place] = {}
+    def find(self, text: bytes, start: int = 0) -> Iterable[tuple[Pattern, Place]]:
+        """Candidates for the text from `start` on, each once: every pattern that matches it, and others."""
         if self._piece_of is None:
-            for pattern, (place, texts) in self._patterns.items():
-                if text.startswith(texts.start, start) and text.endswith(texts.end):
-                    found[pattern] = place
-            return found
+            return [
+                (pattern, place)
+                for pattern, (place, (starts_with, ends_with, _)) in self._patterns.items()
+                if text.startswith(starts_with, start) and text.endswith(ends_with)
+            ]
+        found: dict[Pattern, Place] = {}
         starts, ends, insides, always = self._under
         for length, pieces in starts.items():
             if under := pieces.get(text[start : start + length]):
@@ -123,7 +124,7 @@ class Bag(Generic[Pattern]):
                     found.update(under)
         for pieces in always.values():
             found.update(pieces[b""])
-        return found
+        return found.items()
 
     def places(self) -> Iterator[Place]:
         return (place for place, _ in self._patterns.values())

@@ -99,8 +99,9 @@ class UriTemplateTable:
             for node in frontier:
                 if node.many is not None:
                     assert isinstance(node.many.here, Bag)
-                    for rest, place in node.many.here.find(text, start).items():
-                        subject = subject or Subject(text)
+                    for rest, place in node.many.here.find(text, start):
+                        if subject is None:
+                            subject = Subject(text)
                         self.verified += 1
                         if subject.matches(rest, start):
                             found.append(place)

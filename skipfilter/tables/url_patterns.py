@@ -98,7 +98,7 @@ class UrlPatternTable:
         text = path.encode()
         found = []
         for bag in self._trie.find([host, *path.split("/")]):
-            for matcher, place in bag.find(text).items():
+            for matcher, place in bag.find(text):
                 self.verified += 1
                 if matcher.match(topic):
                     found.append(place)
