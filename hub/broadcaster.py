@@ -72,12 +72,16 @@ class _Interest:
 
     def __init__(self) -> None:
         # No bounds: whoever subscribes has been through those of the hub, and grants are signed.
-        self._subscribed = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize)
-        self._granted = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize)
+        self._subscribed = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize, max_alike=sys.maxsize)
+        self._granted = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize, max_alike=sys.maxsize)
 
     def add(self, id: int, value: Receiver, selectors: Iterable[Selector]) -> None:
         self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
-        self._granted.add(id, value, _selectors(value.subscriber.granted))
+        try:
+            self._granted.add(id, value, _selectors(value.subscriber.granted))
+        except BaseException:
+            self._subscribed.discard(id, value)
+            raise
 
     def discard(self, id: int, value: Receiver) -> None:
         self._subscribed.discard(id, value)

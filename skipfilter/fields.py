@@ -88,7 +88,12 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
 
 def rows_of(message: Mapping[str, Hashable]) -> list[Row]:
     """The rows that `message` meets: its fields, and its fields with their values."""
-    return [(name,) for name in message] + list(message.items())
+    items: list[Row] = list(message.items())
+    try:
+        hash(tuple(items))
+    except TypeError:  # nobody can ask for what has no hash, such as a list
+        items = [item for item in items if _has_hash(item)]
+    return [(name,) for name in message] + items
 
 
 @dataclass(slots=True)
@@ -165,7 +170,8 @@ class FieldFilter(Generic[Value]):
     def remove(self, value: Value) -> None:
         """Take `value` out.  Raises KeyError where it is not in.
 
-        O(criteria), amortised: now and then one that deals the ids out anew takes O(n).
+        O(criteria), and a step for each value with the same set of criteria; now and then one that deals the ids
+        out anew takes O(n).
         """
         with self._lock:
             id = self._ids.pop(value)
@@ -343,6 +349,14 @@ class FieldFilter(Generic[Value]):
                 assert self._buckets[group.access][criteria] is group.ids
                 buckets.setdefault(group.access, {})[criteria] = group.ids
             assert self._buckets == buckets
+
+
+def _has_hash(item: object) -> bool:
+    try:
+        hash(item)
+    except TypeError:
+        return False
+    return True
 
 
 def _bits(number: int) -> list[int]:

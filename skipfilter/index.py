@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from skipfilter.errors import LimitError, PatternError
+from skipfilter.errors import LimitError, PatternError, shown
+from skipfilter.matchers import MATCHERS
 from skipfilter.tables import (
     EverythingTable,
     ExactTable,
@@ -43,16 +44,20 @@ if TYPE_CHECKING:
 
 
 class SelectorIndex:
-    """The source of a SkipFilter whose values declare selectors.
+    """The source of one SkipFilter, whose values declare selectors.
 
     `base_url` is what relative URL Patterns, and topics under them, are resolved against.  `matchers` adds
     matcher types of your own; each of their distinct patterns is asked about each new topic.
 
-    Bounds, with an error for what is beyond: `max_length` characters of a pattern (PatternError), `max_selectors`
-    of a value and `max_url_patterns` different ones, which take 100 KB each (LimitError).
+    Bounds, with an error for what is beyond and nothing changed: `max_length` characters of a pattern
+    (PatternError); `max_selectors` of a value, `max_url_patterns` different ones, which take some 100 KB each, and
+    `max_alike` URI templates that no fixed text tells apart, each of which is asked about each new topic
+    (LimitError).  URL Patterns with regular expressions in them are refused (PatternError) without
+    `regexp_groups=True`: one of 30 characters can take seconds to match.
 
-    A topic costs O(its length) and the nodes of the tries that it reaches; declaring a new selector about 10 to
-    20 µs, a known one a tenth.  It is not to be used by two threads at once; a SkipFilter sees to that.
+    A topic costs the steps of its walks: O(its length * the nodes that its beginning reaches), and a test for each
+    candidate (`verified` counts them).  Declaring costs O(length of the pattern).  The methods of a source are for
+    the filter, which has a lock; `explain`, `verified` and `distinct` may be called from any thread.
 
     >>> from skipfilter import SkipFilter
     >>> readers = SkipFilter(SelectorIndex())
@@ -62,31 +67,39 @@ class SelectorIndex:
     ['alice', 'bob']
     """
 
-    # All its mutable state: the tables; `_held`, the selectors of each value and their places; and `_in_use`, the
-    # tables that were ever needed.  A place is there as long as it has ids.
+    # All its mutable state: the tables; `_held`, the selectors of each value and their places; `_in_use`, the
+    # tables that were ever needed; `_newest`, the last id; and `distinct`.  A place is there as long as it has ids.
 
     def __init__(
         self,
         *,
         base_url: str | None = None,
         matchers: Mapping[str, Callable[[str], Matcher]] = MappingProxyType({}),
+        regexp_groups: bool = False,
         max_length: int = 4096,
         max_selectors: int = 100,
         max_url_patterns: int = 1_000,
+        max_alike: int = 256,
     ) -> None:
+        url_patterns = UrlPatternTable(base_url, max_url_patterns, regexp_groups=regexp_groups)
+        self._compile = {**MATCHERS, "urlpattern": url_patterns.compile, **matchers}
         self._tables: dict[str, Table] = {
+            **{matcher_type: LinearTable(compile) for matcher_type, compile in self._compile.items()},
             "exact": ExactTable(),
             "everything": EverythingTable(),
-            "uritemplate": UriTemplateTable(),
-            "urlpattern": UrlPatternTable(base_url, max_url_patterns),
+            "uritemplate": UriTemplateTable(max_alike),
+            "urlpattern": url_patterns,
             "amqp": amqp_table(),
             "mqtt": mqtt_table(),
+            **{matcher_type: LinearTable(compile) for matcher_type, compile in matchers.items()},
         }
-        self._tables |= {matcher_type: LinearTable(compile) for matcher_type, compile in matchers.items()}
         self._max_length = max_length
         self._max_selectors = max_selectors
         self._held: dict[object, tuple[tuple[Selector, ...], tuple[Place, ...]]] = {}
         self._in_use: list[Table] = []
+        self._newest = -1
+        self.distinct = 0
+        """How many languages there are: distinct selectors, of which those that say the same count once."""
 
     # -- as the source of a SkipFilter
 
@@ -95,13 +108,13 @@ class SelectorIndex:
 
         The same again is nothing new; something else is a ValueError, as a value's selectors never change.
         """
-        declared = tuple(dict.fromkeys(selectors))
+        declared = self._parsed(value, selectors)
         if (held := self._held.get(value)) is not None:
             if set(held[0]) != set(declared):
-                raise ValueError(f"{value!r} is there with other selectors; remove it first")
+                raise ValueError(f"{value!r:.80} is there with other selectors; remove it first")
             return
-        if len(declared) > self._max_selectors:
-            raise LimitError(f"{value!r} declares {len(declared)} selectors; it may declare {self._max_selectors}")
+        if id <= self._newest:
+            raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
         places: dict[Place, None] = {}  # each once: selectors of one language have one place
         try:
             for matcher_type, pattern in declared:
@@ -112,10 +125,12 @@ class SelectorIndex:
                     place.table.remove(place)
             raise
         for place in places:
+            self.distinct += not place.ids
             place.ids.add(id)
             if place.table not in self._in_use:
                 self._in_use.append(place.table)
         self._held[value] = declared, tuple(places)
+        self._newest = id
 
     def discard(self, id: int, value: object) -> None:
         _, places = self._held.pop(value)
@@ -123,6 +138,7 @@ class SelectorIndex:
             place.ids.discard(id)
             if not place.ids:
                 place.table.remove(place)
+                self.distinct -= 1
 
     def passing(self, key: str, values: SortedDict, start: int) -> BitMap64:
         """The ids of the values with a selector that matches the topic `key`, those before `start` too."""
@@ -150,7 +166,7 @@ class SelectorIndex:
         declared, _ = self._held[value]
         explained: dict[Selector, str | None] = {}
         for matcher_type, pattern in declared:
-            matcher = self._tables[matcher_type].compile(pattern)
+            matcher = self._compile[matcher_type](pattern)
             explained[matcher_type, pattern] = None if matcher.match(topic) else matcher.why_not(topic)
         return explained
 
@@ -159,16 +175,24 @@ class SelectorIndex:
         """How many patterns were asked one by one so far; many a topic mean patterns made to be hard to tell apart."""
         return sum(table.verified for table in self._in_use)
 
-    def __len__(self) -> int:
-        """How many languages there are: distinct selectors, of which those that say the same count once."""
-        return sum(1 for table in self._in_use for _ in table.places())
-
     # -- underneath
+
+    def _parsed(self, value: object, selectors: Iterable[Selector]) -> tuple[Selector, ...]:
+        declared: dict[Selector, None] = {}
+        for selector in selectors:
+            match selector:
+                case (str() as matcher_type, str() as pattern):
+                    declared[matcher_type, pattern] = None
+                case _:
+                    raise ValueError(f"selector {selector!r:.80}: not a (matcher type, pattern)")
+            if len(declared) > self._max_selectors:
+                raise LimitError(f"{value!r:.80} declares more than {self._max_selectors} selectors")
+        return tuple(declared)
 
     def _place(self, matcher_type: str, pattern: str) -> Place:
         table = self._tables.get(matcher_type)
         if table is None:
-            raise LookupError(f"matcher type {matcher_type!r} is none of {', '.join(self._tables)}")
+            raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}")
         if len(pattern) > self._max_length:
             reason = f"it is {len(pattern):,} characters long; {self._max_length:,} may be"
             raise PatternError(matcher_type, pattern, reason)
@@ -183,3 +207,4 @@ class SelectorIndex:
             there.update(table.places())
         assert {place for _, places in self._held.values() for place in places} == there
         assert all(place.ids and place.table in self._in_use for place in there)
+        assert len(there) == self.distinct

@@ -122,7 +122,7 @@ def why_not_words(grammar: Grammar, pattern: Words, topic: str) -> str:
     words = grammar.parse_topic(topic)
     for n, (wanted, word) in enumerate(zip(pattern, words, strict=False), 1):
         if wanted is MANY:
-            return f"what follows the first {n - 1} words does not fit"
+            return f"its words do not fit from number {n} on"
         if wanted is not ONE and wanted != word:
             return f"word {n} is {shown(word)}"
-    return f"the topic has {len(words)} words"
+    return f"the number of its words is {len(words)}"

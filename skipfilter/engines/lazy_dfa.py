@@ -14,7 +14,7 @@ has: what never stood in a pattern costs no memory.
     subscribe, unsubscribe   O(|pattern|), and every state where the trie's nodes change
     lookup                   O(words) + the values found, once the way is known; as a trie and more before
                              (a word that goes to `other` costs a look at each node of its state)
-    memory                   up to `budget` states, and the words that were followed from each
+    memory                   up to `budget` states, with the nodes of each, and the words that were followed from it
 
 Subscribers that come and go to patterns that stay cost no state: a result carries the number of changes so far,
 and is gathered anew from the state's nodes if there has been one since.

@@ -18,6 +18,7 @@ Source: K. Burns, skipfilter (Go), 2022, over the index of skipfilter/index.py.
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING, Generic
 
@@ -38,7 +39,7 @@ class SkipFilterEngine(Generic[Value]):
 
     def __init__(self, grammar: Grammar, *, capacity: int = 100_000) -> None:
         self._matcher_type = grammar.name
-        self._index = SelectorIndex()
+        self._index = SelectorIndex(max_length=sys.maxsize)  # the grammar's bounds are those of all engines
         self._filter: SkipFilter[tuple[int, Value], str] = SkipFilter(self._index, capacity=capacity)
         self._values: dict[int, Value] = {}
         self._next = 0

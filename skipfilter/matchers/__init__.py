@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from skipfilter.errors import shown
 from skipfilter.matchers.amqp import Amqp
 from skipfilter.matchers.everything import Everything
 from skipfilter.matchers.exact import Exact
@@ -71,5 +72,5 @@ def compile_matcher(matcher_type: str, pattern: str) -> Matcher:
     try:
         factory = MATCHERS[matcher_type]
     except KeyError:
-        raise LookupError(f"matcher type {matcher_type!r} is none of {', '.join(MATCHERS)}") from None
+        raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(MATCHERS)}") from None
     return factory(pattern)

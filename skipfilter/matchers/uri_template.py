@@ -18,9 +18,9 @@ backtracking.  Bit p of `cursors` says that what has been read of the template c
 
 A percent-encoded byte counts as one character: neither a literal nor a class can stop inside it.
 
-Cost: a few operations on |topic|-bit integers for each variable and each literal of the template, of which there
-is a bounded number; so time is linear in the topic, and no template can make it explode.  `re` with the usual
-translation is exponential in the commas of a topic for `{a*}`.
+Cost: a few operations on |topic|-bit integers for each variable, and for each CHUNK of a literal; so time is
+linear in the topic and in the template, and no template can make it explode.  `re` with the usual translation is
+exponential in the commas of a topic for `{a*}`.
 
 Source: the semantics are those of yosida95/uritemplate's Regexp(), which deployed Mercure hubs match with;
 the addition is MatchStar of R. Cameron et al., Bitwise Data Parallelism in Regular Expression Matching, 2014.
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 MAX_VARIABLES: Final = 100
 """Variables of a template, over all its expressions."""
+
+CHUNK: Final = 64
+"""Bytes of a literal that are looked for at once: one that overlaps itself would cost their number, too."""
 
 _HEX = frozenset(string.hexdigits)
 _NAME = frozenset(string.ascii_letters + string.digits + "_")
@@ -187,6 +190,8 @@ class Subject:
         if not cursors & (cursors - 1):  # there is one cursor or none
             there = cursors and self.text.startswith(literal, cursors.bit_length() - 1)
             return cursors << len(literal) if there else 0
+        if len(literal) > CHUNK:
+            return self._past(literal[CHUNK:], self._past(literal[:CHUNK], cursors))
         found = self._found.get(literal)
         if found is None:
             found = self._found[literal] = _set_of(_find_all(self.text, literal), self._end)

@@ -1,7 +1,7 @@
 """The patterns of one matcher type, found by the topics that match them.
 
-A plug point: a table is a file here and a line in `skipfilter.index`; a type without one is asked pattern by
-pattern.
+A plug point: a table is a file here and a line in `skipfilter.index`; the patterns of a type without one are asked
+one by one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,10 @@ Trigram Index, 2012.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from skipfilter.errors import LimitError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
@@ -34,6 +37,9 @@ LONGEST: Final = 64
 """Bytes of a start or an end that are looked up."""
 WINDOWS: Final = (16, 8, 4, 2, 1)
 """Bytes of a piece inside; the longest that fits is taken."""
+
+TRIED: Final = 64
+"""Pieces inside that are tried, to find one that few others are under."""
 
 _START, _END, _INSIDE, _ALWAYS = range(4)
 _Piece: TypeAlias = tuple[int, bytes]
@@ -54,7 +60,7 @@ class Texts(NamedTuple):
             yield _END, self.end[-LONGEST:]
         for text in self.inside:
             length = next(window for window in WINDOWS if window <= len(text))
-            for at in range(len(text) - length + 1):
+            for at in range(min(len(text) - length + 1, TRIED // len(self.inside) + 1)):
                 yield _INSIDE, text[at : at + length]
 
 
@@ -65,9 +71,10 @@ class Bag(Generic[Pattern]):
     and `_under`: kind of piece -> length -> piece -> patterns.  None of the inner ones is empty.
     """
 
-    __slots__ = ("_patterns", "_piece_of", "_under")
+    __slots__ = ("_max_alike", "_patterns", "_piece_of", "_under")
 
-    def __init__(self) -> None:
+    def __init__(self, max_alike: int = sys.maxsize) -> None:
+        self._max_alike = max_alike
         self._patterns: dict[Pattern, tuple[Place, Texts]] = {}
         self._piece_of: dict[Pattern, _Piece] | None = None
         self._under: tuple[dict[int, dict[bytes, dict[Pattern, Place]]], ...] = ()
@@ -80,10 +87,11 @@ class Bag(Generic[Pattern]):
         return None if found is None else found[0]
 
     def add(self, pattern: Pattern, place: Place, texts: Texts) -> None:
-        self._patterns[pattern] = place, texts
+        """Take in a pattern; LimitError where each of its pieces has `max_alike` others under it."""
         if self._piece_of is not None:
             self._file(pattern, place, texts)
-        elif len(self._patterns) > FEW:
+        self._patterns[pattern] = place, texts
+        if self._piece_of is None and len(self._patterns) > FEW:
             self._piece_of = {}
             self._under = {}, {}, {}, {}
             for each, (its_place, its_texts) in self._patterns.items():
@@ -138,6 +146,10 @@ class Bag(Generic[Pattern]):
                 best, fewest = (kind, piece), crowd
             if not crowd:
                 break
+        if fewest < 0:
+            fewest = len(self._under[_ALWAYS].get(0, {}).get(b"", ()))
+        if fewest >= self._max_alike:
+            raise LimitError(f"{fewest} patterns with the same fixed texts are there, as many as may be")
         kind, piece = self._piece_of[pattern] = best
         self._under[kind].setdefault(len(piece), {}).setdefault(piece, {})[pattern] = place
 

@@ -89,7 +89,8 @@ class LinearTable:
 
     def find(self, topic: str) -> Iterable[Place]:
         self.verified += len(self._places)
-        return [place for matcher, place in self._places.items() if matcher.match(topic)]
+        # From a snapshot: a matcher of somebody's own may add and remove values.
+        return [place for matcher, place in list(self._places.items()) if matcher.match(topic)]
 
     def places(self) -> Iterable[Place]:
         return self._places.values()

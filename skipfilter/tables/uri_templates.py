@@ -15,6 +15,7 @@ O(segments * nodes that the beginning of the topic reaches), and two or three no
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cachetools import LRUCache
@@ -38,18 +39,21 @@ MAX_DEPTH: Final = 32
 """Segments of a template that get a node of the trie each; what comes after them is left to a bag."""
 
 Rest: TypeAlias = tuple["Part", ...]
-Path: TypeAlias = tuple["bytes | Wildcard", ...]
+Way: TypeAlias = tuple["bytes | Wildcard", ...]
 
 
 class UriTemplateTable:
     """The templates, by language: those that differ in the names of their variables share a place.
 
+    LimitError for more than `max_alike` that only the matcher can tell apart: a topic asks all of them.
+
     All its mutable state: `_trie`, how many candidates of bags were `verified` so far, and the templates that
     were `_compiled` last, for the one who declares what another has declared.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_alike: int = sys.maxsize) -> None:
         self.verified = 0
+        self._max_alike = max_alike
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
         self._trie: Trie[bytes, Place | Bag[Rest]] = Trie()
 
@@ -61,31 +65,31 @@ class UriTemplateTable:
 
     def place(self, matcher: Matcher) -> Place:
         assert isinstance(matcher, UriTemplate)
-        path, rest = _split(matcher.parts)
-        node = self._trie.node(path)
+        way, rest = _split(matcher.parts)
+        node = self._trie.node(way)
         if rest is None:
             if node.here is None:
-                node.here = Place(self, (path, None))
+                node.here = Place(self, (way, None))
             assert isinstance(node.here, Place)
             return node.here
         if node.here is None:
-            node.here = Bag()
+            node.here = Bag(self._max_alike)
         assert isinstance(node.here, Bag)
         place = node.here.get(rest)
         if place is None:
-            place = Place(self, (path, rest))
+            place = Place(self, (way, rest))
             node.here.add(rest, place, _texts(rest))
         return place
 
     def remove(self, place: Place) -> None:
-        path, rest = place.way
-        node = self._trie.node(path)
+        way, rest = place.way
+        node = self._trie.node(way)
         if isinstance(node.here, Bag):
             node.here.remove(rest)
             if node.here:
                 return
         node.here = None
-        self._trie.prune(path)
+        self._trie.prune(way)
 
     def find(self, topic: str) -> list[Place]:
         text = encoded(topic)
@@ -132,29 +136,29 @@ class UriTemplateTable:
 
     def _check(self) -> None:
         self._trie._check()
-        for path, node in self._trie.nodes():
-            assert len(path) <= MAX_DEPTH + 1
-            assert isinstance(node.here, Bag) == (path[-1] is MANY)
+        for way, node in self._trie.nodes():
+            assert len(way) <= MAX_DEPTH + 1
+            assert isinstance(node.here, Bag) == (way[-1] is MANY)
             if isinstance(node.here, Bag):
                 assert node.here
                 node.here._check()
             elif node.here is not None:
-                assert node.here.way == (path, None)
+                assert node.here.way == (way, None)
 
 
-def _split(parts: Rest) -> tuple[Path, Rest | None]:
+def _split(parts: Rest) -> tuple[Way, Rest | None]:
     """The whole segments that decide themselves, and what is left from the first on that does not."""
-    path: list[bytes | Wildcard] = []
-    while len(path) < MAX_DEPTH:
+    way: list[bytes | Wildcard] = []
+    while len(way) < MAX_DEPTH:
         segment, left = _first_segment(parts)
         word = _word(segment)
         if word is None:
             break
-        path.append(word)
+        way.append(word)
         if left is None:
-            return tuple(path), None
+            return tuple(way), None
         parts = left
-    return (*path, MANY), parts
+    return (*way, MANY), parts
 
 
 def _first_segment(parts: Rest) -> tuple[Rest, Rest | None]:

@@ -74,6 +74,27 @@ def test_values_of_one_group_share_a_test() -> None:
     assert sorted(asked) == [1, 2, 2]
 
 
+def test_an_equal_value_of_another_group_changes_nothing() -> None:
+    class Value:
+        def __init__(self, name: str, group: int) -> None:
+            self.name, self.group = name, group
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Value) and self.name == other.name
+
+        def __hash__(self) -> int:
+            return hash(self.name)
+
+    readers: SkipFilter[Value, int] = SkipFilter(lambda value, key: value.group == key, group=lambda value: value.group)
+    first = Value("a", 1)
+    assert readers.add(first) == readers.add(Value("a", 2))
+    assert readers.match_any(1) == [first]
+    assert readers.match_any(2) == []
+    assert readers.discard(Value("a", 2))
+    assert readers.match_any(1, 2, 3) == []
+    readers._check()
+
+
 def test_a_value_added_twice_is_there_once() -> None:
     numbers = filled([])
     assert numbers.add(4) == numbers.add(4)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import tracemalloc
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +32,8 @@ from skipfilter.trie import Trie
 from skipfilter.words import MAX_WORDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sortedcontainers import SortedDict
 
     from skipfilter import Matcher, Selector
@@ -73,7 +77,7 @@ def matcher_of(selector: Selector) -> Matcher:
 def assert_empty(index: SelectorIndex) -> None:
     """Nothing is kept but what is a cache and bounded."""
     index._check()
-    assert len(index) == 0
+    assert index.distinct == 0
     assert not index._held
     for name, table in index._tables.items():
         assert not list(table.places()), name
@@ -139,10 +143,10 @@ def test_selectors_of_one_language_count_once_and_go_with_the_last_who_wants_the
     readers = SkipFilter(index)
     readers.add("alice", [("uritemplate", "/{a}"), ("uritemplate", "/{b}"), ("amqp", "#"), ("amqp", "#.#")])
     readers.add("bob", [("uritemplate", "/{c}")])
-    assert len(index) == 2
+    assert index.distinct == 2
     readers.remove("alice")
     index._check()
-    assert len(index) == 1
+    assert index.distinct == 1
     assert readers.match_any("/1") == ["bob"]
     readers.remove("bob")
     assert_empty(index)
@@ -265,13 +269,13 @@ def test_a_refused_selector_leaves_nothing_of_the_value_behind(
     readers = SkipFilter(index)
     shared = [("urlpattern", "/first"), ("uritemplate", "{+a}x"), ("amqp", "#.a")]
     readers.add("alice", [*shared, ("urlpattern", "/second")])
-    before = len(index)
+    before = index.distinct
     for others in (shared, [("uritemplate", "{+a}y"), ("mqtt", "a/+/#"), ("prefix", "a")]):
         with pytest.raises(error, match=message):
             readers.add("bob", [*others[:at], refused, *others[at:]])
         index._check()
         readers._check()
-        assert len(index) == before
+        assert index.distinct == before
         assert "bob" not in readers
     assert readers.match_any("/first") == ["alice"]
     readers.add("bob", shared)
@@ -295,11 +299,142 @@ def test_what_is_no_selector_leaves_nothing_behind() -> None:
     assert len(readers) == 0
 
 
+@pytest.mark.parametrize(
+    "selectors",
+    ["exact", ("exact", "/x"), [("exact", 1)], [("exact", b"/x")], [("exact", None)], [("exact", "/x", "/y")], [7]],
+)
+def test_what_is_no_pair_of_type_and_pattern_is_shown(selectors: Any) -> None:
+    index = SelectorIndex()
+    readers: SkipFilter[str, str] = SkipFilter(index)
+    with pytest.raises(ValueError, match=r"^selector .*: not a \(matcher type, pattern\)$"):
+        readers.add("alice", selectors)
+    assert_empty(index)
+    readers.add("alice", [["exact", "/x"]])  # type: ignore[list-item]  # as JSON writes it
+    assert readers.match_any("/x") == ["alice"]
+
+
+def test_no_more_selectors_are_taken_than_a_value_may_declare() -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[Selector]:
+        for n in count():
+            taken.append(n)
+            yield "exact", str(n)
+
+    with pytest.raises(LimitError, match="'alice' declares more than 3 selectors"):
+        SkipFilter(SelectorIndex(max_selectors=3)).add("alice", endless())
+    assert taken == [0, 1, 2, 3]
+
+
+def test_an_error_shows_no_more_than_the_beginning_of_a_long_value_or_type() -> None:
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex(max_selectors=0))
+    for value, selectors in (("v" * 1_000, [("exact", "/x")]), ("v", [("t" * 1_000, "/x")])):
+        with pytest.raises((LimitError, LookupError)) as caught:
+            readers.add(value, selectors)
+        assert len(str(caught.value)) < 250
+        readers = SkipFilter(SelectorIndex())
+
+
+def test_an_index_serves_one_filter() -> None:
+    index = SelectorIndex()
+    one: SkipFilter[str, str] = SkipFilter(index)
+    other: SkipFilter[str, str] = SkipFilter(index)
+    one.add("a", [("exact", "/x")])
+    with pytest.raises(ValueError, match="id 0 comes after 0: an index serves one SkipFilter"):
+        other.add("b", [("exact", "/y")])
+    other._check()
+    index._check()
+    assert one.match_any("/y") == []
+
+
+def test_a_source_is_not_a_class() -> None:
+    with pytest.raises(TypeError, match="SelectorIndex is a class"):
+        SkipFilter(SelectorIndex)  # type: ignore[arg-type]
+
+
+def test_a_value_that_is_added_while_another_is_taken_in_does_not_get_its_id() -> None:
+    index = SelectorIndex()
+    readers: SkipFilter[str, str] = SkipFilter(index)
+
+    def meddling() -> Iterator[Selector]:
+        readers.add("inner", [("exact", "/y")])
+        yield "exact", "/x"
+
+    with pytest.raises((RuntimeError, ValueError)):
+        readers.add("outer", meddling())
+    readers._check()
+    index._check()
+    assert readers.match_any("/x", "/y") == ["inner"]
+
+
+def test_a_matcher_of_ones_own_may_add_a_value_while_it_is_asked() -> None:
+    class Meddling(Prefix):
+        def match(self, topic: str) -> bool:
+            readers.add(f"for {topic}", [("meddling", f"another {topic}")])
+            return True
+
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex(matchers={"meddling": Meddling}))
+    readers.add("a", [("meddling", "/")])
+    assert readers.match_any("/x") == ["a"]
+    assert list(readers) == ["a", "for /x"]
+
+
+def test_explaining_while_others_declare() -> None:
+    index = SelectorIndex()
+    readers: SkipFilter[int, str] = SkipFilter(index)
+    readers.add(-1, [("uritemplate", "/x/{a}")])
+    failed: list[BaseException] = []
+
+    def declare() -> None:
+        try:
+            for n in range(3_000):
+                readers.add(n, [("uritemplate", f"/x{n}/{{a}}")])
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=declare)
+    thread.start()
+    while thread.is_alive():
+        assert index.explain("/x/1", -1) == {("uritemplate", "/x/{a}"): None}
+        assert index.verified == 0
+    thread.join()
+    assert failed == []
+
+
+@pytest.mark.parametrize("pattern", ["/(a)", "https://e.com/:n(\\d+)", "/\\\\(a)", "https://(a).e.com/"])
+def test_url_patterns_with_regular_expressions_are_refused_before_they_are_compiled(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SkipFilter(SelectorIndex(base_url=BASE, regexp_groups=True)).add(1, [("urlpattern", pattern)])
+    monkeypatch.setattr("skipfilter.tables.url_patterns.UrlPattern", None)
+    with pytest.raises(PatternError, match="it has a regular expression in it, which is not allowed here"):
+        SkipFilter(SelectorIndex(base_url=BASE)).add(1, [("urlpattern", pattern)])
+
+
+def test_url_patterns_with_other_groups_and_escaped_parentheses_are_not() -> None:
+    readers: SkipFilter[int, str] = SkipFilter(SelectorIndex(base_url=BASE))
+    readers.add(1, [("urlpattern", "/a{/:b}?/\\(c\\)*")])
+    assert readers.match_any("/a/x/(c)d", "/a/(c)") == [1]
+
+
+def test_so_many_templates_may_be_that_only_the_matcher_tells_apart() -> None:
+    index = SelectorIndex(max_alike=10)
+    readers: SkipFilter[int, str] = SkipFilter(index)
+    for n in range(10):
+        readers.add(n, [("uritemplate", "{+a}" + "{b}" * (n + 1))])
+    with pytest.raises(LimitError, match="10 patterns with the same fixed texts are there, as many as may be"):
+        readers.add(10, [("exact", "/x"), ("uritemplate", "{+a}" + "{b}" * 11)])
+    index._check()
+    assert index.distinct == 10
+    readers.add(11, [("uritemplate", "{+a}/x")])  # which has a text
+    assert readers.match_any("/x") == [*range(10), 11]
+
+
 def test_a_value_may_declare_so_many_selectors() -> None:
     index = SelectorIndex(max_selectors=3)
     readers = SkipFilter(index)
     readers.add("alice", [("exact", topic) for topic in "abc" * 5])
-    with pytest.raises(LimitError, match="'bob' declares 4 selectors; it may declare 3"):
+    with pytest.raises(LimitError, match="'bob' declares more than 3 selectors"):
         readers.add("bob", [("exact", topic) for topic in "abcd"])
     index._check()
     assert len(readers) == 1
@@ -479,7 +614,9 @@ class AgainstMatchers(RuleBasedStateMachine):
             self.filter._check()
             self.index._check()
             assert list(self.filter) == list(self.model)
-            assert len(self.index) <= len({selector for _, selectors in self.model.values() for selector in selectors})
+            assert self.index.distinct <= len(
+                {selector for _, selectors in self.model.values() for selector in selectors}
+            )
 
     def teardown(self) -> None:
         if hasattr(self, "filter"):

@@ -215,3 +215,20 @@ def test_the_set_of_nodes_is_no_larger_than_the_pattern() -> None:
     for _ in range(500):
         frontier = step(frontier, "a")
         assert len(frontier) <= len(AMQP.parse_pattern(pattern)) + 1
+
+
+def test_a_long_literal_is_looked_for_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def noted(text: bytes, literal: bytes) -> list[int]:
+        lengths.append(len(literal))
+        return find_all(text, literal)
+
+    find_all = uri_template._find_all
+    monkeypatch.setattr(uri_template, "_find_all", noted)
+    template = UriTemplate("{+a}" + "a" * 2_001 + "{+b}")
+    assert template.match("a" * 4_000)
+    assert template.match("b" + "a" * 2_001 + "c")
+    assert not template.match("a" * 2_000 + "b" + "a" * 2_000)
+    assert 0 < max(lengths) <= uri_template.CHUNK
+    assert len(lengths) == 6  # two pieces a topic: one of them comes again and again

@@ -52,12 +52,12 @@ def test_equal_patterns_are_equal() -> None:
     ("pattern", "topic", "reason"),
     [
         ("a.*.c", "a.b.d", "word 3 is 'd'"),
-        ("a.b", "a.b.c", "the topic has 3 words"),
-        ("a.b", "a", "the topic has 1 words"),
-        ("a.#.c", "a.b", "what follows the first 1 words does not fit"),
-        ("#.a", "b", "what follows the first 0 words does not fit"),
-        ("*", "", "the topic has 0 words"),
-        ("", "a", "the topic has 1 words"),
+        ("a.b", "a.b.c", "the number of its words is 3"),
+        ("a.b", "a", "the number of its words is 1"),
+        ("a.#.c", "a.b", "its words do not fit from number 2 on"),
+        ("#.a", "b", "its words do not fit from number 1 on"),
+        ("*", "", "the number of its words is 0"),
+        ("", "a", "the number of its words is 1"),
     ],
 )
 def test_why_not_names_the_first_word_that_is_another_one(pattern: str, topic: str, reason: str) -> None:

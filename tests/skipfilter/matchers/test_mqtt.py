@@ -45,8 +45,8 @@ def test_equal_patterns_are_equal() -> None:
     ("pattern", "topic", "reason"),
     [
         ("a/+/c", "a/b/d", "word 3 is 'd'"),
-        ("a/b", "a/b/", "the topic has 3 words"),
-        ("a/b/#", "a", "the topic has 1 words"),
+        ("a/b", "a/b/", "the number of its words is 3"),
+        ("a/b/#", "a", "the number of its words is 1"),
         ("+", "$SYS", "a topic that begins with $ is hidden from a wildcard at the beginning"),
         ("#", "$SYS/a", "a topic that begins with $ is hidden from a wildcard at the beginning"),
         ("$SYS/a", "$SYS/b", "word 2 is 'b'"),

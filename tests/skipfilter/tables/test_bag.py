@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from skipfilter.tables import ExactTable
-from skipfilter.tables.bag import FEW, LONGEST, WINDOWS, Bag, Texts
+from skipfilter.tables.bag import FEW, LONGEST, TRIED, WINDOWS, Bag, Texts
 from skipfilter.tables.base import Place
 
 if TYPE_CHECKING:
@@ -186,3 +186,8 @@ def test_a_start_is_where_the_text_is_said_to_begin() -> None:
         assert set(dict(bag.find(b"/ab/b", 4))) == {0}
         assert set(dict(bag.find(b"bab", 1))) == set()
         assert set(dict(bag.find(b"bx1b", 1))) == ({2} if count > 1 else set())
+
+
+def test_a_long_text_is_not_tried_everywhere() -> None:
+    assert len(list(Texts(b"", b"", (b"a" * 4_000,)).pieces())) <= TRIED + 1
+    assert len(list(Texts(b"a" * 100, b"b" * 100, tuple([b"a" * 40] * 99)).pieces())) <= 2 * TRIED

@@ -302,3 +302,12 @@ def test_without_a_pattern_a_topic_is_not_read() -> None:
 def test_any_topic_is_answered_without_an_error(topic: str) -> None:
     table, places = filled(["/:a", "https://e.com/*", "*://*/*"])
     agree(table, places, topic)
+
+
+@pytest.mark.parametrize("pattern", ["/a/(b/c)?d", "/a/:n(b/c)?d", "/a/(b/c)*d", "/a/:n([^/]+/)?d", "/a/(b/c)?*"])
+def test_a_modifier_after_a_group_with_a_slash_in_it_takes_the_slash_before_it_along(pattern: str) -> None:
+    matcher = UrlPattern(pattern, "https://e.com/")
+    table = UrlPatternTable("https://e.com/", 10)
+    place = table.place(matcher)
+    for topic in ("https://e.com/ad", "https://e.com/a/b/cd", "https://e.com/a/d", "https://e.com/a", "/ax/d"):
+        assert (place in table.find(topic)) is matcher.match(topic)
