@@ -181,8 +181,8 @@ class SelectorIndex:
         declared: dict[Selector, None] = {}
         for selector in selectors:
             match selector:
-                case (str() as matcher_type, str() as pattern):
-                    declared[matcher_type, pattern] = None
+                case (str(), str()):
+                    declared[selector if isinstance(selector, tuple) else (selector[0], selector[1])] = None
                 case _:
                     raise ValueError(f"selector {selector!r:.80}: not a (matcher type, pattern)")
             if len(declared) > self._max_selectors:
