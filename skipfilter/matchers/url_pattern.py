@@ -2,7 +2,7 @@
 
     https://example.com/books/:id          one segment
     https://*.example.com/books/*          anything
-    https://example.com/books/:id(\\d+)     a regular expression of the engine's own, linear in the topic
+    https://example.com/books/:id(\\d+)     a regular expression
 
 Both the pattern and the topic are read as URLs, so `https://EXAMPLE.com:443/a/../b` is `https://example.com/b`.
 Relative ones are resolved against `base_url`.
