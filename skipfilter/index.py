@@ -134,6 +134,8 @@ class SelectorIndex:
 
     def discard(self, id: int, value: object) -> None:
         _, places = self._held.pop(value)
+        if id == self._newest:
+            self._newest -= 1  # a filter that takes an addition back gives the id out again
         for place in places:
             place.ids.discard(id)
             if not place.ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skipfilter.cache import SegmentedCache
@@ -33,6 +33,7 @@ class Naive:
 
 @settings(deadline=None)
 @given(st.sampled_from([2, 3, 4, 5, 8, 9, 10, 11]), st.lists(st.integers(0, 12), max_size=80))
+@example(4, [4, 4, 3, 3, 1, 1, 0, 4, 0])  # to cachetools, looking at the values is a use of them
 def test_it_forgets_what_two_lists_forget(capacity: int, keys: list[int]) -> None:
     cache: SegmentedCache[int, object] = SegmentedCache(capacity)
     naive = Naive(capacity)

@@ -95,6 +95,21 @@ def test_an_equal_value_of_another_group_changes_nothing() -> None:
     readers._check()
 
 
+def test_a_value_that_is_added_while_another_is_taken_in_does_not_get_its_id() -> None:
+    def group(value: int) -> int:
+        if value == 1:
+            readers.add(2)
+        return value
+
+    readers: SkipFilter[int, int] = SkipFilter(divides, group=group)
+    with pytest.raises(RuntimeError, match="another value was added while the source took this one in"):
+        readers.add(1)
+    readers._check()
+    assert readers.match_any(1) == [2]
+    readers.remove(2)
+    assert readers.match_any(7) == []
+
+
 def test_a_value_added_twice_is_there_once() -> None:
     numbers = filled([])
     assert numbers.add(4) == numbers.add(4)

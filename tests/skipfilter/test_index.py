@@ -379,6 +379,13 @@ def test_a_matcher_of_ones_own_may_add_a_value_while_it_is_asked() -> None:
     assert list(readers) == ["a", "for /x"]
 
 
+def test_explaining_touches_nothing_that_a_filter_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = SelectorIndex()
+    index.add(0, "a", [("uritemplate", "/x/{a}")])
+    monkeypatch.setattr(index._tables["uritemplate"], "compile", None)
+    assert index.explain("/x/1", "a") == {("uritemplate", "/x/{a}"): None}
+
+
 def test_explaining_while_others_declare() -> None:
     index = SelectorIndex()
     readers: SkipFilter[int, str] = SkipFilter(index)
