@@ -1,0 +1,45 @@
+"""The benchmarks can be run, and what the README shows of them is what the result files say."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.benchmark import BENCH, load
+from bench.measure import figures
+from bench.report import report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = sorted(path.stem.removeprefix("bench_") for path in BENCH.glob("bench_*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_has_cases_and_a_result(name: str) -> None:
+    for quick in (True, False):
+        labels = [case.label for case in load(name).cases(quick)]
+        assert labels
+        assert len(set(labels)) == len(labels)
+    assert (BENCH / "results" / f"{name}.json").exists()
+
+
+def test_a_measurement_runs_and_its_ways_agree() -> None:
+    made = next(iter(load("container").cases(True))).measure(1)
+    assert list(made)[:3] == ["ask everybody", "1 match", "100 matches"]
+    assert all(row["min"] == row["median"] == row["max"] > 0 for row in made.values())
+
+
+def test_a_ratio_is_to_the_first_way_in_the_same_round() -> None:
+    slow, fast = [90.0, 91.0, 180.0, 92.0, 90.0], [9.0, 9.0, 19.0, 9.0, 9.0]
+    assert figures(slow, slow) == {"min": 90, "median": 91, "max": 180, "ratio": 1}
+    assert figures(fast, slow) == {"min": 9, "median": 9, "max": 19, "ratio": pytest.approx(0.1)}
+
+
+def test_the_tables_are_those_of_the_results(tmp_path: Path) -> None:
+    shutil.copy(BENCH / "README.md", tmp_path)
+    report(BENCH / "results", tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text("utf-8") == (BENCH / "README.md").read_text("utf-8")
+    assert sorted(path.stem for path in (tmp_path / "plots").iterdir()) == NAMES
