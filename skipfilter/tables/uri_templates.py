@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from cachetools import LRUCache
 
 from skipfilter.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value
-from skipfilter.tables.bag import Bag, Texts
+from skipfilter.tables.bag import FEW, Bag, Texts
 from skipfilter.tables.base import Place
 from skipfilter.trie import Trie
 from skipfilter.words import MANY, ONE
@@ -52,6 +52,8 @@ class UriTemplateTable:
     """
 
     def __init__(self, max_alike: int = sys.maxsize) -> None:
+        if max_alike <= FEW:
+            raise ValueError(f"max_alike must be more than {FEW}, not {max_alike}")
         self.verified = 0
         self._max_alike = max_alike
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)

@@ -425,6 +425,8 @@ def test_url_patterns_with_other_groups_and_escaped_parentheses_are_not() -> Non
 
 
 def test_so_many_templates_may_be_that_only_the_matcher_tells_apart() -> None:
+    with pytest.raises(ValueError, match="max_alike must be more than 4, not 4"):
+        SelectorIndex(max_alike=4)
     index = SelectorIndex(max_alike=10)
     readers: SkipFilter[int, str] = SkipFilter(index)
     for n in range(10):
@@ -432,6 +434,7 @@ def test_so_many_templates_may_be_that_only_the_matcher_tells_apart() -> None:
     with pytest.raises(LimitError, match="10 patterns with the same fixed texts are there, as many as may be"):
         readers.add(10, [("exact", "/x"), ("uritemplate", "{+a}" + "{b}" * 11)])
     index._check()
+    readers._check()
     assert index.distinct == 10
     readers.add(11, [("uritemplate", "{+a}/x")])  # which has a text
     assert readers.match_any("/x") == [*range(10), 11]
