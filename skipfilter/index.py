@@ -83,15 +83,19 @@ class SelectorIndex:
     ) -> None:
         url_patterns = UrlPatternTable(base_url, max_url_patterns, regexp_groups=regexp_groups)
         self._compile = {**MATCHERS, "urlpattern": url_patterns.compile, **matchers}
-        self._tables: dict[str, Table] = {
-            **{matcher_type: LinearTable(compile) for matcher_type, compile in self._compile.items()},
+        tables: dict[str, Table] = {
             "exact": ExactTable(),
             "everything": EverythingTable(),
             "uritemplate": UriTemplateTable(max_alike),
             "urlpattern": url_patterns,
             "amqp": amqp_table(),
             "mqtt": mqtt_table(),
-            **{matcher_type: LinearTable(compile) for matcher_type, compile in matchers.items()},
+        }
+        self._tables = {
+            matcher_type: tables[matcher_type]
+            if matcher_type in tables and matcher_type not in matchers
+            else LinearTable(compile)
+            for matcher_type, compile in self._compile.items()
         }
         self._max_length = max_length
         self._max_selectors = max_selectors

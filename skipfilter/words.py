@@ -92,11 +92,14 @@ AMQP: Final = Grammar("amqp", ".", "*", "#", many_ends=False, empty_words=False,
 MQTT: Final = Grammar("mqtt", "/", "+", "#", many_ends=True, empty_words=True, hidden="$")
 
 
-def match_words(pattern: Words, words: list[str]) -> bool:
+def match_words(pattern: Words, words: list[str], hidden: bool = False) -> bool:
     """Whether `pattern` matches all of `words`.  O(|pattern| * |words|) at worst, without recursion.
 
+    What is `hidden` is not matched by a pattern that begins with a wildcard.
     Only the last MANY that was met is ever taken back: what an earlier one took can only be less or the same.
     """
+    if hidden and pattern and isinstance(pattern[0], Wildcard):
+        return False
     at = taken = 0
     many = -1  # where the last MANY stands
     resumed = 0  # the words that it and all before it have taken

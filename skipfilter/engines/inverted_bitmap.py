@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic
 from pyroaring import BitMap64
 
 from skipfilter.engines.base import Value
-from skipfilter.words import Wildcard, match_words
+from skipfilter.words import match_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ class InvertedBitmap(Generic[Value]):
     def __init__(self, grammar: Grammar, topics: Iterable[str]) -> None:
         self._grammar = grammar
         self._rows = {topic: BitMap64() for topic in topics}
-        self._words = {topic: grammar.parse_topic(topic) for topic in self._rows}
+        self._words = {topic: (grammar.parse_topic(topic), grammar.hides(topic)) for topic in self._rows}
         self._values: dict[int, Value] = {}
         self._next = 0
 
@@ -50,9 +50,8 @@ class InvertedBitmap(Generic[Value]):
         hash(value)
         handle = self._next
         self._next += 1
-        leads_wild = bool(words) and isinstance(words[0], Wildcard)
         for topic, row in self._rows.items():
-            if match_words(words, self._words[topic]) and not (leads_wild and self._grammar.hides(topic)):
+            if match_words(words, *self._words[topic]):
                 row.add(handle)
         self._values[handle] = value
         return handle

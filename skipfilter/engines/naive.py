@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value
-from skipfilter.words import Wildcard, match_words
+from skipfilter.words import match_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ class Naive(Generic[Value]):
         words = self._grammar.parse_topic(topic)
         hidden = self._grammar.hides(topic)
         for pattern, subscriptions in self._patterns.items():
-            if not (hidden and pattern and isinstance(pattern[0], Wildcard)) and match_words(pattern, words):
+            if match_words(pattern, words, hidden):
                 yield subscriptions
 
     def _check(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from skipfilter.words import MQTT, Wildcard, Words, match_words, why_not_words
+from skipfilter.words import MQTT, Words, match_words, why_not_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,7 @@ class Mqtt:
         object.__setattr__(self, "words", MQTT.parse_pattern(self.pattern))
 
     def match(self, topic: str) -> bool:
-        if MQTT.hides(topic) and isinstance(self.words[0], Wildcard):
-            return False
-        return match_words(self.words, MQTT.parse_topic(topic))
+        return match_words(self.words, MQTT.parse_topic(topic), MQTT.hides(topic))
 
     def why_not(self, topic: str) -> str:
         return why_not_words(MQTT, self.words, topic)
