@@ -27,6 +27,7 @@ from skipfilter.index import SelectorIndex
 from skipfilter.matchers import (
     MATCHERS,
     Amqp,
+    CompiledSelector,
     Everything,
     Exact,
     Matcher,
@@ -40,6 +41,7 @@ from skipfilter.matchers import (
 __all__ = [
     "MATCHERS",
     "Amqp",
+    "CompiledSelector",
     "Everything",
     "Exact",
     "FieldFilter",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from skipfilter.matchers import Selector
+    from skipfilter.matchers import CompiledSelector, Selector
 
 SPARE: Final = 1024
 """Places in the list of recent values beyond two a value."""
@@ -52,7 +52,7 @@ class Source(Protocol[ValueIn, KeyIn]):
     calls all three under its lock.
     """
 
-    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector]) -> None: ...
+    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None: ...
     def discard(self, id: int, value: ValueIn) -> None: ...
 
     def passing(self, key: KeyIn, values: SortedDict, start: int) -> Iterable[int]:
@@ -70,7 +70,7 @@ class _Predicate(Generic[Value, Key]):
     def __init__(self, test: Callable[[Value, Key], object]) -> None:
         self._test = test
 
-    def add(self, id: int, value: Value, selectors: Iterable[Selector]) -> None:
+    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
         _refuse(selectors)
 
     def discard(self, id: int, value: Value) -> None:
@@ -93,7 +93,7 @@ class _GroupedPredicate(Generic[Value, Key]):
         self._group = group
         self._members: dict[Hashable, BitMap64] = {}
 
-    def add(self, id: int, value: Value, selectors: Iterable[Selector]) -> None:
+    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
         _refuse(selectors)
         self._members.setdefault(self._group(value), BitMap64()).add(id)
 
@@ -122,7 +122,7 @@ class _GroupedPredicate(Generic[Value, Key]):
         return list(fresh.values())
 
 
-def _refuse(selectors: Iterable[Selector]) -> None:
+def _refuse(selectors: Iterable[Selector | CompiledSelector]) -> None:
     if tuple(selectors):
         raise ValueError("a predicate decides by itself; selectors go with a SelectorIndex")
 
@@ -205,7 +205,7 @@ class SkipFilter(Generic[Value, Key]):
 
     # -- the values
 
-    def add(self, value: Value, selectors: Iterable[Selector] = ()) -> int:
+    def add(self, value: Value, selectors: Iterable[Selector | CompiledSelector] = ()) -> int:
         """The id of `value`, which is in the filter from now on.  One that was there keeps its id.
 
         `selectors` are what it declares to a source that takes selectors.  Raises what the source refuses, and

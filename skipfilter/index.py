@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from sortedcontainers import SortedDict
 
-    from skipfilter.matchers import Matcher, Selector
+    from skipfilter.matchers import CompiledSelector, Matcher, Selector
     from skipfilter.tables import Place, Table
 
 
@@ -50,10 +50,14 @@ class SelectorIndex:
     matcher types of your own; each of their distinct patterns is asked about each new topic.
 
     Bounds, with an error for what is beyond and nothing changed: `max_length` characters of a pattern
-    (PatternError); `max_selectors` of a value, `max_url_patterns` different ones, which take some 100 KB each, and
-    `max_alike` URI templates that no fixed text tells apart, each of which is asked about each new topic
-    (LimitError).  URL Patterns with regular expressions in them are refused (PatternError) without
+    (PatternError); `max_selectors` of a value, `max_url_patterns` different ones, which take some 100 KB each and up
+    to 2 MB, and `max_alike` URI templates that no fixed text tells apart, each of which is asked about each new topic
+    (LimitError).  URL Patterns that are not small (see `UrlPattern`) are refused (PatternError) without
     `regexp_groups=True`: one of 30 characters can take seconds to match.
+
+    A selector may come compiled, such as `("uritemplate", UriTemplate("/{id}"))`.  It is the same selector as that of
+    its pattern, and taken as it is, whatever its length and `regexp_groups`: who has compiled it answers for it.  So
+    values that share a matcher pay for it once.  ValueError where it is of another type, or has another `base_url`.
 
     A topic costs the steps of its walks: O(its length * the nodes that its beginning reaches), and a test for each
     candidate (`verified` counts them).  Declaring costs O(length of the pattern).  The methods of a source are for
@@ -99,7 +103,7 @@ class SelectorIndex:
         }
         self._max_length = max_length
         self._max_selectors = max_selectors
-        self._held: dict[object, tuple[tuple[Selector, ...], tuple[Place, ...]]] = {}
+        self._held: dict[object, tuple[tuple[Selector | CompiledSelector, ...], tuple[Place, ...]]] = {}
         self._in_use: list[Table] = []
         self._newest = -1
         self.distinct = 0
@@ -107,21 +111,21 @@ class SelectorIndex:
 
     # -- as the source of a SkipFilter
 
-    def add(self, id: int, value: object, selectors: Iterable[Selector] = ()) -> None:
+    def add(self, id: int, value: object, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
         """Take in what `value` declares: all of it or, with an error, nothing.
 
         The same again is nothing new; something else is a ValueError, as a value's selectors never change.
         """
         declared = self._parsed(value, selectors)
         if (held := self._held.get(value)) is not None:
-            if set(held[0]) != set(declared):
+            if set(map(_in_text, held[0])) != declared.keys():
                 raise ValueError(f"{value!r:.80} is there with other selectors; remove it first")
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
         places: dict[Place, None] = {}  # each once: selectors of one language have one place
         try:
-            for matcher_type, pattern in declared:
+            for matcher_type, pattern in declared.values():
                 places[self._place(matcher_type, pattern)] = None
         except BaseException:
             for place in places:
@@ -133,7 +137,7 @@ class SelectorIndex:
             place.ids.add(id)
             if place.table not in self._in_use:
                 self._in_use.append(place.table)
-        self._held[value] = declared, tuple(places)
+        self._held[value] = tuple(declared.values()), tuple(places)
         self._newest = id
 
     def discard(self, id: int, value: object) -> None:
@@ -159,7 +163,7 @@ class SelectorIndex:
     # -- for people
 
     def explain(self, topic: str, value: object) -> dict[Selector, str | None]:
-        """For each selector of `value` why it does not match `topic`, or None where it does.
+        """For each selector of `value`, in text, why it does not match `topic`, or None where it does.
 
         Asks the matchers alone, so it is also what an index must agree with.  Raises KeyError for a value that
         is not there.
@@ -171,9 +175,10 @@ class SelectorIndex:
         """
         declared, _ = self._held[value]
         explained: dict[Selector, str | None] = {}
-        for matcher_type, pattern in declared:
-            matcher = self._compile[matcher_type](pattern)
-            explained[matcher_type, pattern] = None if matcher.match(topic) else matcher.why_not(topic)
+        for selector in declared:
+            matcher_type, pattern = selector
+            matcher = self._compile[matcher_type](pattern) if isinstance(pattern, str) else pattern
+            explained[_in_text(selector)] = None if matcher.match(topic) else matcher.why_not(topic)
         return explained
 
     @property
@@ -183,22 +188,38 @@ class SelectorIndex:
 
     # -- underneath
 
-    def _parsed(self, value: object, selectors: Iterable[Selector]) -> tuple[Selector, ...]:
-        declared: dict[Selector, None] = {}
+    def _parsed(
+        self, value: object, selectors: Iterable[Selector | CompiledSelector]
+    ) -> dict[Selector, Selector | CompiledSelector]:
+        """What is declared, by its text; in text where it came as both."""
+        declared: dict[Selector, Selector | CompiledSelector] = {}
         for selector in selectors:
             match selector:
                 case (str(), str()):
-                    declared[selector if isinstance(selector, tuple) else (selector[0], selector[1])] = None
+                    text = selector if isinstance(selector, tuple) else (selector[0], selector[1])
+                    declared[text] = text
+                case (str() as matcher_type, object(pattern=str() as pattern) as matcher):
+                    if not self._table(matcher_type).accepts(matcher):
+                        reason = "another type of matcher, or another base URL, than this index has"
+                        raise ValueError(f"selector {selector!r:.80}: {reason}")
+                    compiled = selector if isinstance(selector, tuple) else (matcher_type, matcher)
+                    declared.setdefault((matcher_type, pattern), compiled)
                 case _:
                     raise ValueError(f"selector {selector!r:.80}: not a (matcher type, pattern)")
             if len(declared) > self._max_selectors:
                 raise LimitError(f"{value!r:.80} declares more than {self._max_selectors} selectors")
-        return tuple(declared)
+        return declared
 
-    def _place(self, matcher_type: str, pattern: str) -> Place:
-        table = self._tables.get(matcher_type)
-        if table is None:
-            raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}")
+    def _table(self, matcher_type: str) -> Table:
+        try:
+            return self._tables[matcher_type]
+        except KeyError:
+            raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
+
+    def _place(self, matcher_type: str, pattern: str | Matcher) -> Place:
+        table = self._table(matcher_type)
+        if not isinstance(pattern, str):
+            return table.place(pattern)
         if len(pattern) > self._max_length:
             reason = f"it is {len(pattern):,} characters long; {self._max_length:,} may be"
             raise PatternError(matcher_type, pattern, reason)
@@ -214,3 +235,8 @@ class SelectorIndex:
         assert {place for _, places in self._held.values() for place in places} == there
         assert all(place.ids and place.table in self._in_use for place in there)
         assert len(there) == self.distinct
+
+
+def _in_text(selector: Selector | CompiledSelector) -> Selector:
+    matcher_type, pattern = selector
+    return matcher_type, pattern if isinstance(pattern, str) else pattern.pattern

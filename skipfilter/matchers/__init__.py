@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MATCHERS",
     "Amqp",
+    "CompiledSelector",
     "Everything",
     "Exact",
     "Matcher",
@@ -37,6 +38,10 @@ __all__ = [
 
 Selector: TypeAlias = tuple[str, str]
 """A matcher type and a pattern, as a value declares them."""
+
+
+CompiledSelector: TypeAlias = tuple[str, "Matcher"]
+"""The same selector with its pattern compiled, for values that share it."""
 
 
 class Matcher(Protocol):
@@ -64,8 +69,8 @@ MATCHERS: Mapping[str, Callable[[str], Matcher]] = {
 }
 
 
-def compile_matcher(matcher_type: str, pattern: str) -> Matcher:
-    """The matcher of `pattern`.
+def compile_matcher(matcher_type: str, pattern: str, *, base_url: str | None = None) -> Matcher:
+    """The matcher of `pattern`.  `base_url` is for URL Patterns alone.
 
     Raises LookupError for a type that does not exist, and PatternError for a pattern that the type refuses.
     """
@@ -73,4 +78,4 @@ def compile_matcher(matcher_type: str, pattern: str) -> Matcher:
         factory = MATCHERS[matcher_type]
     except KeyError:
         raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(MATCHERS)}") from None
-    return factory(pattern)
+    return UrlPattern(pattern, base_url) if factory is UrlPattern else factory(pattern)

@@ -37,6 +37,10 @@ class Table(Protocol):
 
     def compile(self, pattern: str, /) -> Matcher: ...
 
+    def accepts(self, matcher: Matcher) -> bool:
+        """Whether `matcher`, which somebody else has compiled, is what `compile` makes of its pattern."""
+        ...
+
     def place(self, matcher: Matcher) -> Place:
         """The place of a matcher of this type, made if need be."""
         ...

@@ -21,6 +21,9 @@ class ExactTable:
         self.compile: Callable[[str], Matcher] = Exact
         self._places: dict[str, Place] = {}
 
+    def accepts(self, matcher: Matcher) -> bool:
+        return type(matcher) is Exact
+
     def place(self, matcher: Matcher) -> Place:
         place = self._places.get(matcher.pattern)
         if place is None:
@@ -48,6 +51,9 @@ class EverythingTable:
         self.verified = 0
         self.compile: Callable[[str], Matcher] = Everything
         self._places: list[Place] = []
+
+    def accepts(self, matcher: Matcher) -> bool:
+        return type(matcher) is Everything
 
     def place(self, matcher: Matcher) -> Place:
         if not self._places:
@@ -77,6 +83,10 @@ class LinearTable:
         self.verified = 0
         self.compile = compile
         self._places: dict[Matcher, Place] = {}
+
+    def accepts(self, matcher: Matcher) -> bool:
+        # What makes them may be a function, which does not say of what type they are.
+        return type(matcher) is self.compile or matcher == self.compile(matcher.pattern)
 
     def place(self, matcher: Matcher) -> Place:
         place = self._places.get(matcher)

@@ -65,6 +65,9 @@ class UriTemplateTable:
             template = self._compiled[pattern] = UriTemplate(pattern)
         return template
 
+    def accepts(self, matcher: Matcher) -> bool:
+        return type(matcher) is UriTemplate
+
     def place(self, matcher: Matcher) -> Place:
         assert isinstance(matcher, UriTemplate)
         way, rest = _split(matcher.parts)

@@ -10,8 +10,7 @@ Fixed text and whole `:name` segments are words; the first segment with anything
 `many`.  Patterns on one way are told apart by the fixed text at the end of the path, in a bag.  What is found is a
 candidate: protocol, port, query and the rest are for the pattern's own test.
 
-A topic costs one reading as a URL, and a test for each candidate.  A regular expression in a pattern can make
-both the compiling and the test cost whatever it likes, so whoever takes patterns from strangers refuses them.
+A topic costs one reading as a URL, and a test for each candidate: see `UrlPattern` for what that may cost.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from skipfilter.errors import LimitError, PatternError
+from skipfilter.errors import LimitError
 from skipfilter.matchers import UrlPattern
 from skipfilter.tables.bag import Bag, Texts
 from skipfilter.tables.base import Place
@@ -46,13 +45,14 @@ Way: TypeAlias = tuple["str | Wildcard", ...]
 
 
 class UrlPatternTable:
-    """The patterns, all against one base URL; LimitError for more than `max_patterns`.
+    """The patterns, all against one base URL; LimitError for more than `max_patterns`, and PatternError for those
+    that are not small, without `regexp_groups` (see `UrlPattern`).
 
     All its mutable state: `_trie`, `_places` by pattern, how many candidates were `verified` so far, and
     `_reader`, a pattern that every URL matches, which is there with the first pattern.
     """
 
-    def __init__(self, base_url: str | None, max_patterns: int, *, regexp_groups: bool = True) -> None:
+    def __init__(self, base_url: str | None, max_patterns: int, *, regexp_groups: bool = False) -> None:
         self.verified = 0
         self._regexp_groups = regexp_groups
         self._base_url = base_url
@@ -66,10 +66,10 @@ class UrlPatternTable:
         if (known := self._places.get(pattern)) is not None:
             matcher: Matcher = known.way[1]
             return matcher
-        # Before it is compiled, which alone can take 100 MB.
-        if not self._regexp_groups and "(" in pattern.replace("\\\\", "").replace("\\(", ""):
-            raise PatternError("urlpattern", pattern, "it has a regular expression in it, which is not allowed here")
-        return UrlPattern(pattern, self._base_url)
+        return UrlPattern(pattern, self._base_url, regexp_groups=self._regexp_groups)
+
+    def accepts(self, matcher: Matcher) -> bool:
+        return type(matcher) is UrlPattern and matcher.base_url == self._base_url
 
     def place(self, matcher: Matcher) -> Place:
         assert isinstance(matcher, UrlPattern)

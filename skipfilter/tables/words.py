@@ -28,6 +28,9 @@ class WordTable:
         self._grammar = grammar
         self._trie: Trie[str, Place] = Trie()
 
+    def accepts(self, matcher: Matcher) -> bool:
+        return type(matcher) is self.compile
+
     def place(self, matcher: Matcher) -> Place:
         assert isinstance(matcher, Amqp | Mqtt)
         node = self._trie.node(matcher.words)

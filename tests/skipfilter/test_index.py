@@ -20,23 +20,27 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyroaring import BitMap64
 
 from skipfilter import (
+    Amqp,
+    Exact,
     LimitError,
+    Mqtt,
     PatternError,
     SelectorIndex,
     SkipFilter,
+    UriTemplate,
     UrlPattern,
     compile_matcher,
     container,
 )
 from skipfilter.trie import Trie
-from skipfilter.words import MAX_WORDS
+from skipfilter.words import MAX_WORDS, Grammar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sortedcontainers import SortedDict
 
-    from skipfilter import Matcher, Selector
+    from skipfilter import CompiledSelector, Matcher, Selector
 
 BASE = "https://e.com/hub"
 
@@ -52,6 +56,13 @@ class Prefix:
 
     def why_not(self, topic: str) -> str:
         return f"it does not begin with {self.pattern}"
+
+
+class Anycase(Exact):
+    """A matcher that is nearly of a type of the library."""
+
+    def match(self, topic: str) -> bool:
+        return topic.lower() == self.pattern.lower()
 
 
 class Counting(SelectorIndex):
@@ -71,7 +82,11 @@ def matcher_of(selector: Selector) -> Matcher:
     matcher_type, pattern = selector
     if matcher_type == "prefix":
         return Prefix(pattern)
-    return UrlPattern(pattern, BASE) if matcher_type == "urlpattern" else compile_matcher(matcher_type, pattern)
+    return compile_matcher(matcher_type, pattern, base_url=BASE)
+
+
+def compiled(selector: Selector) -> CompiledSelector:
+    return selector[0], matcher_of(selector)
 
 
 def assert_empty(index: SelectorIndex) -> None:
@@ -163,6 +178,160 @@ def test_declaring_the_same_again_in_any_order_is_nothing_new() -> None:
             readers.add("alice", other)
     assert readers.match_any("a") == readers.match_any("b.c") == ["alice"]
     assert readers.match_any("c") == []
+
+
+def test_a_compiled_selector_is_that_of_its_pattern() -> None:
+    for selector in SELECTORS:
+        both: list[tuple[Selector | CompiledSelector, ...]]
+        both = [(selector, compiled(selector)), (compiled(selector), selector), (compiled(selector),) * 2]
+        for forms in both:
+            index = Counting(max_selectors=1, max_url_patterns=1)
+            readers = SkipFilter(index)
+            ids = [readers.add(value, [form]) for value, form in enumerate(forms)]
+            assert index.distinct == 1
+            assert [readers.add(value, [form]) for value, form in enumerate(forms[::-1])] == ids
+            assert readers.add(2, [*forms, *map(list, forms)]) == 2  # type: ignore[list-item]
+            for topic in TOPICS:
+                expected = [0, 1, 2] if MATCHING[selector, topic] else []
+                assert readers.match_any(topic) == expected
+                assert set(index.explain(topic, 0)) == set(index.explain(topic, 1)) == {selector}
+                assert (index.explain(topic, 1)[selector] is None) is bool(expected)
+            with pytest.raises(ValueError, match="0 is there with other selectors"):
+                readers.add(0, [("exact", Exact("other"))])
+            index._check()
+            for value in range(3):
+                readers.remove(value)
+            assert_empty(index)
+
+
+def test_a_compiled_selector_is_taken_as_it_is() -> None:
+    index = SelectorIndex(base_url=BASE, max_length=5)
+    readers = SkipFilter(index)
+    trusted = UrlPattern("/a/(b{2})", BASE, regexp_groups=True)
+    template = UriTemplate("/a/{long}")
+    for value in ("alice", "bob"):
+        readers.add(value, [("urlpattern", trusted), ("uritemplate", template), ("exact", Exact("a" * 6))])
+    assert index.distinct == 3
+    assert readers.match_any("/a/bb") == readers.match_any("a" * 6) == ["alice", "bob"]
+    assert index.explain("/a/b", "bob") == {
+        ("urlpattern", "/a/(b{2})"): "as a URL it is none of this pattern",
+        ("uritemplate", "/a/{long}"): None,
+        ("exact", "a" * 6): "they are the same up to character 0 of the topic's 4",
+    }
+    matchers: list[Matcher] = [trusted, template, Exact("a" * 6)]
+    for text, matcher in zip(index.explain("/a/b", "bob"), matchers, strict=True):
+        both: list[Selector | CompiledSelector] = [text, (text[0], matcher)]
+        for forms in ([text], both, both[::-1]):
+            with pytest.raises(PatternError, match="5 may be"):
+                readers.add("carol", forms)
+    assert list(readers) == ["alice", "bob"]
+
+
+def test_a_list_that_is_changed_later_changes_no_selector() -> None:
+    index = SelectorIndex()
+    lists: list[Any] = [["exact", "a"], ["amqp", Amqp("a")]]
+    index.add(0, "alice", lists)
+    for changed in lists:
+        changed[1] = Exact("b")
+    assert index.explain("a", "alice") == {("exact", "a"): None, ("amqp", "a"): None}
+
+
+def test_a_compiled_selector_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {selector: compiled(selector) for selector in SELECTORS}
+    for matcher_type in {matcher_type for matcher_type, _ in SELECTORS} - {"prefix"}:
+        index = SelectorIndex(base_url=BASE)
+        monkeypatch.setitem(index._compile, matcher_type, None)
+        monkeypatch.setattr(Grammar, "parse_pattern", None)
+        if matcher_type not in ("amqp", "mqtt"):  # these know their type by what compiles it
+            monkeypatch.setattr(index._tables[matcher_type], "compile", None)
+        readers = SkipFilter(index)
+        readers.add("alice", [form for (type, _), form in made.items() if type == matcher_type])
+        readers.add("alice", [form for (type, _), form in made.items() if type == matcher_type])
+        for topic in TOPICS:
+            assert readers.matches(topic) is (None in index.explain(topic, "alice").values())
+
+
+def test_nor_is_one_of_a_type_of_ones_own() -> None:
+    made: list[str] = []
+
+    class Noted(Prefix):
+        def __init__(self, pattern: str) -> None:
+            made.append(pattern)
+            super().__init__(pattern)
+
+    index = SelectorIndex(matchers={"noted": Noted})
+    readers = SkipFilter(index)
+    shared = Noted("/")
+    for value in ("alice", "bob", "alice"):
+        readers.add(value, [("noted", shared)])
+    assert readers.match_any("/a") == ["alice", "bob"]
+    assert index.explain("/a", "bob") == {("noted", "/"): None}
+    assert made == ["/"]
+
+
+WRONG: list[tuple[CompiledSelector, type[Exception]]] = [
+    *((("glob", matcher), LookupError) for matcher in (Exact("a"), Amqp("a"))),
+    *(
+        ((type, Exact("/a")), ValueError)
+        for type in ("everything", "uritemplate", "urlpattern", "amqp", "mqtt", "prefix")
+    ),
+    *((("exact", matcher), ValueError) for matcher in (UriTemplate("/a"), Amqp("/a"), Prefix("/a"), Anycase("/a"))),
+    (("amqp", Mqtt("/a")), ValueError),
+    (("mqtt", Amqp("/a")), ValueError),
+    *((("urlpattern", UrlPattern("https://e.com/a", base)), ValueError) for base in (None, "https://e.com/other")),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error"), WRONG)
+def test_a_matcher_of_another_type_or_base_url_is_refused_and_leaves_nothing_behind(
+    wrong: CompiledSelector, error: type[Exception]
+) -> None:
+    index = Counting()
+    readers = SkipFilter(index)
+    text = wrong[0], wrong[1].pattern
+    reason = (
+        "is none of exact, " if error is LookupError else r"^selector .*: another type of matcher, or another base URL"
+    )
+    for others in ([], [("exact", "/b"), ("urlpattern", "/b")]):
+        for at in {0, len(others)}:
+            with pytest.raises(error, match=reason):
+                readers.add("alice", [*others[:at], wrong, *others[at:]])
+            assert_empty(index)
+    if wrong[0] not in ("glob", "everything"):
+        readers.add("alice", [text])
+        with pytest.raises(error, match=reason):  # though it looks like the same again
+            readers.add("alice", [wrong])
+        assert index.distinct == 1
+
+
+def test_a_matcher_that_is_made_by_a_function_is_known_by_what_it_equals() -> None:
+    index = SelectorIndex(matchers={"glued": lambda pattern: Prefix(pattern), "exact": Prefix})
+    readers = SkipFilter(index)
+    readers.add("alice", [("glued", "a")])
+    readers.add("bob", [("glued", Prefix("a")), ("exact", Prefix("a"))])
+    assert index.distinct == 2
+    assert readers.match_any("ab") == ["alice", "bob"]
+    for wrong in (("glued", Exact("a")), ("exact", Exact("a"))):
+        with pytest.raises(ValueError, match="another type of matcher"):
+            readers.add("carol", [wrong])
+
+
+def test_the_bounds_hold_for_compiled_selectors_too() -> None:
+    index = SelectorIndex(base_url=BASE, max_selectors=20, max_url_patterns=2, max_alike=5)
+    readers: SkipFilter[str, str] = SkipFilter(index)
+    urls = [("urlpattern", UrlPattern(f"/{n}", BASE)) for n in range(3)]
+    alike = [("uritemplate", UriTemplate("{+a}" + "{b}" * n)) for n in range(1, 7)]
+    readers.add("alice", [*urls[:2], *alike[:5]])
+    for beyond, error in (
+        (urls[2:], "there are 2 different URL Patterns already"),
+        (alike[5:], "5 patterns with the same fixed texts are there"),
+        ([("exact", Exact(str(n))) for n in range(21)], "'bob' declares more than 20 selectors"),
+    ):
+        with pytest.raises(LimitError, match=error):
+            readers.add("bob", [("mqtt", "a"), *beyond])
+        index._check()
+        assert index.distinct == 7
+    readers.add("bob", [*urls[:2], *alike[:5]])
 
 
 def test_selectors_may_come_from_an_iterator() -> None:
@@ -301,7 +470,16 @@ def test_what_is_no_selector_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize(
     "selectors",
-    ["exact", ("exact", "/x"), [("exact", 1)], [("exact", b"/x")], [("exact", None)], [("exact", "/x", "/y")], [7]],
+    [
+        "exact",
+        ("exact", "/x"),
+        [("exact", 1)],
+        [("exact", b"/x")],
+        [("exact", None)],
+        [("exact", "/x", "/y")],
+        [7],
+        [("exact", Exact(1))],  # type: ignore[arg-type]
+    ],
 )
 def test_what_is_no_pair_of_type_and_pattern_is_shown(selectors: Any) -> None:
     index = SelectorIndex()
@@ -408,20 +586,15 @@ def test_explaining_while_others_declare() -> None:
     assert failed == []
 
 
-@pytest.mark.parametrize("pattern", ["/(a)", "https://e.com/:n(\\d+)", "/\\\\(a)", "https://(a).e.com/"])
-def test_url_patterns_with_regular_expressions_are_refused_before_they_are_compiled(
-    pattern: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    SkipFilter(SelectorIndex(base_url=BASE, regexp_groups=True)).add(1, [("urlpattern", pattern)])
-    monkeypatch.setattr("skipfilter.tables.url_patterns.UrlPattern", None)
-    with pytest.raises(PatternError, match="it has a regular expression in it, which is not allowed here"):
-        SkipFilter(SelectorIndex(base_url=BASE)).add(1, [("urlpattern", pattern)])
-
-
-def test_url_patterns_with_other_groups_and_escaped_parentheses_are_not() -> None:
+def test_url_patterns_with_large_regular_expressions_are_refused_and_small_ones_are_not() -> None:
     readers: SkipFilter[int, str] = SkipFilter(SelectorIndex(base_url=BASE))
-    readers.add(1, [("urlpattern", "/a{/:b}?/\\(c\\)*")])
-    assert readers.match_any("/a/x/(c)d", "/a/(c)") == [1]
+    with pytest.raises(PatternError, match=r"its regular expressions have a \{"):
+        readers.add(1, [("urlpattern", "/a{/:b}?/(c{1})")])
+    readers.add(1, [("urlpattern", "/a{/:b}?/(c\\d+)")])
+    assert readers.match_any("/a/x/c12") == readers.match_any("/a/c1") == [1]
+    readers = SkipFilter(SelectorIndex(base_url=BASE, regexp_groups=True))
+    readers.add(1, [("urlpattern", "/a{/:b}?/(c{1})")])
+    assert readers.match_any("/a/c") == [1]
 
 
 def test_so_many_templates_may_be_that_only_the_matcher_tells_apart() -> None:
@@ -547,30 +720,35 @@ class AgainstMatchers(RuleBasedStateMachine):
     def draw(self, data: st.DataObject, most: int = 4) -> list[Selector]:
         return data.draw(st.lists(st.sampled_from(self.some), max_size=most))
 
+    def forms(self, data: st.DataObject, selectors: list[Selector]) -> list[Selector | CompiledSelector]:
+        """The same selectors, some of them compiled."""
+        return [compiled(selector) if data.draw(st.booleans()) else selector for selector in selectors]
+
     @rule(value=values, data=st.data())
     def add(self, value: int, data: st.DataObject) -> None:
         selectors = self.draw(data)
+        forms = self.forms(data, selectors)
         if value not in self.model:
-            id = self.filter.add(value, selectors)
+            id = self.filter.add(value, forms)
             assert id >= self.ids
             self.ids = id + 1
             self.model[value] = id, set(selectors)
         elif self.model[value][1] == set(selectors):
-            assert self.filter.add(value, selectors) == self.model[value][0]
+            assert self.filter.add(value, forms) == self.model[value][0]
         else:
             with pytest.raises(ValueError, match="is there with other selectors"):
-                self.filter.add(value, selectors)
+                self.filter.add(value, forms)
 
     @rule(value=values, data=st.data())
     def declare_again(self, value: int, data: st.DataObject) -> None:
         if value in self.model:
             id, selectors = self.model[value]
             again = data.draw(st.permutations(sorted(selectors)))
-            assert self.filter.add(value, again) == id
+            assert self.filter.add(value, self.forms(data, again)) == id
 
-    @rule(value=values, data=st.data(), malformed=st.sampled_from(MALFORMED))
-    def refuse(self, value: int, data: st.DataObject, malformed: Selector) -> None:
-        selectors = self.draw(data)
+    @rule(value=values, data=st.data(), malformed=st.sampled_from([*MALFORMED, *(wrong for wrong, _ in WRONG)]))
+    def refuse(self, value: int, data: st.DataObject, malformed: Selector | CompiledSelector) -> None:
+        selectors = self.forms(data, self.draw(data))
         selectors.insert(data.draw(st.integers(0, len(selectors))), malformed)
         with pytest.raises((ValueError, LookupError)):
             self.filter.add(value, selectors)
@@ -645,7 +823,7 @@ def test_a_topic_of_any_text_is_answered(topic: str, some: list[Selector]) -> No
     index = Counting()
     readers = SkipFilter(index)
     for value, selector in enumerate(some):
-        readers.add(value, [selector])
+        readers.add(value, [compiled(selector) if value % 2 else selector])
     expected = [value for value, selector in enumerate(some) if matcher_of(selector).match(topic)]
     assert readers.match_any(topic) == expected
     assert readers.matches(topic) is bool(expected)
@@ -666,7 +844,8 @@ def churn(readers: SkipFilter[Any, str], rng: random.Random, changes: int, most:
             readers.remove(there.pop())
         else:
             there.append(n)
-            readers.add(n, rng.sample(CHURNED, rng.randrange(4)))
+            wanted = rng.sample(CHURNED, rng.randrange(4))
+            readers.add(n, [compiled(selector) if rng.random() < 0.3 else selector for selector in wanted])
         if n % 7 == 0:
             readers.match_any(f"/{rng.randrange(30):02}/a.{rng.randrange(30):02}")
     for value in there:

@@ -86,7 +86,7 @@ def whole(template: str, piece: str, length: int) -> str:
 
 
 @pytest.mark.parametrize(("template", "piece", "end"), CASES)
-def test_the_steps_of_a_template_do_not_depend_on_the_length_of_the_topic(
+def test_v13_n36_the_steps_of_a_template_do_not_depend_on_the_length_of_the_topic(
     template: str, piece: str, end: str, steps: Callable[[], int]
 ) -> None:
     variables = template.count("{") + template.count(",")
@@ -99,7 +99,7 @@ def test_the_steps_of_a_template_do_not_depend_on_the_length_of_the_topic(
 
 
 @pytest.mark.parametrize(("template", "piece", "end"), CASES)
-def test_the_steps_grow_with_the_variables_and_no_faster(
+def test_v13_n36_the_steps_grow_with_the_variables_and_no_faster(
     template: str, piece: str, end: str, steps: Callable[[], int]
 ) -> None:
     topic = whole(template, piece, 500)
@@ -183,7 +183,7 @@ class Counted(str):
     "pattern", ["#" + ".a.#" * 49, "#" + ".a.#.*.#" * 24, "*.#." * 40 + "b", "#.a.a.a.a.b." * 9 + "b"]
 )
 @pytest.mark.parametrize("length", [50, 500, 2000])
-def test_many_wildcards_cost_the_words_of_the_topic_times_those_of_the_pattern(
+def test_n36_n38_many_wildcards_cost_the_words_of_the_topic_times_those_of_the_pattern(
     pattern: str, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = AMQP.parse_pattern(pattern)
@@ -206,7 +206,7 @@ def test_many_wildcards_that_do_match_are_found_to_match() -> None:
     assert not both(("mqtt", "+/" * 99 + "#"), "/" * 97)
 
 
-def test_the_set_of_nodes_is_no_larger_than_the_pattern() -> None:
+def test_n36_n38_the_set_of_nodes_is_no_larger_than_the_pattern() -> None:
     readers = SkipFilter(index := SelectorIndex())
     pattern = "#" + ".a.#" * 49
     readers.add("alice", [("amqp", pattern)])
@@ -217,7 +217,7 @@ def test_the_set_of_nodes_is_no_larger_than_the_pattern() -> None:
         assert len(frontier) <= len(AMQP.parse_pattern(pattern)) + 1
 
 
-def test_a_long_literal_is_looked_for_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v13_a_long_literal_is_looked_for_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
 
     def noted(text: bytes, literal: bytes) -> list[int]:

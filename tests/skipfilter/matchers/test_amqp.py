@@ -28,7 +28,7 @@ def test_what_is_no_binding_pattern_is_refused_by_name(pattern: str, reason: str
         Amqp(pattern)
 
 
-def test_the_number_of_words_is_bounded() -> None:
+def test_n38_n36_the_number_of_words_is_bounded() -> None:
     assert Amqp(".".join(["*"] * MAX_WORDS)).match("." * (MAX_WORDS - 1))
     for word in ("a", "*", "#"):
         with pytest.raises(PatternError, match="it has more than 100 words"):

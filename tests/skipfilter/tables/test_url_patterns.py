@@ -278,6 +278,12 @@ def test_no_more_patterns_than_there_may_be() -> None:
     assert len(list(table.places())) == 2
 
 
+def test_a_pattern_that_is_not_small_is_refused_unless_it_is_trusted() -> None:
+    with pytest.raises(PatternError, match=r"its regular expressions have a \{"):
+        UrlPatternTable(BASE, 1).compile("/(a{2})")
+    assert UrlPatternTable(BASE, 1, regexp_groups=True).compile("/(a{2})").match("/aa")
+
+
 def test_a_pattern_that_is_there_is_not_compiled_again() -> None:
     table, places = filled(["/a", "/b"])
     assert table.compile("/a") is table.compile("/a")
