@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from starlette.applications import Starlette
@@ -14,16 +14,19 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from hub.endpoints import Endpoints, answer
+from hub.endpoints import TOKENS, Endpoints, answer
 from hub.errors import RequestError
 from hub.hub import Hub
+from hub.origins import allows_origin
+from hub.protocol import take_tokens
 from hub.stream import SERVER_SEND
 from hub.transports.memory import MemoryTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.datastructures import Headers
+    from starlette.types import Message, Receive, Scope, Send
 
     from hub.settings import Settings
 
@@ -31,19 +34,56 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 
+_SECURITY_HEADERS: Final = [
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+]
+"""Of every answer (R24)."""
+
+
 class HubApplication(Starlette):
-    """A hub as an ASGI application.  `app.state.hub` is the hub."""
+    """A hub as an ASGI application, by itself or mounted in another one.  `app.state.hub` is the hub.
+
+    It goes by the whole path of a request: wherever it is mounted, its routes are those of its settings' path.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[SERVER_SEND] = send
-        await super().__call__(scope, receive, send)
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        # Before all else, and in the server's own scope, whose query goes into its access log.
+        scope["query_string"], tokens = take_tokens(scope["query_string"])
+        if not self.state.hub.is_running:
+            raise RuntimeError("the hub is not running: a mounted one has to be entered, see HubApplication.running")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_SECURITY_HEADERS]
+            await send(message)
+
+        own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
+        await super().__call__(own, receive, send_with_headers)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the hub for as long as it is entered, as the application's own lifespan does.
+
+        For the lifespan of an application that it is mounted in: those of mounted ones are not called.  In the
+        main thread, SIGINT and SIGTERM end its streams first and then go on to whoever handled them: a server
+        waits for its responses to end, and an event stream has none.
+        """
+        hub: Hub = self.state.hub
+        async with hub.running():
+            with _before_signals(hub.close):
+                yield
 
 
 def create_app(settings: Settings) -> HubApplication:
     """The application of one hub.  Raises ConfigurationError where a key does not fit.
 
-    Its lifespan must run.  In the main thread, SIGINT and SIGTERM end its streams first and then go on to
-    whoever handled them: a server waits for its responses to end, and an event stream has none.
+    There may be several in a process.  Its lifespan must run, or its `running()`.
     """
     if not structlog.is_configured():
         log_to_stdlib()
@@ -57,20 +97,21 @@ def create_app(settings: Settings) -> HubApplication:
     if settings.cors_origins:
         middleware.append(
             Middleware(
-                CORSMiddleware,
+                _Cors,
                 allow_origins=settings.cors_origins,
                 allow_credentials="*" not in settings.cors_origins,  # N97
-                allow_methods=["GET", "HEAD", "POST"],
-                allow_headers=["Authorization", "Cache-Control", "Content-Type", "Last-Event-ID"],
-                expose_headers=["Last-Event-ID", "Mercure-Last-Event-ID", "WWW-Authenticate"],  # N98
+                allow_methods=["GET", "HEAD", "POST", "QUERY"],
+                # N99
+                allow_headers=["Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID"],
+                expose_headers=["ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "WWW-Authenticate"],  # N98
             )
         )
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001
-        async with hub.running():
-            with _before_signals(hub.close):
-                yield
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        assert isinstance(app, HubApplication)
+        async with app.running():
+            yield
 
     app = HubApplication(
         routes=Endpoints(hub).routes(),
@@ -78,8 +119,21 @@ def create_app(settings: Settings) -> HubApplication:
         exception_handlers={RequestError: answer, HTTPException: answer},
         lifespan=lifespan,
     )
+    # A path with a slash too many is not the hub's.  A redirect would go to wherever the Host header says.
+    app.router.redirect_slashes = False
     app.state.hub = hub
     return app
+
+
+class _Cors(CORSMiddleware):
+    def is_allowed_origin(self, origin: str) -> bool:
+        return allows_origin(self.allow_origins, origin)
+
+    async def send(self, message: Message, send: Send, request_headers: Headers) -> None:
+        if any(name == b"access-control-allow-origin" for name, _ in message.get("headers", ())):
+            await send(message)  # what is open to all, and without credentials, says so itself (N156)
+        else:
+            await super().send(message, send, request_headers)
 
 
 @contextmanager

@@ -1,58 +1,59 @@
 """Token -> Grant; and what a grant allows.
 
-Two kinds of token, told apart by the `typ` in their header (V81):
+    headers, query  ──find_token──▶  token  ──keys, claims──▶  Grant  ──▶  require_publish, require_read, payload_for
 
-    at+jwt      current: iss, aud and exp are checked, authorization_details grant    N64–N79
-    any other   classic: signed with the publisher's or the subscriber's key,
-                the `mercure` claim grants                                            V30–V33
+There are two kinds of token, told apart by the `typ` in their header (V81):
 
-A token's algorithm is never read from the token: each key has one (N65).
+    at+jwt      current: an issuer that is trusted signed it, for this hub, for a time; its
+                authorization_details grant                                                       N64–N79
+    any other   classic: signed with the publishers' or the subscribers' key, whichever the
+                request is about; its `mercure` claim grants                                      V30–V33
+
+A token of one kind is never taken for one of the other, so that no at+jwt is checked less than it must be.  An
+algorithm is never read from a token alone: it is one that its key is for (N65).  One error answers for every cause,
+and tells the cause to the log only (N91).
+
+A token that was verified is remembered, by a digest of it, until it expires or the keys that verified it change: so a
+client that publishes often, or comes back, costs one hash.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from joserfc import jwk, jws, jwt
-from joserfc.errors import JoseError, SecurityWarning
+from cachetools import LRUCache
+from joserfc import jws
+from joserfc.errors import JoseError
 
-from hub.errors import (
-    ConfigurationError,
-    InsufficientScope,
-    InvalidPresentation,
-    InvalidRequest,
-    InvalidToken,
-    TokenRequired,
-)
+from hub.errors import InsufficientScope, InvalidPresentation, InvalidRequest, InvalidToken, TokenRequired
+from hub.keys import LONGEST_TOKEN, REGISTRY, open_keys
+from hub.origins import allows_origin
 from hub.protocol import check_pattern_length, header_values, parse_cookies
-from hub.topics import CLASSIC, MATCHER_TYPES, TopicMatcher, check_text, compile_topic_matcher
+from hub.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from hub.keys import KeySource, TrustedKeys
     from hub.protocol import Headers
-    from hub.settings import Settings
+    from hub.settings import Keys, Settings
+    from hub.topics import MatcherCompiler
     from hub.updates import Update
 
 Action: TypeAlias = Literal["publish", "subscribe"]
 
 DETAIL_TYPE: Final = "https://mercure.rocks/authorization-detail"
 CLASSIC_COOKIE: Final = "mercureAuthorization"
+_ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}
+_CURRENT_TYPES: Final = ("at+jwt", "application/at+jwt")  # N64
 _CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one present counts (V30)
-_CLASSIC_SELECTORS: Final = 1_000  # V33
-_LONGEST_TOKEN: Final = 16_384  # bytes; an HTTP server rarely lets more through
-_KEY_TYPES: Final[dict[str, type[Any]]] = {
-    "HS": jwk.OctKey,
-    "RS": jwk.RSAKey,
-    "PS": jwk.RSAKey,
-    "ES": jwk.ECKey,
-    "Ed": jwk.OKPKey,
-}
+_CLASSIC_ENTRIES: Final = 1_000  # V33
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,33 @@ class Grant:
     subscribe: tuple[TopicMatcher, ...] = ()
     expires: float | None = None
     """Seconds since the epoch; None for a token without an end."""
+    classic: bool = False
+    """Whether it is of a classic token."""
+    subject: str | None = None
+    """Whose token it is: the issuer and the `sub`, or the `sub` of a classic one; None where there is no `sub`."""
+    payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
+    """What to tell of subscriptions that one of the matchers is about, the first that is; None for nothing."""
 
     def require_publish(self, update: Update) -> None:
         """Raise InsufficientScope unless every topic of `update` may be published to (N80)."""
         for topic in update.topics:
             if not any(matcher.match(topic) for matcher in self.publish):
                 raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
+
+    def require_read(self, topic: str) -> None:
+        """Raise InsufficientScope unless private updates of `topic` may be read (N131)."""
+        if not any(matcher.match(topic) for matcher in self.subscribe):
+            raise InsufficientScope(f"the token does not allow reading {shown(topic)}")
+
+    def payload_for(self, pattern: str) -> Any | None:
+        """What to tell of a subscription to `pattern` (N126, V73); None for nothing.  Not to be changed.
+
+        A pattern is a topic here; and it is matched by itself, also where as a topic it would not be.
+        """
+        for matchers, payload in self.payloads:
+            if any(matcher.pattern == pattern or matcher.match(pattern) for matcher in matchers):
+                return payload
+        return None
 
 
 ANONYMOUS: Final = Grant()
@@ -79,17 +101,17 @@ ANONYMOUS: Final = Grant()
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A token, and whether a cookie brought it, which a page of another origin could have made a browser send."""
+    """A token, and what brought it: a cookie could be sent by a page of another origin, by way of a browser."""
 
-    token: str
-    by_cookie: bool
-
-    def __repr__(self) -> str:
-        return f"Presented(by_cookie={self.by_cookie})"  # a token is a secret
+    token: str = field(repr=False)  # a secret
+    by: Literal["header", "query", "cookie"]
 
 
-def find_token(headers: Headers, cookie: str) -> Presented | None:
-    """The token in the header, or else in a cookie (N58–N61, V86)."""
+def find_token(headers: Headers, query_tokens: Sequence[str], settings: Settings) -> Presented | None:
+    """The token of a request: in the header, else in the query, else in a cookie (N58–N61, V40).
+
+    `query_tokens` are the values of the parameter `authorization`, which is read for classic tokens alone (V42).
+    """
     given = header_values(headers, b"authorization")
     if len(given) > 1:
         raise InvalidPresentation(f"{len(given)} Authorization headers; there may be one")
@@ -98,16 +120,23 @@ def find_token(headers: Headers, cookie: str) -> Presented | None:
         token = token.strip()
         if scheme.lower() != b"bearer" or not token or b" " in token or not token.isascii():
             raise InvalidPresentation('the Authorization header must be "Bearer", a space and a token')
-        return Presented(token.decode("ascii"), by_cookie=False)
+        return Presented(token.decode("ascii"), "header")
+    if settings.classic and query_tokens:
+        if len(query_tokens) > 1 or not query_tokens[0]:
+            raise InvalidPresentation("the authorization parameter must be there once, with a token")
+        return Presented(query_tokens[0], "query")
     cookies = dict(reversed(list(parse_cookies(headers))))  # the first of a name is the one nearest to this path
-    for name in (cookie, CLASSIC_COOKIE):
+    for name in (settings.cookie, *([CLASSIC_COOKIE] if settings.classic else [])):  # V44, V86
         if value := cookies.get(name):
-            return Presented(value, by_cookie=True)
+            return Presented(value, "cookie")
     return None
 
 
-def require_same_site(headers: Headers, allowed: Collection[str | None]) -> None:
-    """Raise InvalidPresentation unless the page that publishes with a cookie is of an allowed origin (N63)."""
+def require_same_site(headers: Headers, own: Collection[str], allowed: Collection[str]) -> None:
+    """Raise InvalidPresentation unless a page that may publishes with the cookie (N63, V43).
+
+    Its origin is one of `own`, or one that the patterns of `allowed` let in.
+    """
     origin = next(iter(header_values(headers, b"origin")), None)
     if origin is None:
         referer = next(iter(header_values(headers, b"referer")), b"").decode("latin-1")
@@ -119,179 +148,302 @@ def require_same_site(headers: Headers, allowed: Collection[str | None]) -> None
     if origin is None:
         raise InvalidPresentation("publishing with a cookie needs an Origin or Referer header")
     text = origin.decode("latin-1")
-    if text not in allowed:
+    if text.lower() not in map(str.lower, own) and not allows_origin(allowed, text):
         raise InvalidPresentation(f"the origin {shown(text)} may not publish with a cookie")
 
 
 # -- what a token says
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    key: Any
-    algorithm: str
+class _Verified(NamedTuple):
+    grant: Grant
+    keys: TrustedKeys
+    source: KeySource
+    cost: int
 
-    def claims(self, token: str) -> Mapping[str, Any]:
-        with warnings.catch_warnings():
-            # A short secret was warned of when the hub started (V34).
-            warnings.simplefilter("ignore", SecurityWarning)
-            return jwt.decode(token, self.key, algorithms=[self.algorithm]).claims
-
-
-def _load(name: str, secret: Any, algorithm: str) -> _Key | None:
-    if secret is None:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)
-            return _Key(_KEY_TYPES[algorithm[:2]].import_key(secret.get_secret_value()), algorithm)
-    except (JoseError, ValueError, TypeError) as error:
-        # Without the cause's text, which may repeat the key.
-        raise ConfigurationError(f"{name} is no key for {algorithm} ({type(error).__name__})") from None
+    def is_good(self, now: float) -> bool:
+        return (self.grant.expires is None or now < self.grant.expires) and self.source.is_current(self.keys)
 
 
 class Authorizer:
-    """Tokens -> grants, by the keys of the settings.  Raises ConfigurationError where a key does not fit."""
+    """Tokens -> grants, by the settings.  Raises ConfigurationError where a key does not fit.
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float]) -> None:
+    `clock` tells seconds since the epoch, and `monotonic` how old a key set is.  All its mutable state is `_verified`,
+    the tokens that need not be verified again: by what the request would do, the resource, and the token's digest; as
+    many as cost `cached_tokens`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        compiler: MatcherCompiler,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
+        self._compiler = compiler
         self._clock = clock
-        self._classic: dict[Action, _Key | None] = {
-            "publish": _load("publisher_key", settings.publisher_key, settings.publisher_algorithm),
-            "subscribe": _load("subscriber_key", settings.subscriber_key, settings.subscriber_algorithm),
-        }
-        self._issuer = _load("issuer_key", settings.issuer_key, settings.issuer_algorithm)
+        self._monotonic = monotonic
+        self._classic = self._open_classic()
+        self._issuers = self._open_issuers()
+        self._verified: LRUCache[tuple[Action, str, bytes], _Verified] = LRUCache(
+            settings.cached_tokens, getsizeof=lambda verified: verified.cost
+        )
 
-    def authorize(self, action: Action, headers: Headers, *, own_origin: str) -> Grant:
-        """The grant of a request's token; ANONYMOUS for one that may do without.
+    def _open_classic(self) -> dict[Action, KeySource]:
+        opened: dict[Action, KeySource] = {}
+        for action, role in _ROLES.items():
+            if keys := self._settings.classic_keys(role):
+                opened[action] = self._open(f"{role}_jwks_url" if keys.key is None else f"{role}_key", keys)
+        return opened
 
-        Raises TokenRequired, InvalidPresentation or InvalidToken.  A token that is given and not valid is
-        refused where none would have done (V5).
+    def _open_issuers(self) -> dict[str, dict[Action, KeySource]]:
+        opened: dict[str, dict[Action, KeySource]] = {}
+        for issuer in self._settings.issuers:
+            name = f"issuer {issuer.id!r}"
+            roles = opened[issuer.id] = {}
+            if issuer.keys:
+                roles["publish"] = roles["subscribe"] = self._open(name, issuer.keys)
+            if issuer.publisher:
+                roles["publish"] = self._open(f"{name} (publisher)", issuer.publisher)
+            if issuer.subscriber:
+                roles["subscribe"] = self._open(f"{name} (subscriber)", issuer.subscriber)
+        return opened
+
+    def _open(self, name: str, keys: Keys) -> KeySource:
+        return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic)
+
+    async def aclose(self) -> None:
+        for roles in (self._classic, *self._issuers.values()):
+            for source in roles.values():
+                await source.aclose()
+
+    async def authorize(
+        self,
+        action: Action,
+        headers: Headers,
+        query_tokens: Sequence[str] = (),
+        *,
+        origin: str,
+        required: bool = False,
+    ) -> Grant:
+        """The grant of a request's token; ANONYMOUS for one that may do without, unless a token is `required`.
+
+        `origin` is the scheme and authority that the request is to.  Raises TokenRequired, InvalidPresentation,
+        InvalidToken, or KeysUnavailable.  A token that is given and not valid is refused where none would have
+        done (V5).
         """
-        presented = find_token(headers, self._settings.cookie)
+        settings = self._settings
+        presented = find_token(headers, query_tokens, settings)
         if presented is None:
-            if action == "subscribe" and self._settings.anonymous:
+            if action == "subscribe" and settings.anonymous and not required:
                 return ANONYMOUS
             raise TokenRequired(f"a token is needed to {action}: in the Authorization header, or in a cookie")
-        if presented.by_cookie and action == "publish":
-            settings = self._settings
-            require_same_site(headers, {own_origin, settings.public_url, *settings.publish_origins})
-        return self.verify(action, presented.token)
+        if presented.by == "cookie" and action == "publish":
+            require_same_site(headers, (origin, *settings.public_urls), settings.publish_origins)
+        grant = await self.verify(action, presented.token, resource=settings.resource_at(origin))
+        if presented.by == "query" and not grant.classic:
+            raise InvalidToken("a current token came in the query, where logs and caches see it (N60, V86)")
+        return grant
 
-    def verify(self, action: Action, token: str) -> Grant:
-        """The grant of `token` for a request that would do `action`.  Raises InvalidToken."""
-        if len(token) > _LONGEST_TOKEN:
-            raise InvalidToken(f"{len(token)} bytes are more than a token's {_LONGEST_TOKEN}")
-        try:
-            typ = jws.extract_compact(token.encode("ascii")).headers().get("typ")
-            if isinstance(typ, str) and typ.lower() in ("at+jwt", "application/at+jwt"):
-                return self._current_grant(token)
-            return self._classic_grant(action, token)
-        except (
-            JoseError,
-            ValueError,
-            TypeError,
-            LookupError,
-            ArithmeticError,
-            InvalidRequest,
-            RecursionError,
-        ) as error:
-            raise InvalidToken(f"{type(error).__name__}: {error}") from error
+    async def verify(self, action: Action, token: str, *, resource: str) -> Grant:
+        """The grant of `token` for a request that would do `action`, to the hub that `resource` identifies.
 
-    def _current_grant(self, token: str) -> Grant:
-        if self._issuer is None:
-            raise ValueError("no issuer is trusted")
-        claims = self._issuer.claims(token)
-        if claims.get("iss") != self._settings.issuer:
-            raise ValueError(f"iss {claims.get('iss')!r} is not trusted")
+        Raises InvalidToken, or KeysUnavailable.
+        """
+        if len(token) > LONGEST_TOKEN:
+            raise InvalidToken(f"{len(token)} characters are more than a token's {LONGEST_TOKEN}")
+        if not token.isascii():
+            raise InvalidToken("it has characters that no token has")
+        slot = (action, resource, hashlib.sha256(token.encode("ascii")).digest())
+        verified = self._verified.get(slot)
+        if verified is None or not verified.is_good(self._clock()):
+            try:
+                verified = await self._verify(action, token, resource)
+            except (JoseError, ValueError, TypeError, ArithmeticError, InvalidRequest, RecursionError) as error:
+                raise InvalidToken(str(error) or type(error).__name__) from error
+            if verified.cost <= self._verified.maxsize:
+                self._verified[slot] = verified
+        return verified.grant
+
+    async def _verify(self, action: Action, token: str, resource: str) -> _Verified:
+        signed = jws.extract_compact(token.encode("ascii"), registry=REGISTRY)
+        header = _checked_header(signed)
+        claims = json.loads(signed.payload)
+        if not isinstance(claims, dict):
+            raise InvalidToken("its claims are no object")
+        current = header.get("typ", "").lower() in _CURRENT_TYPES
+        source = self._source_for_issuer(action, claims) if current else self._classic.get(action)
+        if source is None:
+            raise InvalidToken(f"typ {shown(header.get('typ', ''))} is of a classic token, and none may {action} here")
+        keys = await source.current(header.get("kid"))
+        keys.check(signed)
+        # NaN, infinity and half a surrogate pair are no date, and could not be sent on in a payload (N124).
+        json.dumps(claims, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        grant = self._current_grant(claims, resource) if current else self._classic_grant(claims)
+        return _Verified(grant, keys, source, _cost(grant, token))
+
+    def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
+        """The keys of the issuer that the token names, and of no other (N67)."""
+        issuer = claims.get("iss")
+        if not isinstance(issuer, str) or issuer not in self._issuers:
+            raise InvalidToken(f"iss {_shown(issuer)} is not trusted")
+        source = self._issuers[issuer].get(action)
+        if source is None:
+            raise InvalidToken(f"issuer {issuer!r} has no keys for tokens that {action}")
+        return source
+
+    # current
+
+    def _current_grant(self, claims: Mapping[str, Any], resource: str) -> Grant:
         audience = claims.get("aud")
-        if self._settings.resource not in (audience if isinstance(audience, list) else [audience]):
-            raise ValueError(f"aud {audience!r} lacks {self._settings.resource!r}")
+        if resource not in (audience if isinstance(audience, list) else [audience]):
+            raise InvalidToken(f"aud {_shown(audience)} lacks {resource!r}")
         expires = self._check_times(claims)
         if expires is None:
-            raise ValueError("exp is missing")
+            raise InvalidToken("exp is missing")
         details = claims.get("authorization_details", [])
         if not isinstance(details, list):
-            raise ValueError("authorization_details is no array")
-        ours = [detail for detail in details if isinstance(detail, dict) and detail.get("type") == DETAIL_TYPE]
-        grants = self._bounded([self._parse_detail(detail) for detail in self._bounded(ours)])
+            raise InvalidToken("authorization_details is no array")
+        ours = [detail for detail in details if _is_mercure_detail(detail)]
+        self._check_count(len(ours), "details")
+        granted = [self._parse_detail(detail) for detail in ours]
+        self._check_count(sum(len(detail.matchers) for detail in granted), "topics")
         return Grant(
-            publish=tuple(m for actions, matchers in grants if "publish" in actions for m in matchers),
-            subscribe=tuple(m for actions, matchers in grants if "subscribe" in actions for m in matchers),
+            publish=tuple(matcher for detail in granted if "publish" in detail.actions for matcher in detail.matchers),
+            subscribe=tuple(m for detail in granted if "subscribe" in detail.actions for m in detail.matchers),
             expires=expires,
+            subject=f"{claims['iss']} {claims['sub']}" if _has_subject(claims) else None,
+            payloads=tuple((detail.matchers, detail.payload) for detail in granted if "subscribe" in detail.actions),
         )
 
-    def _parse_detail(self, detail: Mapping[str, Any]) -> tuple[list[str], list[TopicMatcher]]:
+    def _parse_detail(self, detail: Mapping[str, Any]) -> _Detail:
         """N73–N76: one wrong part makes the whole token invalid."""
-        actions, topics = detail.get("actions"), detail.get("topics")
+        actions, topics, payload = detail.get("actions"), detail.get("topics"), detail.get("payload")
         if not isinstance(actions, list) or not actions or not all(isinstance(action, str) for action in actions):
-            raise ValueError(f"actions {actions!r} is no array of strings")
+            raise InvalidToken(f"actions {_shown(actions)} is no array of strings")
         if not isinstance(topics, list) or not topics:
-            raise ValueError(f"topics {topics!r} is no array of objects")
-        return actions, [self._parse_detail_topic(topic) for topic in self._bounded(topics)]
+            raise InvalidToken(f"topics {_shown(topics)} is no array of objects")
+        if not isinstance(payload, dict | None):
+            raise InvalidToken("a payload is no object")
+        return _Detail(actions, tuple(self._parse_match(topic) for topic in topics), payload)
 
-    def _parse_detail_topic(self, topic: Any) -> TopicMatcher:
+    def _parse_match(self, topic: Any) -> TopicMatcher:
+        """N74: an object with `match`, and a `match_type` that has a name on the wire (V71)."""
         if not isinstance(topic, dict):
-            raise ValueError(f"{topic!r} among the topics is no object")
-        type = topic.get("match_type", "exact")
-        if type not in MATCHER_TYPES:  # V71: the classic type has no name on the wire
-            raise ValueError(f"match_type {type!r} is none of {', '.join(MATCHER_TYPES)}")
-        return self._matcher(type, topic.get("match"))
+            raise InvalidToken(f"{_shown(topic)} among the topics is no object")
+        type, pattern = topic.get("match_type", "exact"), topic.get("match")
+        if type not in MATCHER_TYPES:
+            raise InvalidToken(f"match_type {_shown(type)} is none of {', '.join(MATCHER_TYPES)}")
+        if not pattern:
+            raise InvalidToken("match is empty or missing")
+        return self._compile(type, pattern)
 
-    def _bounded(self, entries: list[Any]) -> list[Any]:
-        if len(entries) > self._settings.max_matchers:
-            raise ValueError(f"{len(entries)} entries are more than {self._settings.max_matchers} (N77)")
-        return entries
+    def _check_count(self, count: int, what: str) -> None:
+        if count > self._settings.max_matchers:
+            raise InvalidToken(f"{count} {what} are more than the {self._settings.max_matchers} of a token (N77)")
 
-    def _classic_grant(self, action: Action, token: str) -> Grant:
-        key = self._classic[action]
-        if key is None:
-            raise ValueError(f"no key for classic tokens that {action}")
-        claims = key.claims(token)
+    # classic
+
+    def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
         expires = self._check_times(claims)
         details = claims.get("authorization_details")
-        if isinstance(details, list) and any(isinstance(d, dict) and d.get("type") == DETAIL_TYPE for d in details):
-            raise ValueError("authorization_details go with the typ at+jwt (V81)")
+        if isinstance(details, list) and any(map(_is_mercure_detail, details)):
+            raise InvalidToken("authorization_details go with the typ at+jwt (V81)")
         claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
-        if claim is None:
-            return Grant(expires=expires)
-        if not isinstance(claim, dict):
-            raise ValueError("the mercure claim is no object")
+        if not isinstance(claim, dict | None):
+            raise InvalidToken(f"the mercure claim {_shown(claim)} is no object")
+        claim = claim or {}
+        subscribe = self._parse_entries("subscribe", claim)
+        payloads = [((matcher,), payload) for matcher, payload in subscribe if payload is not None]
+        if (payload := claim.get("payload")) is not None:
+            payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
         return Grant(
-            publish=self._parse_selectors(claim.get("publish")),
-            subscribe=self._parse_selectors(claim.get("subscribe")),
+            publish=tuple(matcher for matcher, _ in self._parse_entries("publish", claim)),
+            subscribe=tuple(matcher for matcher, _ in subscribe),
             expires=expires,
+            classic=True,
+            subject=claims["sub"] if _has_subject(claims) else None,
+            payloads=tuple(payloads),
         )
 
-    def _parse_selectors(self, selectors: Any) -> tuple[TopicMatcher, ...]:
-        if selectors is None:
-            return ()
-        if not isinstance(selectors, list) or len(selectors) > _CLASSIC_SELECTORS:
-            raise ValueError(f"the mercure claim has no array of up to {_CLASSIC_SELECTORS} topic selectors")
-        return tuple(self._matcher(CLASSIC, selector) for selector in selectors)
+    def _parse_entries(self, action: Action, claim: Mapping[str, Any]) -> list[tuple[TopicMatcher, Any]]:
+        """The matchers of one array, each with a payload of its own, or None."""
+        entries = claim.get(action)
+        if entries is None:
+            return []
+        if not isinstance(entries, list) or len(entries) > _CLASSIC_ENTRIES:
+            raise InvalidToken(f"mercure.{action} is no array of up to {_CLASSIC_ENTRIES} entries")
+        return [
+            (self._compile(CLASSIC, entry), None)
+            if isinstance(entry, str)
+            else (self._parse_match(entry), entry.get("payload"))
+            for entry in entries
+        ]
 
-    def _matcher(self, type: str, pattern: Any) -> TopicMatcher:
+    # both
+
+    def _compile(self, type: str, pattern: Any) -> TopicMatcher:
         if not isinstance(pattern, str):
-            raise ValueError(f"{pattern!r} is no pattern")
+            raise InvalidToken(f"{_shown(pattern)} is no pattern")
         check_text("pattern", pattern)
         check_pattern_length(pattern, self._settings)
-        return compile_topic_matcher(type, pattern)
+        return self._compiler.compile(type, pattern)
 
     def _check_times(self, claims: Mapping[str, Any]) -> float | None:
-        """Seconds since the epoch at which the token ends.  Fractions are allowed (V31)."""
+        """Seconds since the epoch at which the token ends.  Fractions are allowed (N68, V31)."""
         now = self._clock()
         expires, not_before = _numeric_date(claims, "exp"), _numeric_date(claims, "nbf")
         if expires is not None and expires <= now:
-            raise ValueError(f"expired {now - expires:.0f} s ago")
+            raise InvalidToken(f"exp {expires:.0f}: expired {now - expires:.0f} s ago")
         if not_before is not None and not_before > now:
-            raise ValueError(f"not valid for another {not_before - now:.0f} s")
+            raise InvalidToken(f"nbf {not_before:.0f}: not valid for another {not_before - now:.0f} s")
         return expires
+
+
+class _Detail(NamedTuple):
+    actions: list[str]
+    matchers: tuple[TopicMatcher, ...]
+    payload: Any
+
+
+def _checked_header(signed: jws.CompactSignature) -> Mapping[str, Any]:
+    header: Any = signed.headers()
+    if not isinstance(header, dict):
+        raise InvalidToken("its header is no object")
+    if "crit" in header:
+        # There is no extension that we know; what joserfc does is unencoded payloads (RFC 7797).
+        raise InvalidToken(f"crit {_shown(header['crit'])} is not understood")
+    REGISTRY.check_header(header)
+    return header
+
+
+def _is_mercure_detail(detail: Any) -> bool:
+    return isinstance(detail, dict) and detail.get("type") == DETAIL_TYPE
+
+
+def _has_subject(claims: Mapping[str, Any]) -> bool:
+    return isinstance(claims.get("sub"), str) and bool(claims["sub"])
+
+
+def _cost(grant: Grant, token: str) -> int:
+    """About a unit for each KB that the grant holds: its texts, its matchers, and URL Patterns, of 100 KB each."""
+    matchers = {*grant.publish, *grant.subscribe}
+    url_patterns = sum(matcher.type == "urlpattern" for matcher in matchers)
+    return 1 + len(token) // 1_000 + len(matchers) // 10 + 100 * url_patterns
 
 
 def _numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} {value!r} is no number of seconds")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidToken(f"{name} {_shown(value)} is no number of seconds")
     return float(value)
+
+
+def _shown(value: Any) -> str:
+    """`value` as the log shows it, whatever it is."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:80] + "…"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from pyroaring import BitMap64, FrozenBitMap64
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry
     from hub.updates import Update
-    from skipfilter import Selector
+    from skipfilter import CompiledSelector, Selector
 
 SLICE: Final = 256
 """Writes between two looks at the other tasks: about 2 ms."""
@@ -54,6 +55,9 @@ class Receiver(Protocol):
     written: float
     """When it was last written to, by the broadcaster's clock."""
 
+    number: int
+    """Its id in the filter of receivers; the broadcaster's own."""
+
     def write(self, body: bytes, position: int) -> None:
         """Write without waiting.  Where that is not possible, leave; the place is then `position`."""
         ...
@@ -68,17 +72,19 @@ class Receiver(Protocol):
 
 
 class _Interest:
-    """The source of the live set: one index of what the receivers subscribe to, one of what they may read."""
+    """The source of the filter: one index of what the receivers subscribe to, one of what they may read.
 
-    def __init__(self) -> None:
-        # No bounds: whoever subscribes has been through those of the hub, and grants are signed.
-        self._subscribed = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize, max_alike=sys.maxsize)
-        self._granted = SelectorIndex(max_length=sys.maxsize, max_selectors=sys.maxsize, max_alike=sys.maxsize)
+    How many matchers a receiver has, and how long they are, was bounded when they were parsed.
+    """
 
-    def add(self, id: int, value: Receiver, selectors: Iterable[Selector]) -> None:
+    def __init__(self, base_url: str, max_url_patterns: int) -> None:
+        index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=max_url_patterns)
+        self._subscribed, self._granted = index(), index()
+
+    def add(self, id: int, value: Receiver, selectors: Iterable[Selector | CompiledSelector]) -> None:
         self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
         try:
-            self._granted.add(id, value, _selectors(value.subscriber.granted))
+            self._granted.add(id, value, _selectors(value.subscriber.grant.subscribe))
         except BaseException:
             self._subscribed.discard(id, value)
             raise
@@ -93,27 +99,39 @@ class _Interest:
         return index.passing(topic, values, start)
 
 
-def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[Selector]:
+def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:
     return (selector for matcher in matchers for selector in matcher.selectors)
 
 
 class Broadcaster:
     """All connections of one hub on this node; used from one event loop.
 
-    All its mutable state: `position`, up to where the log was dispatched; `_live`, the receivers whose place
-    that is; `_connected`, these and those that are still catching up; the wheel of heartbeats and deadlines;
-    `_turn`, held by a dispatch or a round of heartbeats; and `_moved`, the event of the next dispatch.
+    All its mutable state: `position`, up to where the log was dispatched; `_filter`, the receivers by what they
+    want; `_connected`, the same by the id of their subscriber; `_live`, the ids in the filter of those whose place
+    is `position`, as the others are catching up; the wheel of heartbeats and deadlines; `_turn`, held by a dispatch
+    or a round of heartbeats; and `_moved`, the event of the next dispatch.
     """
 
     # Dispatches and heartbeats take turns.  So whoever leaves the live set outside its own write has been
     # written everything up to `position`, and nothing that is still to be written overtakes it.
 
-    def __init__(self, *, heartbeat: float, cached_topics: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        heartbeat: float,
+        cached_topics: int,
+        base_url: str,
+        max_url_patterns: int,
+        clock: Callable[[], float],
+    ) -> None:
         self.position = 0
         self._heartbeat = heartbeat
         self._clock = clock
-        self._live: SkipFilter[Receiver, Key] = SkipFilter(_Interest(), capacity=2 * cached_topics, lock=nullcontext())
-        self._connected: set[Receiver] = set()
+        self._filter: SkipFilter[Receiver, Key] = SkipFilter(
+            _Interest(base_url, max_url_patterns), capacity=2 * cached_topics, lock=nullcontext()
+        )
+        self._connected: dict[str, Receiver] = {}
+        self._live = BitMap64()
         self._wheel: Wheel[Receiver] = Wheel(now=clock(), tick=TICK)
         self._turn = asyncio.Lock()
         self._moved = asyncio.Event()
@@ -121,35 +139,46 @@ class Broadcaster:
     # -- connections
 
     def connect(self, receiver: Receiver) -> None:
-        """Take a connection in; it is not live yet."""
-        self._connected.add(receiver)
+        """Take a connection in; it is not live yet.  Raises LimitError for patterns that are too many."""
+        receiver.number = self._filter.add(receiver)
+        self._connected[receiver.subscriber.id] = receiver
         receiver.written = self._clock()
         self._schedule(receiver)
 
     def join(self, receiver: Receiver) -> None:
         """Take it into the live set.  Its place must be this broadcaster's."""
         assert receiver.subscriber.position == self.position
-        self._live.add(receiver)
+        self._live.add(receiver.number)
 
     def leave(self, receiver: Receiver, position: int) -> None:
         """Take it out of the live set, at its place in the log."""
-        self._live.discard(receiver)
+        self._live.discard(receiver.number)
         receiver.subscriber.position = position
 
     def disconnect(self, receiver: Receiver) -> None:
         """Forget it."""
-        self._live.discard(receiver)
+        self._live.discard(receiver.number)
+        self._filter.discard(receiver)
         self._wheel.discard(receiver)
-        self._connected.discard(receiver)
+        del self._connected[receiver.subscriber.id]
 
     def close_all(self, reason: str) -> None:
-        for receiver in list(self._connected):
+        for receiver in list(self._connected.values()):
             receiver.close(reason)
 
     @property
     def connected(self) -> int:
         """How many connections there are."""
         return len(self._connected)
+
+    def subscriber(self, id: str) -> Subscriber | None:
+        """The connected subscriber of this id."""
+        receiver = self._connected.get(id)
+        return None if receiver is None else receiver.subscriber
+
+    def subscribers(self) -> list[Subscriber]:
+        """All that are connected, in the order of their coming."""
+        return [receiver.subscriber for receiver in self._connected.values()]
 
     @property
     def live(self) -> int:
@@ -169,7 +198,7 @@ class Broadcaster:
             self.move_to(position)
             now = self._clock()
             for count, (receiver, body) in enumerate(writes, 1):
-                if receiver in self._live:  # it may have gone since, or have been closed
+                if receiver.number in self._live:  # it may have gone since, or have been closed
                     receiver.written = now
                     receiver.write(body, position)
                 if count % SLICE == 0:
@@ -179,7 +208,7 @@ class Broadcaster:
         """Each receiver once, with its frames joined."""
         if len(entries) == 1:
             body = entries[0].frame
-            return [(receiver, body) for receiver in self._live.values(self._receivers(entries[0].update))]
+            return [(receiver, body) for receiver in self._filter.values(self._receivers(entries[0].update))]
         # Bit n of a choice stands for entries[n].  Entries with the same receivers are added up first, so
         # a hundred updates of one topic cost one pass over its receivers.
         choices: dict[FrozenBitMap64, int] = {}
@@ -195,12 +224,13 @@ class Broadcaster:
             for choice in set(wanted.values())
         }
         ids = BitMap64(wanted)
-        return [(receiver, bodies[wanted[id]]) for id, receiver in zip(ids, self._live.values(ids), strict=True)]
+        return [(receiver, bodies[wanted[id]]) for id, receiver in zip(ids, self._filter.values(ids), strict=True)]
 
     def _receivers(self, update: Update) -> BitMap64:
-        ids = self._live.bitmap(*(("subscribed", topic) for topic in update.topics))
+        ids = self._filter.bitmap(*(("subscribed", topic) for topic in update.topics))
         if update.private:
-            ids &= self._live.bitmap(*(("granted", topic) for topic in update.topics))
+            ids &= self._filter.bitmap(*(("granted", topic) for topic in update.topics))
+        ids &= self._live
         return ids
 
     def move_to(self, position: int) -> None:
@@ -220,17 +250,17 @@ class Broadcaster:
         async with self._turn:
             now = self._clock()
             for count, receiver in enumerate(self._wheel.turn(now), 1):
-                if receiver not in self._connected:
+                if receiver.subscriber.id not in self._connected:
                     continue
                 if receiver.subscriber.deadline - LATE <= now:
-                    receiver.close("its token expires")
+                    receiver.close(receiver.subscriber.lapse)
                     continue
                 if receiver.is_gone():
                     receiver.close("its connection is lost")
                     continue
                 if self._heartbeat and receiver.written + self._heartbeat <= now:
                     receiver.written = now
-                    if receiver in self._live:
+                    if receiver.number in self._live:
                         receiver.write(sse.HEARTBEAT, self.position)
                 self._schedule(receiver)
                 if count % SLICE == 0:

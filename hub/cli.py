@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import socket
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,7 +17,9 @@ import uvicorn
 from hub.application import create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
-from hub.settings import DEVELOPMENT_TOKEN, settings_from_environment
+from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, Algorithm, settings_from_environment
+from hub.tokens import development_token, sign_classic_token, sign_token
+from hub.topics import MATCHER_TYPES
 
 if TYPE_CHECKING:
     from hub.hub import Hub
@@ -50,10 +55,7 @@ def serve(
         listener = _listen(host, port)
         url = f"http://{_authority(host, listener)}"
         chosen = {"dev": True} if dev else {}
-        settings = settings_from_environment(**chosen)
-        if settings.dev and settings.public_url is None:
-            settings = settings.model_copy(update={"public_url": url})
-        app = create_app(settings)
+        app = create_app(settings_from_environment(**chosen))
     except (ConfigurationError, OSError) as error:
         typer.echo(f"hub: {error}", err=True)
         raise typer.Exit(2) from None
@@ -61,6 +63,76 @@ def serve(
     config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, timeout_graceful_shutdown=5)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has shut down
         uvicorn.Server(config).run(sockets=[listener])
+
+
+@main.command()
+def token(
+    dev: Annotated[bool, typer.Option("--dev", help="For `hub serve --dev`: its key, issuer and address.")] = False,
+    classic: Annotated[
+        bool, typer.Option("--classic", help="With a `mercure` claim, for hubs and clients of 0.x.")
+    ] = False,
+    key: Annotated[
+        str,
+        typer.Option(
+            help="What signs it: a secret, or @ and a file with one or with a PEM key.", envvar="HUB_TOKEN_KEY"
+        ),
+    ] = "",
+    algorithm: Annotated[Algorithm, typer.Option(help="What the key signs with.")] = "HS256",
+    issuer: Annotated[str, typer.Option(help="`iss`: who the hub is to trust.")] = "",
+    audience: Annotated[str, typer.Option(help="`aud`: the hub's URL, or its resource identifier.")] = "",
+    publish: Annotated[
+        list[str], typer.Option(help="[TYPE=]PATTERN to publish to; `*` is everything. Repeatable.")
+    ] = [],  # noqa: B006
+    subscribe: Annotated[
+        list[str], typer.Option(help="[TYPE=]PATTERN whose private updates may be read. Repeatable.")
+    ] = [],  # noqa: B006
+    payload: Annotated[str, typer.Option(help="JSON that others see of the subscriptions.")] = "null",
+    subject: Annotated[str, typer.Option(help="`sub`: whose token it is.")] = "",
+    ttl: Annotated[float, typer.Option(help="Seconds that it is good for.", min=1)] = 3600,
+) -> None:
+    """Sign a token, and print it.
+
+    A pattern is an exact topic unless a matcher type stands before it, as in
+    uritemplate=https://example.com/books/{id}; in a classic token it is a topic or a URI template, without a type.
+    """
+    if dev:
+        key, issuer = key or DEVELOPMENT_KEY, issuer or DEVELOPMENT_ISSUER
+        audience = audience or "http://localhost:3000/.well-known/mercure"
+    try:
+        if not key:
+            raise ConfigurationError("a key is needed: --key, HUB_TOKEN_KEY, or --dev")
+        if not classic and not (issuer and audience):
+            raise ConfigurationError("a current token names its --issuer and its --audience; --dev knows both")
+        secret = Path(key[1:]).read_text("utf-8") if key.startswith("@") else key
+        about = json.loads(payload)
+        now = time.time()
+        signed = (
+            sign_classic_token(
+                secret, algorithm, publish=publish, subscribe=subscribe, payload=about, seconds=ttl, now=now
+            )
+            if classic
+            else sign_token(
+                secret,
+                algorithm,
+                issuer=issuer,
+                resource=audience,
+                publish=map(_selector, publish),
+                subscribe=map(_selector, subscribe),
+                payload=about,
+                subject=subject or None,
+                seconds=ttl,
+                now=now,
+            )
+        )
+    except (ConfigurationError, OSError, ValueError) as error:
+        typer.echo(f"hub: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(signed)
+
+
+def _selector(text: str) -> tuple[str, str]:
+    type, separator, pattern = text.partition("=")
+    return (type, pattern) if separator and type in MATCHER_TYPES else ("exact", text)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -92,20 +164,22 @@ def _welcome(hub: Hub, url: str) -> str:
     if settings.debugger:
         lines.insert(2, f"Page      {url}{settings.path}{DEBUGGER}")
     if settings.dev:
+        token = development_token(settings, url)
+        selector = f"{'topic' if settings.classic else 'match_uritemplate'}=https://example.com/books/{{id}}"
         lines += [
             "",
             "DEVELOPMENT MODE: the key is known to all, so anybody may publish. Never on a public network.",
             "",
             "Token     may publish and read everything, signed with the well-known development key:",
-            f"          {DEVELOPMENT_TOKEN}",
+            f"          {token}",
             "",
             "Subscribe, in one terminal:",
             "",
-            f"  curl -N -g '{url}{settings.path}?topic=https://example.com/books/{{id}}'",
+            f"  curl -N -g '{url}{settings.path}?{selector}'",
             "",
             "Publish, in another:",
             "",
-            f"  curl -H 'Authorization: Bearer {DEVELOPMENT_TOKEN}' \\",
+            f"  curl -H 'Authorization: Bearer {token}' \\",
             "       -d topic=https://example.com/books/1 -d 'data=a new chapter' \\",
             f"       {url}{settings.path}",
         ]

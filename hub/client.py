@@ -9,12 +9,13 @@ async with Client("http://localhost:3000/.well-known/mercure", token=token) as h
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -63,12 +64,26 @@ class Client:
         await _check(response)
         return response.text
 
-    async def subscribe(self, *templates: str, last_event_id: str | None = None) -> AsyncIterator[ServerSentEvent]:
-        """The updates whose topics match any of `templates`, for ever; connects again where it must.
+    async def publish_all(self, *updates: Mapping[str, Any]) -> list[str]:
+        """Publish many updates with one request, all of them or none, and return their ids.
 
-        A topic that is no URI template stands for itself.  With `last_event_id`, begins with what came after
-        that event, or with all that the hub still has for "earliest".  Raises where the hub refuses, and
-        where it cannot be reached at first.
+        Each has a `topic`, or several in a list, and what else `publish` takes.  Only this hub knows of it.
+        """
+        body = "".join(json.dumps(update) + "\n" for update in updates)
+        headers = {"Content-Type": "application/x-ndjson"}
+        response = await self._http.post(self._url, content=body.encode(), headers=headers)
+        await _check(response)
+        return response.text.split("\n")[:-1]
+
+    async def subscribe(
+        self, *topics: str, last_event_id: str | None = None, **matchers: str | Sequence[str]
+    ) -> AsyncIterator[ServerSentEvent]:
+        """The updates that match any of `topics` or `matchers`, for ever; connects again where it must.
+
+        A topic may be a URI template; `matchers` are the parameters of the current dialect, as in
+        match_mqtt="sensors/+/heat".  With `last_event_id`, begins with what came after that event, or with all
+        that the hub still has for "earliest".  Raises where the hub refuses, and where it cannot be reached at
+        first.
         """
         retry = self._retry
         connected = False
@@ -78,7 +93,7 @@ class Client:
                 async with self._http.stream(
                     "GET",
                     self._url,
-                    params={"topic": templates},
+                    params={"topic": topics, **matchers},
                     headers=cursor,
                 ) as response:
                     await _check(response)

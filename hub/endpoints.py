@@ -1,37 +1,92 @@
 """The HTTP edge: parse, ask the hub, answer.  Every route is on this page.
 
-GET   HUB             subscribe: an event stream           N10–N31, V1–V6
-HEAD  HUB             its headers alone; nobody subscribes  1.18
-POST  HUB             publish: 200 and the id               N40–N57
-GET   HUB/debug/      the debugger, if it is on             R29
-GET   /               there, if it is on
+GET QUERY  HUB                                             subscribe: an event stream              N10–N31, V1–V6
+HEAD       HUB                                             its headers alone; nobody subscribes    1.18
+POST       HUB                                             publish: 200 and the id, or ids         N40–N57
+GET        HUB/subscriptions                               who is there, if that is on             N130–N140, V63
+GET        HUB/subscriptions/{match_type}/{match}          of one matcher
+GET        HUB/subscriptions/{match_type}/{match}/{id}     of one subscriber
+GET        HUB/subscriptions/{topic}                       the same in the classic dialect
+GET        HUB/subscriptions/{topic}/{id}
+GET        /.well-known/oauth-protected-resource + HUB     what clients need to know               N145–N156
+GET        HUB/debug/                                      the debugger, if it is on               R29
+GET        /                                               there, if it is on
 """
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import logging
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.requests import ClientDisconnect
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hub.errors import InvalidToken, RequestError, TooLarge
-from hub.protocol import Headers, parse_subscribe, parse_update
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.authorization import DETAIL_TYPE
+from hub.errors import (
+    InvalidRequest,
+    InvalidToken,
+    KeysUnavailable,
+    Misdirected,
+    NotThere,
+    RequestError,
+    TooLarge,
+    UnsupportedContent,
+)
+from hub.origins import normal_origin
+from hub.protocol import (
+    FORM,
+    NDJSON,
+    Headers,
+    SubscriptionPath,
+    content_type,
+    decode_utf_8,
+    header_values,
+    parse_subscribe,
+    parse_subscription_path,
+    parse_updates,
+)
 from hub.stream import Stream
+from hub.subscriptions import CONTEXT, subscription_of, to_json
+from hub.tokens import development_token
+from hub.topics import CLASSIC, MATCHER_TYPES
+from skipfilter.errors import shown
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
     from starlette.requests import Request
 
+    from hub.authorization import Action, Grant
     from hub.hub import Hub
+    from hub.settings import Settings
+    from hub.subscriber import Subscriber
+    from hub.subscriptions import Subscription
 
 log = structlog.stdlib.get_logger("hub")
 
 DEBUGGER: Final = "/debug/"
+TOKENS: Final = "hub.tokens"
+"""Where in a request's scope the tokens of its query are, which is without them (V42)."""
+
+_DEBUGGER_FILES: Final = Path(__file__).parent / "debugger"
+_CHUNK: Final = 100
+"""Subscriptions that are written between two looks at the other tasks."""
+_ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 
 
 class Endpoints:
@@ -42,17 +97,27 @@ class Endpoints:
 
     def routes(self) -> list[BaseRoute]:
         settings = self._hub.settings
-        routes: list[BaseRoute] = [
-            Route(settings.path, self.publish_or_subscribe, methods=["GET", "POST"]),
+        subscribe = ["GET", "QUERY"] if settings.can_subscribe else []
+        publish = ["POST"] if settings.can_publish else []
+        routes: list[Route | Mount] = [
+            Route(settings.path, self.publish_or_subscribe, methods=subscribe + publish),
+            Route(settings.metadata_path, self.metadata),
         ]
+        if settings.subscriptions:
+            who = settings.path + "/subscriptions"
+            routes += [Route(who, self.subscriptions), Route(who + "/{rest:path}", self.subscriptions)]
         if settings.debugger:
             page = settings.path + DEBUGGER
             routes += [
+                Route(page, self.debugger),
                 Route(page + "config.json", self.debugger_config),
-                Mount(page, StaticFiles(directory=Path(__file__).parent / "debugger", html=True)),
+                Mount(page, StaticFiles(directory=_DEBUGGER_FILES)),
+                Route(page.rstrip("/"), RedirectResponse(page)),
                 Route("/", RedirectResponse(page)),
             ]
-        return routes
+        for route in routes:  # Starlette's end with $, which lets a line feed follow (R75)
+            route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
+        return [*routes]
 
     async def publish_or_subscribe(self, request: Request) -> Response:
         return await (self.publish(request) if request.method == "POST" else self.subscribe(request))
@@ -60,9 +125,16 @@ class Endpoints:
     async def subscribe(self, request: Request) -> Response:
         hub = self._hub
         headers: Headers = request.scope["headers"]
-        grant = hub.authorizer.authorize("subscribe", headers, own_origin=_origin(request))
-        wanted = parse_subscribe(request.scope["query_string"], headers, hub.settings)
-        subscriber, preceding = await hub.subscribe(wanted.matchers, grant, wanted.last_event_id)
+        body = b""
+        if request.method == "QUERY":
+            body = await self._body(request)
+            if body and content_type(headers) != FORM:
+                raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
+        grant = await self._authorize("subscribe", request)
+        wanted = parse_subscribe(request.scope["query_string"], body, headers, hub.settings, hub.compiler)
+        subscriber, preceding = await hub.subscribe(
+            wanted.matchers, grant, wanted.last_event_id, address=_address(request)
+        )
         extra = []
         if preceding is not None:
             # An id may be any Unicode, and goes out as UTF-8 (R77).  The second name is the classic one (V52).
@@ -71,64 +143,232 @@ class Endpoints:
         return Stream(hub, subscriber, extra)
 
     async def publish(self, request: Request) -> Response:
+        grant = await self._authorize("publish", request)
+        body = await self._body(request)
+        type = content_type(request.scope["headers"])
+        updates = parse_updates(body, type, self._hub.settings)
+        await self._hub.publish(*updates, grant=grant)
+        if type == NDJSON:
+            return PlainTextResponse("".join(f"{update.id}\n" for update in updates))
+        return PlainTextResponse(updates[0].id)
+
+    async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> Grant:
+        return await self._hub.authorizer.authorize(
+            action,
+            request.scope["headers"],
+            request.scope[TOKENS],
+            origin=self._public_origin(request),
+            required=required,
+        )
+
+    def _public_origin(self, request: Request) -> str:
+        """The origin that the request is to, or Misdirected (R6)."""
+        origin, allowed = origin_of(request), self._hub.settings.public_urls
+        if allowed and origin not in allowed:
+            raise Misdirected(
+                f"{shown(origin)} is none of the URLs of this hub; a proxy in front of it has to pass the Host header "
+                "on, and the scheme in X-Forwarded-Proto"
+            )
+        return origin
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, of which no more than the limit is ever held.  Raises TooLarge, TooSlow and Closing."""
+        limit = self._hub.settings.max_body
+        body = bytearray()
+        try:
+            async with self._hub.until_closing(self._hub.settings.body_timeout):
+                async for chunk in request.stream():
+                    body += chunk
+                    if 0 < limit < len(body):
+                        raise TooLarge(f"the body is longer than {limit} bytes")
+        except ClientDisconnect:  # nobody hears the answer, and the log has a line rather than a traceback
+            raise InvalidRequest("the client went away before all of the body had come") from None
+        return bytes(body)
+
+    # -- who is there
+
+    async def subscriptions(self, request: Request) -> Response:
         hub = self._hub
-        headers: Headers = request.scope["headers"]
-        grant = hub.authorizer.authorize("publish", headers, own_origin=_origin(request))
-        content_type = request.headers.get("content-type", "").encode("latin-1")
-        async with hub.until_closing(hub.settings.body_timeout):
-            body = await _read_body(request, hub.settings.max_body)
-        update = parse_update(body, content_type, hub.settings)
-        return PlainTextResponse(await hub.publish(update, grant))
+        grant = await self._authorize("subscribe", request, required=True)
+        path = decode_utf_8("the path", request.scope["raw_path"])
+        grant.require_read(path)  # the path as it came, and without the query (N131, V64)
+        asked = parse_subscription_path(path, hub.settings)
+        accepted = ",".join(value.decode("latin-1") for value in header_values(request.scope["headers"], b"accept"))
+        classic = asked.classic
+        if classic is None:  # HUB/subscriptions is the same path in both dialects (V84)
+            asks_for_json = accepted.strip().lower() == "application/json"  # and nothing else, as the debugger does
+            wants_classic = "application/ld+json" in accepted.lower() or (grant.classic and not asks_for_json)
+            classic = hub.settings.classic and wants_classic
+        cursor, subscribers = await hub.subscriptions()
+        one = None
+        if asked.subscriber is not None:
+            subscriber = hub.broadcaster.subscriber(asked.subscriber)
+            one = next(filter(None, self._chosen([subscriber] if subscriber else [], asked, classic=classic)), None)
+            if one is None:
+                raise NotThere("there is no such subscription")
+        if _is_known(request.scope["headers"], cursor):
+            response = Response(status_code=304)
+        elif one is not None:
+            document = one.document(json_ld=classic)
+            response = Response(to_json(CONTEXT | document | {"lastEventID": cursor} if classic else document))
+        else:
+            opening = {"id": path, "type": "subscriptions"}
+            if classic:
+                uri = path + (f"?{query}" if (query := request.scope["query_string"].decode("latin-1")) else "")
+                opening = CONTEXT | {"id": uri, "type": "Subscriptions", "lastEventID": cursor}
+            chosen = self._chosen(subscribers, asked, classic=classic)
+            response = StreamingResponse(_collection(opening, chosen, json_ld=classic))
+        response.headers["content-type"] = "application/ld+json" if classic else "application/json"
+        response.raw_headers += self._cursor_headers(cursor, classic=classic)
+        return response
+
+    def _chosen(
+        self, subscribers: Iterable[Subscriber], asked: SubscriptionPath, *, classic: bool
+    ) -> Iterator[Subscription | None]:
+        """The subscriptions that are asked for, and None in place of each other one."""
+        for subscriber in subscribers:
+            for matcher in subscriber.subscribed:
+                if asked.matcher is None:
+                    chosen = matcher.type == CLASSIC or not classic
+                else:
+                    chosen = (matcher.type, matcher.pattern) == asked.matcher
+                yield subscription_of(subscriber, matcher, hub=self._hub.settings.path) if chosen else None
+
+    def _cursor_headers(self, cursor: str, *, classic: bool) -> Headers:
+        """N135, N136.  A cursor may be any Unicode, and goes out as UTF-8 (R77)."""
+        quoted = cursor.replace("\\", "\\\\").replace('"', '\\"')
+        attributes = "" if classic else '; type="mercure"'
+        link = f'<{self._hub.settings.path}>; rel="mercure"; last-event-id="{quoted}"{attributes}'
+        link += f'; content-type="application/{"ld+json" if classic else "json"}"'
+        return [
+            (b"link", link.encode("utf-8")),
+            (b"etag", _etag(cursor)),
+            (b"cache-control", b"private, must-revalidate"),
+            (b"vary", b"Accept, Authorization, Cookie"),
+        ]
+
+    # -- what the hub is
+
+    async def metadata(self, request: Request) -> Response:
+        """RFC 9728.  Open to all pages (N156)."""
+        settings = self._hub.settings
+        servers = [issuer.id for issuer in settings.issuers if issuer.authorization_server]
+        document: dict[str, Any] = {
+            "resource": settings.resource_at(self._public_origin(request)),
+            "authorization_servers": servers,
+            "authorization_details_types_supported": [DETAIL_TYPE] if settings.issuers else [],
+            "bearer_methods_supported": ["header"],
+            "mercure_cookie": settings.cookie,
+            "mercure_subscriptions": settings.subscriptions,
+            "mercure_matcher_types_supported": list(MATCHER_TYPES),
+        }
+        return JSONResponse(
+            {name: value for name, value in document.items() if value}, headers={"Access-Control-Allow-Origin": "*"}
+        )
+
+    async def debugger(self, request: Request) -> Response:
+        return FileResponse(_DEBUGGER_FILES / "index.html")
 
     async def debugger_config(self, request: Request) -> Response:
         """What the page needs to know; in development a token too."""
-        hub = self._hub
+        settings = self._hub.settings
         return JSONResponse(
             {
-                "hub": hub.settings.path,
-                "token": DEVELOPMENT_TOKEN if hub.settings.dev else "",
-                "cookie": hub.settings.cookie,
+                "hub": settings.path,
+                "token": development_token(settings, origin_of(request)) if settings.dev else "",
+                "cookie": settings.cookie,
+                "classic": settings.classic,
+                "subscriptions": settings.subscriptions,
             },
             headers={"Cache-Control": "no-store"},
         )
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
-    """The body, of which no more than `limit` bytes are ever held.  Raises TooLarge."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise TooLarge(f"the body is longer than {limit} bytes")
-    return bytes(body)
+def origin_of(request: Request) -> str:
+    """Scheme and authority that the client asked for, as far as the server knows."""
+    scope = request.scope
+    host = next(iter(header_values(scope["headers"], b"host")), b"").decode("latin-1")
+    return normal_origin(scope["scheme"], host)
 
 
-def _origin(request: Request) -> str:
-    return f"{request.url.scheme}://{request.url.netloc}"
+def _address(request: Request) -> str:
+    """Whom an anonymous connection counts as: an address or, as one has very many, an IPv6 network of 64 bits."""
+    host = request.client.host if request.client else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 6 and address.ipv4_mapped is not None:  # an IPv4 client of a socket for both
+        address = address.ipv4_mapped
+    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+
+
+async def _collection(
+    opening: dict[str, str], subscriptions: Iterable[Subscription | None], *, json_ld: bool
+) -> AsyncIterator[str]:
+    """JSON that ends in the array of `subscriptions`, a part at a time: there may be very many to look at."""
+    part = [to_json(opening)[:-1], ',"subscriptions":[']
+    comma = ""
+    for count, subscription in enumerate(subscriptions, 1):
+        if subscription is not None:
+            part.append(comma + to_json(subscription.document(json_ld=json_ld)))
+            comma = ","
+        if count % _CHUNK == 0:
+            yield "".join(part)
+            part = []
+            await asyncio.sleep(0)
+    yield "".join([*part, "]}"])
+
+
+def _etag(cursor: str) -> bytes:
+    escaped = "".join(f"%{byte:02X}" if byte in _ETAG_ESCAPED else chr(byte) for byte in cursor.encode("utf-8"))
+    return b'"' + escaped.encode("latin-1") + b'"'
+
+
+def _is_known(headers: Headers, cursor: str) -> bool:
+    """Whether the client has what was current at the cursor; also unquoted, as 0.x wrote its tags (V63)."""
+    tag = _etag(cursor)
+    given = b",".join(header_values(headers, b"if-none-match")).strip()
+    # Not split at commas, which a tag may have.
+    return tag in re.findall(rb'"[^"]*"', given) or given in (tag[1:-1], b"*")
+
+
+# -- errors
 
 
 async def answer(request: Request, error: Exception) -> Response:
     """A problem document (RFC 9457) for what `RequestError` and Starlette raise; the one place that answers."""
+    settings: Settings = request.app.state.hub.settings
     if isinstance(error, RequestError):
-        reason = error.reason if isinstance(error, InvalidToken) else str(error)
+        reason = error.reason if isinstance(error, InvalidToken | KeysUnavailable) else str(error)
         # A token that is refused puzzles people, who should find out why wherever the hub runs.
-        level = logging.WARNING if error.challenge else logging.INFO
+        level = logging.INFO if error.challenge is None else logging.WARNING
         log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
-        return _problem(error.status, error.title, str(error), {"WWW-Authenticate": error.challenge})
+        headers = dict(error.headers)
+        if error.challenge is not None:
+            headers["WWW-Authenticate"] = _challenge(error.challenge, origin_of(request) + settings.metadata_path)
+        return _problem(error.status, error.title, str(error), headers)
     assert isinstance(error, HTTPException)
-    return _problem(error.status_code, error.detail, _DETAILS.get(error.status_code, ""), dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    details = {
+        404: f"there is nothing at this path; the hub is at {settings.path}",
+        405: f"the methods of this path are {headers.get('Allow')}",
+    }
+    return _problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
 
 
-_DETAILS: Final = {
-    404: "there is nothing at this path",
-    405: "GET subscribes and POST publishes",
-}
+def _challenge(error: str, metadata: str) -> str:
+    """N90–N95.  The URL has a host that a client named: so it may lack one, or have what does not go into quotes."""
+    parameters = [f'error="{error}"'] if error else []
+    if "///" not in metadata and not set('"\\').intersection(metadata) and metadata.isascii():
+        parameters.append(f'resource_metadata="{metadata}"')
+    return " ".join(["Bearer", ", ".join(parameters)]).strip()
 
 
-def _problem(status: int, title: str, detail: str, headers: dict[str, str | None] | dict[str, str]) -> Response:
+def _problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:
     return JSONResponse(
         {"type": "about:blank", "title": title, "status": status, "detail": detail},
         status_code=status,
-        headers={name: value for name, value in headers.items() if value is not None},
+        headers=headers,
         media_type="application/problem+json",
     )

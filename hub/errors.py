@@ -9,8 +9,13 @@
         ├── TokenRequired           401    no token where one is needed (N90)
         ├── InvalidToken            401    a token that fails validation (N91)
         ├── InsufficientScope       403    a valid token that does not allow this (N92)
+        ├── NotThere                404    no such subscription (N133)
         ├── TooSlow                 408    a body that does not arrive
         ├── TooLarge                413    over a limit of the hub (N56)
+        ├── UnsupportedContent      415    a QUERY body that is no form (N11)
+        ├── Misdirected             421    a request for another host (R6)
+        ├── TooMany                 429    as many subscribers, or patterns, as may be (N23)
+        ├── KeysUnavailable         503    a key set that cannot be fetched
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
 They are answered in one place, `endpoints.answer`.
@@ -34,11 +39,13 @@ class OffTheLog(HubError, LookupError):
 
 
 class RequestError(HubError):
-    """An answer to a client: a status, what to fix, and the token challenge if one is due (N95)."""
+    """An answer to a client: a status, what to fix, and the token challenge's error if one is due (N95)."""
 
     status: ClassVar[int]
     title: ClassVar[str]
     challenge: ClassVar[str | None] = None
+    """The `error` of a WWW-Authenticate header; "" for a header without one, None for no header."""
+    headers: ClassVar[dict[str, str]] = {}
 
 
 class InvalidRequest(RequestError):
@@ -49,13 +56,13 @@ class InvalidRequest(RequestError):
 class InvalidPresentation(RequestError):
     status = 400
     title = "Invalid presentation of a token"
-    challenge = 'Bearer error="invalid_request"'
+    challenge = "invalid_request"
 
 
 class TokenRequired(RequestError):
     status = 401
     title = "Token required"
-    challenge = "Bearer"
+    challenge = ""
 
 
 class InvalidToken(RequestError):
@@ -63,7 +70,7 @@ class InvalidToken(RequestError):
 
     status = 401
     title = "Invalid token"
-    challenge = 'Bearer error="invalid_token"'
+    challenge = "invalid_token"
 
     def __init__(self, reason: str) -> None:
         super().__init__("the token is not valid here; the hub's log says why")
@@ -73,7 +80,12 @@ class InvalidToken(RequestError):
 class InsufficientScope(RequestError):
     status = 403
     title = "Insufficient scope"
-    challenge = 'Bearer error="insufficient_scope"'
+    challenge = "insufficient_scope"
+
+
+class NotThere(RequestError):
+    status = 404
+    title = "Not found"
 
 
 class TooSlow(RequestError):
@@ -86,9 +98,39 @@ class TooLarge(RequestError):
     title = "Too large"
 
 
+class UnsupportedContent(RequestError):
+    status = 415
+    title = "Unsupported content"
+    headers: ClassVar[dict[str, str]] = {"Accept-Query": "application/x-www-form-urlencoded"}
+
+
+class Misdirected(RequestError):
+    status = 421
+    title = "Misdirected request"
+
+
+class TooMany(RequestError):
+    status = 429
+    title = "Too many"
+    headers: ClassVar[dict[str, str]] = {"Retry-After": "10"}
+
+
+class KeysUnavailable(RequestError):
+    """The client is told no more than that; `reason` is for the log."""
+
+    status = 503
+    title = "Keys unavailable"
+    headers: ClassVar[dict[str, str]] = {"Retry-After": "10"}
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the keys that would verify the token cannot be had now; try again in a moment")
+        self.reason = reason
+
+
 class Closing(RequestError):
     status = 503
     title = "Shutting down"
+    headers: ClassVar[dict[str, str]] = {"Retry-After": "1"}
 
     def __init__(self) -> None:
         super().__init__("the hub is shutting down; try again in a moment")

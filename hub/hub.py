@@ -1,26 +1,34 @@
-"""Hub: publish, subscribe, and the two tasks that run it; no HTTP."""
+"""Hub: publish, subscribe, who is there, and the tasks that run it; no HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from hub import sse
 from hub.authorization import Authorizer
 from hub.backlog import Backlog
 from hub.broadcaster import TICK, Broadcaster
-from hub.errors import Closing, OffTheLog, TooSlow
+from hub.errors import Closing, InvalidRequest, OffTheLog, TooMany, TooSlow
 from hub.subscriber import EARLIEST, Subscriber
+from hub.subscriptions import subscription_of
+from hub.topics import MatcherCompiler
 from hub.updates import check_update
+from skipfilter import LimitError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from hub.authorization import Grant
+    from hub.broadcaster import Receiver
     from hub.settings import Settings
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry, Transport
@@ -30,10 +38,23 @@ log = structlog.stdlib.get_logger("hub")
 
 BACKLOG: Final = 1_024
 """Updates that may wait for dispatch before publishers do."""
+LAST_WORDS: Final = 2.0
+"""Seconds that the announcements of who went may take when the hub has ended."""
+
+
+class _Announcement(NamedTuple):
+    subscriber: Subscriber
+    active: bool
+    done: asyncio.Future[None]
 
 
 class Hub:
-    """One node of a hub.  Publishing and subscribing work inside `running()`."""
+    """One node of a hub.  Publishing and subscribing work inside `running()`.
+
+    All its mutable state, beside that of its parts: `_clients`, how many connections each client has;
+    `_announcements`, the subscribers whose coming or going is to be published, oldest first; `_left`, the event that
+    one has gone; `_timeouts` of what waits for a client; and whether it `is_running` or `closing`.
+    """
 
     def __init__(
         self,
@@ -42,65 +63,207 @@ class Hub:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        random: Random | None = None,
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._wall_clock = wall_clock
+        self._random = random or Random()  # noqa: S311
         self.transport = transport
-        self.authorizer = Authorizer(settings, clock=wall_clock)
-        self.broadcaster = Broadcaster(heartbeat=settings.heartbeat, cached_topics=settings.cached_topics, clock=clock)
+        self.compiler = MatcherCompiler(settings.url)
+        self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
+        self.broadcaster = Broadcaster(
+            heartbeat=settings.heartbeat,
+            cached_topics=settings.cached_topics,
+            base_url=settings.url,
+            max_url_patterns=settings.max_url_patterns,
+            clock=clock,
+        )
         self._backlog = Backlog(
             self.broadcaster,
             max_updates=min(BACKLOG, max(1, settings.history_updates // 2)),
             max_bytes=settings.history_bytes // 2,
         )
+        self._clients: Counter[str] = Counter()
+        self._announcements: asyncio.Queue[_Announcement] = asyncio.Queue()
+        self._left = asyncio.Event()
         self._timeouts: set[asyncio.Timeout] = set()
+        self.is_running = False
         self.closing = False
 
-    async def publish(self, update: Update, grant: Grant) -> str:
-        """Append `update` to the log, for all nodes, and return its id.
+    # -- updates
 
-        Raises InvalidRequest for an update that nobody may send, InsufficientScope for one that this grant
-        does not allow, and Closing while the hub is shutting down.  Waits while dispatch is far behind the log,
-        and never for a subscriber.
+    async def publish(self, *updates: Update, grant: Grant | None = None) -> None:
+        """Append `updates` to the log, for all nodes: all of them, one after the other, or with an error none.
+
+        Without `grant` it is the program itself that publishes, and may do so to every topic.  Raises
+        InvalidRequest for an update that nobody may send, InsufficientScope for one that the grant does not
+        allow, TooLarge for more than the hub takes at once, and Closing while the hub is shutting down.  Waits
+        while dispatch is far behind the log, and never for a subscriber.
         """
         if self.closing:
             raise Closing
-        check_update(update, path=self.settings.path)
-        grant.require_publish(update)
-        size = update.size
-        await self._backlog.take(size)
+        for number, update in enumerate(updates, 1):
+            try:
+                check_update(update, path=self.settings.path)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
+        if grant is not None:
+            for update in updates:
+                grant.require_publish(update)
+        await self._append(updates, bounded=True)
+        for update in updates:
+            log.debug("update published", id=update.id, topics=update.topics, type=update.type, private=update.private)
+
+    async def _append(self, updates: Sequence[Update], *, bounded: bool = False) -> None:
+        count, size = len(updates), sum(update.size for update in updates)
+        if bounded:
+            self._backlog.check(count, size)
+        await self._backlog.take(count, size)
         try:
-            entry = await self.transport.append(update)
+            entries = await self.transport.append(updates)
         except BaseException:
-            self._backlog.give_back(size)
+            self._backlog.give_back(count, size)
             raise
-        self._backlog.appended(entry)
-        log.debug("update published", id=update.id, topics=update.topics, type=update.type, private=update.private)
-        return update.id
+        self._backlog.appended(entries)
+
+    # -- subscribers
 
     async def subscribe(
-        self, matchers: Iterable[TopicMatcher], grant: Grant, last_event_id: str | None = None
+        self,
+        matchers: Iterable[TopicMatcher],
+        grant: Grant,
+        last_event_id: str | None = None,
+        *,
+        address: str = "",
     ) -> tuple[Subscriber, str | None]:
         """A subscriber with its place in the log, and the id of the event before its first one.
 
         Without `last_event_id` its place is now, and there is no id.  With one, it is after the earliest
-        event of that id (N115).  With one that the log does not know, or no longer, it is before the earliest
-        event, and the id is `earliest` (N108): what the subscriber has missed is among those, if it is left.
+        event of that id (N115).  With one that the log does not know, or no longer, the id is `earliest` (N108),
+        and the place is before the earliest event: what the subscriber has missed is among those, if it is left;
+        or now, if the settings say so (N109).
 
-        While the hub is shutting down one may still subscribe, and the stream ends at once: EventSource comes
-        back after an end, and stays away for ever after a 503.
+        `address` is whose connection it counts as where the token has no subject (N23).  While the hub is
+        shutting down one may still subscribe, and the stream ends at once: EventSource comes back after an end,
+        and stays away for ever after a 503.
         """
-        deadline = math.inf if grant.expires is None else self._clock() + grant.expires - self._wall_clock()
+        deadline, lapse = self._deadline(grant)
         preceding = last_event_id
         if last_event_id is None:
             position = self.broadcaster.position
         elif (found := await self.transport.find(last_event_id)) is not None:
             position = found
         else:
-            # In a log that never had an entry, the place before all of them is 0, where the others are.
-            position, preceding = EARLIEST if await self.transport.end() else 0, "earliest"
-        return Subscriber(matchers, grant, position, deadline=deadline), preceding
+            preceding = "earliest"
+            if self.settings.replay_unknown or last_event_id == "earliest":
+                # In a log that never had an entry, the place before all of them is 0, where the others are.
+                position = EARLIEST if await self.transport.newest() else 0
+            else:
+                position = self.broadcaster.position
+        subscriber = Subscriber(
+            matchers, grant, position, deadline=deadline, lapse=lapse, client=grant.subject or address
+        )
+        return subscriber, preceding
+
+    def _deadline(self, grant: Grant) -> tuple[float, str]:
+        """When a connection that begins now ends, by the clock, and why (N82, R33)."""
+        now, lifetime = self._clock(), self.settings.max_lifetime
+        expires = math.inf if grant.expires is None else now + grant.expires - self._wall_clock()
+        # Less a random fifth, lest those that came together come back together, for ever.
+        lapses = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
+        return (expires, "its token expires") if expires <= lapses else (lapses, "it has lasted as long as it may")
+
+    def retry_hint(self) -> bytes:
+        """What tells a client when to come back, at random around the setting (N30); b"" for no hint."""
+        seconds = self.settings.retry
+        return sse.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
+
+    async def connect(self, receiver: Receiver) -> None:
+        """Take a connection in, and then announce its subscriptions (N127): so it may see its own arrival.
+
+        Raises TooMany, and has then done nothing.
+        """
+        settings, client = self.settings, receiver.subscriber.client
+        if self.broadcaster.connected >= settings.max_connections:
+            raise TooMany(f"there are {settings.max_connections} subscribers, as many as may be")
+        if 0 < settings.max_connections_per_client <= self._clients[client]:
+            raise TooMany(f"you have {self._clients[client]} subscribers, as many as one client may have")
+        try:
+            self.broadcaster.connect(receiver)
+        except LimitError as error:
+            raise TooMany(str(error)) from None
+        self._clients[client] += 1
+        try:
+            # Shielded: it may be listed already, so its coming is announced even if nobody waits for that any more.
+            await asyncio.shield(self._announce(receiver.subscriber, active=True))
+        except asyncio.CancelledError:
+            self.disconnect(receiver)
+            raise
+        except BaseException:
+            self._forget(receiver)
+            raise
+
+    def disconnect(self, receiver: Receiver) -> None:
+        """Forget a connection, and announce that its subscriptions have ended."""
+        self._forget(receiver)
+        self._announce(receiver.subscriber, active=False)
+
+    def _announce(self, subscriber: Subscriber, *, active: bool) -> asyncio.Future[None]:
+        """Have its coming or going published, after all that was to be announced before (N120)."""
+        done = asyncio.get_running_loop().create_future()
+        if not self.settings.subscriptions:
+            done.set_result(None)
+        elif self.is_running:
+            self._announcements.put_nowait(_Announcement(subscriber, active, done))
+        else:
+            done.set_exception(Closing()) if active else done.set_result(None)
+        return done
+
+    async def _publish_announcements(self) -> None:
+        while True:
+            subscriber, active, done = await self._announcements.get()
+            try:
+                await self._append(self._updates_about(subscriber, active=active))
+                done.set_result(None)
+            except asyncio.CancelledError:  # the hub has ended
+                if active:
+                    done.set_exception(Closing())
+                raise
+            except Exception as error:
+                if active:
+                    done.set_exception(error)
+                else:
+                    log.exception("a subscriber that went could not be announced", id=subscriber.id)
+            finally:
+                self._announcements.task_done()
+
+    def _updates_about(self, subscriber: Subscriber, *, active: bool) -> list[Update]:
+        return [
+            subscription_of(subscriber, matcher, hub=self.settings.path).announcement(
+                active=active, typed_classic=self.settings.typed_classic_events
+            )
+            for matcher in subscriber.subscribed
+        ]
+
+    def _forget(self, receiver: Receiver) -> None:
+        self.broadcaster.disconnect(receiver)
+        self._left.set()
+        client = receiver.subscriber.client
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+
+    async def subscriptions(self) -> tuple[str, list[Subscriber]]:
+        """Who is connected, and the cursor from which on all that changes that is announced (N135, N137).
+
+        The id of the newest update, or `earliest`.
+        """
+        # Whoever comes is taken in before that is announced, and whoever goes is forgotten before: so what the
+        # log says up to the cursor is in the list, if the cursor is taken first.
+        newest = await self.transport.newest()
+        # No await stands between the two, either, so the list is of one moment.
+        return "earliest" if newest is None else newest.update.id, self.broadcaster.subscribers()
 
     async def read(self, subscriber: Subscriber) -> list[Entry]:
         """The next page of entries from the subscriber's place to where this node has dispatched.
@@ -112,17 +275,36 @@ class Hub:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follow the log and the clock for as long as it is entered."""
-        self.broadcaster.move_to(await self.transport.end())
-        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._keep_time())]
+        """Follow the log and the clock for as long as it is entered; once only."""
+        self._move_to_the_newest(await self.transport.newest())
+        tasks = [asyncio.create_task(run()) for run in (self._follow, self._keep_time, self._publish_announcements)]
+        self.is_running = True
         try:
             yield
         finally:
             self.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._last_words(), LAST_WORDS)
+            self.is_running = False
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            while not self._announcements.empty():
+                _, active, done = self._announcements.get_nowait()
+                if active:
+                    done.set_exception(Closing())
+            await self.authorizer.aclose()
             await self.transport.aclose()
+
+    async def _last_words(self) -> None:
+        """Wait until all streams have ended, and that is announced."""
+        while self.broadcaster.connected:
+            self._left.clear()
+            await self._left.wait()
+        await self._announcements.join()
+
+    def _move_to_the_newest(self, newest: Entry | None) -> None:
+        self.broadcaster.move_to(0 if newest is None else newest.position)
 
     @asynccontextmanager
     async def until_closing(self, seconds: float) -> AsyncIterator[None]:
@@ -154,7 +336,7 @@ class Hub:
             except OffTheLog as error:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
-                self.broadcaster.move_to(await self.transport.end())
+                self._move_to_the_newest(await self.transport.newest())
                 self.broadcaster.close_all("updates were lost")
             except Exception:
                 log.exception("dispatch failed")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import string
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from hub.errors import InvalidRequest, TooLarge
-from hub.topics import CLASSIC, MATCHER_TYPES, TopicMatcher, check_text, compile_topic_matcher
+from hub.errors import InvalidRequest, NotThere, TooLarge
+from hub.topics import CLASSIC, MATCHER_TYPES, check_text
 from hub.updates import Update, new_id
 from skipfilter import PatternError
 from skipfilter.errors import shown
@@ -15,13 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hub.settings import Settings
+    from hub.topics import MatcherCompiler, TopicMatcher
 
 Headers = list[tuple[bytes, bytes]]
 """The headers of an ASGI scope: names in lower case."""
 
-_MATCHER_PARAMETERS: Final = {"topic": CLASSIC, "match": "exact"} | {f"match_{type}": type for type in MATCHER_TYPES}
+_MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{type}": type for type in MATCHER_TYPES}
 # In order of precedence, after the header (N13, V85).
-_CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID", "lastEventId", "Last-Event-ID")
+_CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
+_CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
+_RETRY_DIGITS: Final = 15
+_HEXADECIMAL: Final = frozenset(string.hexdigits)
+
+FORM: Final = "application/x-www-form-urlencoded"
+NDJSON: Final = "application/x-ndjson"
 
 
 class SubscribeRequest(NamedTuple):
@@ -37,49 +46,87 @@ def header_values(headers: Headers, name: bytes) -> list[bytes]:
 def parse_form(text: bytes) -> list[tuple[str, str]]:
     """The pairs of an application/x-www-form-urlencoded text, by the WHATWG's parser, but strict about UTF-8.
 
-    A malformed % stays as it is (N14); bytes that are no UTF-8 raise InvalidRequest (N3).
+    A malformed % stays as it is (N14); bytes that are no UTF-8 raise InvalidRequest (N3), which tells the name alone:
+    errors are logged, and a value may be private (N163).
     """
     pairs = []
     for pair in text.split(b"&"):
         if pair:
-            name, _, value = pair.partition(b"=")
-            pairs.append((_decode(name), _decode(value)))
+            raw_name, _, value = pair.partition(b"=")
+            name = _decode("a name", raw_name)
+            pairs.append((name, _decode(shown(name), value)))
     return pairs
 
 
-def _decode(text: bytes) -> str:
-    raw = unquote_to_bytes(text.replace(b"+", b" "))
+def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """The query without its tokens, and those of the classic `authorization` parameter (V42).
+
+    An `access_token` is not accepted (N60), and taken out all the same: what is left may be logged.
+    """
+    rest, tokens = [], []
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        match unquote_to_bytes(name.replace(b"+", b" ")):
+            case b"authorization":
+                tokens.append(unquote_to_bytes(value.replace(b"+", b" ")).decode("utf-8", "replace"))
+            case b"access_token":
+                pass
+            case _:
+                rest.append(pair)
+    return b"&".join(rest), tuple(tokens)
+
+
+def _decode(what: str, text: bytes) -> str:
+    return decode_utf_8(what, unquote_to_bytes(text.replace(b"+", b" ")))
+
+
+def decode_utf_8(what: str, raw: bytes) -> str:
+    """`raw`, or InvalidRequest (N3), which says what it is."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{shown(raw)} is not valid UTF-8: {error.reason} at byte {error.start}") from None
+        raise InvalidRequest(f"{what} is not valid UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def parse_subscribe(query: bytes, headers: Headers, settings: Settings) -> SubscribeRequest:
-    """What a subscribe request asks for (N15–N20, V1–V3)."""
-    pairs = parse_form(query)
-    matchers = [matcher for name, value in pairs if (matcher := _parse_matcher(name, value, settings))]
-    if not matchers:
-        raise InvalidRequest('missing "match" or "topic" parameter: there is nothing to subscribe to')
-    if len(matchers) > settings.max_matchers:
-        raise InvalidRequest(f"{len(matchers)} matchers are more than the {settings.max_matchers} of a request")
-    return SubscribeRequest(tuple(dict.fromkeys(matchers)), _parse_cursor(pairs, headers))
+def parse_subscribe(
+    query: bytes, body: bytes, headers: Headers, settings: Settings, compiler: MatcherCompiler
+) -> SubscribeRequest:
+    """What a subscribe request asks for: all that its query and its body say together (N12–N20, V1–V3)."""
+    pairs = parse_form(query) + parse_form(body)
+    wanted = [(name, value) for name, value in pairs if _is_matcher(name, settings)]
+    if not wanted:
+        classic = ' or "topic"' if settings.classic else ""
+        raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
+    # Before any is compiled, which costs.
+    if len(wanted) > settings.max_matchers:
+        raise InvalidRequest(f"{len(wanted)} matchers are more than the {settings.max_matchers} of a request")
+    matchers = {_parse_matcher(name, value, settings, compiler): None for name, value in wanted}
+    return SubscribeRequest(tuple(matchers), _parse_cursor(pairs, headers, settings))
 
 
-def _parse_matcher(name: str, value: str, settings: Settings) -> TopicMatcher | None:
-    type = _MATCHER_PARAMETERS.get(name)
-    if type is None:
-        # Reserved under ASCII-case-insensitive comparison (N16): str.lower() may change non-ASCII letters too,
-        # but turns none but the Kelvin sign into an ASCII one, and "match" has no k.
-        if name[:5].lower() == "match":
-            known = ", ".join(name for name in _MATCHER_PARAMETERS if name != "topic")
-            raise InvalidRequest(f"parameter {shown(name)} is none of {known}")
-        return None
+def _is_matcher(name: str, settings: Settings) -> bool:
+    """Whether it is the name of a matcher parameter.  Raises InvalidRequest for one that no other may have."""
+    if name == CLASSIC and not settings.classic:  # V88
+        raise InvalidRequest('"topic" is of the classic dialect, which this hub does not speak: use "match"')
+    if name in _MATCHER_PARAMETERS:
+        return True
+    # Reserved under ASCII-case-insensitive comparison (N16): str.lower() may change non-ASCII letters too,
+    # but turns none but the Kelvin sign into an ASCII one, and "match" has no k.
+    if name[:5].lower() == "match":
+        known = ", ".join(name for name in _MATCHER_PARAMETERS if name != CLASSIC)
+        raise InvalidRequest(f"parameter {shown(name)} is none of {known}")
+    return False
+
+
+def _parse_matcher(name: str, value: str, settings: Settings, compiler: MatcherCompiler) -> TopicMatcher:
+    type = _MATCHER_PARAMETERS[name]
     check_text(name, value)
     check_pattern_length(value, settings)
     try:
-        return compile_topic_matcher(type, value)
+        return compiler.compile(type, value)
     except PatternError as error:
+        if type == "urlpattern":  # whose reason is the compiler's own text (N17)
+            raise InvalidRequest(f"{shown(value)} is no URL Pattern that this hub takes") from None
         raise InvalidRequest(str(error)) from None
 
 
@@ -88,49 +135,117 @@ def check_pattern_length(pattern: str, settings: Settings) -> None:
         raise InvalidRequest(f"a pattern of {length} bytes is longer than {settings.max_pattern}")
 
 
-def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers) -> str | None:
+def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, settings: Settings) -> str | None:
     # EventSource sends the id as UTF-8, which an ASGI server hands on as bytes (R77).
     for value in header_values(headers, b"last-event-id"):
         return value.decode("utf-8", "replace")
-    for name in _CURSOR_PARAMETERS:
-        for key, text in pairs:
+    for name in _CURSOR_PARAMETERS + (_CLASSIC_CURSOR_PARAMETERS if settings.classic else ()):
+        for key, text in pairs:  # those of the query come first (N13)
             if key == name:
                 return text
     return None
 
 
-def parse_update(body: bytes, content_type: bytes, settings: Settings) -> Update:
-    """The update that a publish request's body says (N40–N54)."""
-    if content_type.partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
-        given = content_type.decode("latin-1")
-        raise InvalidRequest(f"the content type must be application/x-www-form-urlencoded, not {shown(given)}")
+def content_type(headers: Headers) -> str:
+    """The media type of a body, without parameters; "" where none is given."""
+    value = next(iter(header_values(headers, b"content-type")), b"")
+    return value.partition(b";")[0].strip().lower().decode("latin-1")
+
+
+def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
+    """The updates that a publish request's body says: a form is one (N40–N54), a line of JSON is one (NDJSON)."""
+    if type == NDJSON:
+        return _parse_batch(body, settings)
+    if type != FORM:
+        raise InvalidRequest(f"the content type must be {FORM} or {NDJSON}, not {shown(type)}")
     pairs = parse_form(body)
+    fields = dict(reversed(pairs))  # the first of each name
     topics = tuple(value for name, value in pairs if name == "topic")
+    retry = _parse_retry(fields.get("retry", ""))
+    private = "private" in fields  # N50: the name alone
+    return [_update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, settings)]
+
+
+def _update(
+    topics: tuple[str, ...],
+    data: str | None,
+    private: bool,
+    id: str | None,
+    type: str | None,
+    retry: int | None,
+    settings: Settings,
+) -> Update:
+    """What was given as an update, or TooLarge (N56).  An empty id or type is none."""
     if len(topics) > settings.max_topics:
         raise TooLarge(f"{len(topics)} topics are more than the {settings.max_topics} of an update")
-    fields = dict(reversed(pairs))  # the first of each name
-    for name, value in [("topic", topic) for topic in topics] + [
-        (name, fields.get(name, "")) for name in ("id", "type")
-    ]:
-        if len(value.encode("utf-8")) > settings.max_topic:
+    for name, value in [("topic", topic) for topic in topics] + [("id", id or ""), ("type", type or "")]:
+        if len(value) > settings.max_topic // 4 and len(value.encode("utf-8")) > settings.max_topic:
             raise TooLarge(f"{name} {shown(value)} is longer than {settings.max_topic} bytes")
-    return Update(
-        topics,
-        data=fields.get("data", ""),
-        private="private" in fields,  # N50: the name alone
-        id=fields.get("id") or new_id(),
-        type=fields.get("type") or None,
-        retry=_parse_retry(fields.get("retry", "")),
-    )
+    return Update(topics, data or "", private, id or new_id(), type or None, retry)
 
 
 def _parse_retry(text: str) -> int | None:
     """Milliseconds.  ASCII digits alone (N53); int() would take more, and without a limit."""
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or len(text) > 15:
-        raise InvalidRequest(f"retry {shown(text)} is not a number of milliseconds in up to 15 digits")
+    if not (text.isascii() and text.isdigit()) or len(text) > _RETRY_DIGITS:
+        raise InvalidRequest(f"retry {shown(text)} is no number of milliseconds in up to {_RETRY_DIGITS} digits")
     return int(text)
+
+
+def _parse_batch(body: bytes, settings: Settings) -> list[Update]:
+    """An update a line, as an object with the members that a form has as fields; empty lines are nothing.
+
+    `topic` is a string or an array of them, `private` a boolean, and `retry` an integer.
+    """
+    updates: list[Update] = []
+    for line in filter(None, map(bytes.strip, body.split(b"\n"))):
+        if len(updates) == settings.max_batch:
+            raise TooLarge(f"more updates than the {settings.max_batch} of a request")
+        try:
+            updates.append(_parse_line(line, settings))
+        except (InvalidRequest, TooLarge) as error:
+            raise error.__class__(f"update {len(updates) + 1}: {error}") from None
+    if not updates:
+        raise InvalidRequest("there is no update in the body")
+    return updates
+
+
+def _parse_line(line: bytes, settings: Settings) -> Update:
+    try:
+        members = json.loads(line.decode("utf-8"), object_pairs_hook=_members)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "not UTF-8, too deep, or a number too long"
+        raise InvalidRequest(f"it is no JSON: {reason}") from None
+    if not isinstance(members, dict):
+        raise InvalidRequest("it is no JSON object")
+    topics = members.get("topic", [])
+    if isinstance(topics, str):
+        topics = [topics]
+    if not isinstance(topics, list):
+        raise InvalidRequest("topic is neither a string nor an array of strings")
+    data, id, type = (members.get(name) for name in ("data", "id", "type"))
+    for name, value in [("topic", topic) for topic in topics] + [("data", data), ("id", id), ("type", type)]:
+        if isinstance(value, str):
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError:
+                raise InvalidRequest(f"{name} is not Unicode: it has a lone surrogate") from None
+        elif value is not None or name == "topic":
+            raise InvalidRequest(f"{name} is no string")
+    private, retry = members.get("private", False), members.get("retry")
+    if not isinstance(private, bool):  # a reader must not come to see what somebody meant to be private
+        raise InvalidRequest(f"private {shown(repr(private))} is neither true nor false")
+    if isinstance(retry, bool) or not isinstance(retry, int | None) or not 0 <= (retry or 0) < 10**_RETRY_DIGITS:
+        raise InvalidRequest(f"retry {shown(repr(retry))} is no number of milliseconds in up to {_RETRY_DIGITS} digits")
+    return _update(tuple(topics), data, private, id, type, retry, settings)
+
+
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) < len(pairs):  # of two values for private, which one was meant?
+        raise InvalidRequest("an object has a member twice")
+    return members
 
 
 def parse_cookies(headers: Headers) -> Iterable[tuple[str, str]]:
@@ -139,3 +254,46 @@ def parse_cookies(headers: Headers) -> Iterable[tuple[str, str]]:
         for pair in header.decode("latin-1").split(";"):
             name, _, value = pair.partition("=")
             yield name.strip(), value.strip().strip('"')
+
+
+class SubscriptionPath(NamedTuple):
+    """What a request to the subscription API asks for."""
+
+    matcher: tuple[str, str] | None
+    """Type and pattern; None for all."""
+    subscriber: str | None
+    """None for all."""
+    classic: bool | None
+    """In which dialect; None where the path is the same in both."""
+
+
+def parse_subscription_path(path: str, settings: Settings) -> SubscriptionPath:
+    """What comes after HUB/subscriptions in a path that is still percent-encoded (N130, N139, V63, V74).
+
+    A first segment that is a matcher type is one (V87).
+    """
+    below = settings.path + "/subscriptions"
+    if not (path + "/").startswith(below + "/"):  # the hub's own segments, percent-encoded
+        raise NotThere(f"subscriptions are at {below}")
+    match [_decode_segment(segment) for segment in path[len(below) :].split("/")[1:]]:
+        case []:
+            return SubscriptionPath(None, None, None)
+        case [type, pattern] if type in MATCHER_TYPES:
+            return SubscriptionPath((type, pattern), None, classic=False)
+        case [type, pattern, subscriber] if type in MATCHER_TYPES:
+            return SubscriptionPath((type, pattern), subscriber, classic=False)
+        case [topic] if settings.classic:
+            return SubscriptionPath((CLASSIC, topic), None, classic=True)
+        case [topic, subscriber] if settings.classic:
+            return SubscriptionPath((CLASSIC, topic), subscriber, classic=True)
+        case [type, _] | [type, _, _]:
+            raise InvalidRequest(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
+    raise NotThere(f"subscriptions are at {below}/match_type/match/subscriber, each percent-encoded")
+
+
+def _decode_segment(segment: str) -> str:
+    """Not as in a form: `+` is a plus, and a malformed % an error (N139)."""
+    for digits in segment.split("%")[1:]:
+        if len(digits) < 2 or not set(digits[:2]) <= _HEXADECIMAL:
+            raise InvalidRequest(f"{shown(segment)} has a % without two hexadecimal digits after it")
+    return decode_utf_8(f"segment {shown(segment)}", unquote_to_bytes(segment))

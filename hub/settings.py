@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
@@ -14,17 +15,27 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from hub.errors import ConfigurationError
+from hub.origins import normal_origin
 
 Algorithm: TypeAlias = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
-Origins: TypeAlias = Annotated[tuple[str, ...], NoDecode]
+Origin: TypeAlias = Annotated[
+    str, Field(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://((\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])?(:[0-9]+)?)$")
+]
+
+PUBLIC_KEY_ALGORITHMS: Final[tuple[Algorithm, ...]] = (
+    "EdDSA", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
+)  # fmt: skip
 
 DEVELOPMENT_KEY: Final = "!ChangeThisMercureHubJWTSecretKey!"
 """The key that the reference hub ships for development, and that clients' examples sign with (V34)."""
+
+DEVELOPMENT_ISSUER: Final = "https://issuer.example"
+"""The `iss` of current tokens in development."""
 
 DEVELOPMENT_TOKEN: Final = (
     "eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9."
@@ -38,79 +49,171 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
     "cookie": "mercure_access_token",  # the __Secure- prefix needs HTTPS (N62)
     "cors_origins": ("*",),
     "debugger": True,
-    "publisher_key": DEVELOPMENT_KEY,
-    "subscriber_key": DEVELOPMENT_KEY,
+    "issuers": ({"id": DEVELOPMENT_ISSUER, "keys": {"key": DEVELOPMENT_KEY}},),
+    "subscriptions": True,
 }
+_CLASSIC_DEVELOPMENT: Final[dict[str, Any]] = {"publisher_key": DEVELOPMENT_KEY, "subscriber_key": DEVELOPMENT_KEY}
+
+
+class Keys(BaseModel):
+    """Where the keys of one role come from: one key, or a key set behind a URL (R7)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: SecretStr | None = None
+    """A shared secret, or a public key in PEM."""
+    algorithm: Algorithm | None = None
+    """What the key signs with: HS256 for a secret, and to be said for PEM."""
+
+    jwks_url: str | None = Field(None, pattern=r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|file:///).+$")
+    """Of a JWK Set: https, http of this machine, or a file, which is read once."""
+    algorithms: tuple[Algorithm, ...] = Field(PUBLIC_KEY_ALGORITHMS, min_length=1)
+    """What the keys of the set may sign with."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Keys:
+        if (self.key is None) == (self.jwks_url is None):
+            raise ValueError("set one of key and jwks_url")
+        if self.jwks_url is not None and self.algorithm is not None:
+            raise ValueError("algorithm is that of key; those of jwks_url are its algorithms")
+        if self.key is not None and "algorithms" in self.model_fields_set:
+            raise ValueError("algorithms are those of jwks_url; that of key is its algorithm")
+        if self.jwks_url is not None and not set(self.algorithms) <= set(PUBLIC_KEY_ALGORITHMS):
+            raise ValueError("a key set is public, so none of its algorithms may be HS256, HS384 or HS512")
+        return self
+
+
+class Issuer(BaseModel):
+    """Who signs current tokens, and with which keys (N67).  A role without keys is refused (R7)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str = Field(min_length=1)
+    """The `iss` of its tokens, byte for byte."""
+    keys: Keys | None = None
+    """Of both roles, where they have none of their own."""
+    publisher: Keys | None = None
+    subscriber: Keys | None = None
+    authorization_server: bool = False
+    """Whether clients can get tokens there, so that the hub's metadata names it (N147)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Issuer:
+        if self.keys is None and self.publisher is None and self.subscriber is None:
+            raise ValueError(f"issuer {self.id!r} has no keys")
+        return self
 
 
 class Settings(BaseModel):
     """What one hub is to be.
 
-    A hub needs a key for its publishers, and for its subscribers too unless `anonymous`; `dev` fills in what
-    is needed to try it.  Raises ConfigurationError where something is missing or out of range.
+    A hub needs keys for its publishers unless it is `embedded`, and for its subscribers too unless `anonymous`;
+    `dev` fills in what is needed to try it.  Raises ConfigurationError where something is missing or out of range.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dev: bool = False
-    """For development only: the well-known key, anonymous subscribers, any origin, and the debugger."""
+    """For development only: well-known keys, anonymous subscribers, any origin, and the debugger."""
 
-    path: str = Field("/.well-known/mercure", pattern=r"^(/[A-Za-z0-9._~-]+)+$")
-    """The path of the hub URL; all else that the hub serves is below it (N6)."""
+    path: str = Field("/.well-known/mercure", pattern=r"^(/\.{0,2}[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$")
+    """The path of the hub URL as clients see it, with the prefix that the application is mounted under, if any.
+    All else that the hub serves is below it, and its metadata beside it (N6)."""
 
-    public_url: str | None = Field(None, pattern=r"^https?://[^/?#\s]+$")
-    """Scheme and authority that clients see, as in https://hub.example.com; current tokens name it in `aud`."""
+    public_urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://[^/?#\s]+$")], ...], NoDecode] = ()
+    """Scheme and authority that clients see, as in https://hub.example.com; requests for others get 421 (R6)."""
+
+    resource: str | None = Field(None, pattern=r"^[a-z][a-z0-9+.-]*:[^#\s]+$")
+    """The hub's resource identifier, which current tokens have in `aud` (N69); else it is the hub's URL, where a
+    request finds it."""
 
     anonymous: bool = False
     """Whether one may subscribe without a token, to public updates (N24)."""
 
+    embedded: bool = False
+    """Whether the program that the hub is part of publishes, so that nobody needs to over HTTP (R12)."""
+
+    issuers: tuple[Issuer, ...] = ()
+    """Whose current tokens are trusted (N67)."""
+
+    classic: bool = True
+    """Whether the classic dialect is spoken too: `topic` subscriptions, and tokens with a `mercure` claim (V88)."""
+
     publisher_key: SecretStr | None = None
     """Secret or PEM public key of the classic tokens that publish (V32)."""
-    publisher_algorithm: Algorithm = "HS256"
+    publisher_jwks_url: str | None = None
+    """Or where their keys are."""
+    publisher_algorithm: Algorithm | None = None
+    """HS256 for a secret; to be said for PEM; and any that is for public keys for a key set."""
 
     subscriber_key: SecretStr | None = None
     """Secret or PEM public key of the classic tokens that subscribe (V32)."""
-    subscriber_algorithm: Algorithm = "HS256"
+    subscriber_jwks_url: str | None = None
+    subscriber_algorithm: Algorithm | None = None
 
-    issuer: str | None = Field(None, min_length=1)
-    """The `iss` of the current tokens that are trusted (N67); goes with `issuer_key` and `public_url`."""
-    issuer_key: SecretStr | None = None
-    issuer_algorithm: Algorithm = "HS256"
+    jwks_ttl: float = Field(300.0, gt=0)
+    """Seconds for which a key set is not fetched again; for so long a key that was withdrawn is good."""
 
-    cookie: str = "__Secure-mercure_access_token"
+    cookie: str = Field("__Secure-mercure_access_token", pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
     """Name of the cookie that may carry a token (N59); `mercureAuthorization` is read after it (V86)."""
 
-    publish_origins: Origins = ()
+    publish_origins: Annotated[tuple[Origin, ...], NoDecode] = ()
     """Origins, beside the hub's own, whose pages may publish with the cookie (N63)."""
 
-    cors_origins: Origins = ()
-    """Origins whose pages may read what the hub answers (N97); `*` is any, without credentials."""
+    cors_origins: Annotated[tuple[Origin, ...], NoDecode] = ()
+    """Origins whose pages may read what the hub answers (N97).  An origin is scheme://host[:port]; `*.` before the
+    host is any name below it, a scheme:// alone any host, `null` itself, and `*` any, without credentials."""
 
     debugger: bool = False
     """Whether the web page for trying things out is served, at `path` + /debug/."""
 
+    subscriptions: bool = False
+    """Whether subscribers coming and going are updates, and who is there can be asked, at `path` + /subscriptions."""
+    typed_classic_events: bool = False
+    """Whether updates about classic subscriptions have the type `mercure`, as the reference's 1.0 has it; without,
+    they reach `onmessage`, as in 0.x (V61, V84)."""
+
     heartbeat: float = Field(40.0, ge=0)
     """Seconds of silence after which a comment is sent; 0 for never (N8)."""
+    max_lifetime: float = Field(600.0, ge=0)
+    """Seconds after which a connection is ended, less a random fifth (N82, R33); 0 for never."""
+    retry: float = Field(3.0, ge=0)
+    """Seconds after which a client should come back that lost its connection, give or take a random half, so that
+    not all come at once (N30); 0 leaves it to the client."""
+
+    max_connections: int = Field(100_000, ge=1)
+    """Subscribers that may be connected (N23)."""
+    max_connections_per_client: int = Field(0, ge=0)
+    """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  Behind a proxy that does
+    not say whom it speaks for, all have one address."""
 
     history_updates: int = Field(10_000, ge=1)
     """Updates that the log keeps."""
     history_bytes: int = Field(64 * 2**20, ge=1)
     """Bytes of memory that the log takes, about; the newest update always stays."""
+    replay_unknown: bool = True
+    """Whether a client whose last event is no longer known gets all that there is; else it gets what comes (N109)."""
 
-    max_body: int = Field(2**20, ge=1)
-    """Bytes of a publish body (N56)."""
+    max_body: int = Field(2**20, ge=0)
+    """Bytes of a request's body (N56); 0 for no limit."""
     body_timeout: float = Field(30.0, gt=0)
-    """Seconds that a publish body may take to arrive."""
+    """Seconds that a body may take to arrive."""
+    max_batch: int = Field(1_000, ge=1)
+    """Updates of one request."""
     max_topics: int = Field(1_000, ge=1)
     """Topics of an update (N56)."""
     max_topic: int = Field(4_096, ge=1)
     """Bytes of a topic, an id or a type (N56)."""
     max_matchers: int = Field(100, ge=1)
-    """Matchers of a subscribe request, and of one array of a token (N18, N77)."""
+    """Matchers of a subscribe request, and in a current token its details, and the topics of all (N18, N77)."""
     max_pattern: int = Field(4_096, ge=1)
     """Bytes of a matcher's pattern (N18, N77)."""
+    max_url_patterns: int = Field(1_000, ge=1)
+    """Different URL Patterns in use at a time, which take some 100 KB each, and 2 MB at worst."""
     cached_topics: int = Field(100_000, ge=1)
     """Topics whose receivers are remembered."""
+    cached_tokens: int = Field(10_000, ge=1)
+    """Tokens that are not verified again while they last; one that grants much counts as several."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -121,31 +224,77 @@ class Settings(BaseModel):
                 "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
             ) from None
 
-    @field_validator("publish_origins", "cors_origins", mode="before")
+    @field_validator("public_urls", "publish_origins", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(value.split()) if isinstance(value, str) else value
 
+    @field_validator("public_urls")
+    @classmethod
+    def _normalize(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(normal_origin(*url.lower().split("://")) for url in urls)  # as the origin of a request is
+
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        development = TypeAdapter(bool).validate_python(values.get("dev", False))
-        return {**_DEVELOPMENT, **values} if development else values
+        flag = TypeAdapter(bool).validate_python
+        if not flag(values.get("dev", False)):
+            return values
+        return {**_DEVELOPMENT, **(_CLASSIC_DEVELOPMENT if flag(values.get("classic", True)) else {}), **values}
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
-        if self.publisher_key is None and self.issuer is None:
-            raise ValueError("nobody could publish: set publisher_key or issuer, or dev to try the hub")
-        if self.subscriber_key is None and self.issuer is None and not self.anonymous:
-            raise ValueError("nobody could subscribe: set subscriber_key, issuer or anonymous, or dev to try the hub")
-        if self.issuer is not None and (self.issuer_key is None or self.public_url is None):
-            raise ValueError("issuer goes with issuer_key and public_url")
+        # Both, and also where nobody needs them: what is wrong with them is to be told.
+        if any([self.classic_keys("publisher"), self.classic_keys("subscriber")]) and not self.classic:
+            raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
+        if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
+            raise ValueError("two issuers have one id")
+        if not (self.can_publish or self.embedded):
+            raise ValueError("nobody could publish: set publisher_key or issuers, or dev to try the hub")
+        if not self.can_subscribe:
+            raise ValueError("nobody could subscribe: set subscriber_key, issuers or anonymous, or dev to try the hub")
+        if self.issuers and not (self.public_urls or self.resource or self.dev):
+            # Else whoever has a token for another hub could name that one in the Host header.
+            raise ValueError("issuers go with public_urls or resource: their tokens name the hub they are for")
         return self
 
+    def classic_keys(self, role: Literal["publisher", "subscriber"]) -> Keys | None:
+        """The keys of classic tokens for a role; None where it has none."""
+        key, url, algorithm = (getattr(self, f"{role}_{name}") for name in ("key", "jwks_url", "algorithm"))
+        if key is None and url is None:
+            return None
+        chosen = {"algorithms": (algorithm,)} if algorithm and url else {}
+        return Keys(key=key, algorithm=algorithm if key else None, jwks_url=url, **chosen)
+
     @property
-    def resource(self) -> str | None:
-        """The hub's resource identifier, which current tokens have in `aud` (N69)."""
-        return None if self.public_url is None else self.public_url + self.path
+    def can_publish(self) -> bool:
+        """Whether there is a token that may publish."""
+        return bool(self.classic_keys("publisher")) or any(one.keys or one.publisher for one in self.issuers)
+
+    @property
+    def can_subscribe(self) -> bool:
+        """Whether somebody may subscribe."""
+        return (
+            self.anonymous
+            or bool(self.classic_keys("subscriber"))
+            or any(one.keys or one.subscriber for one in self.issuers)
+        )
+
+    def resource_at(self, origin: str) -> str:
+        """The resource identifier for requests to `origin`, a scheme and authority (N69, R6)."""
+        return self.resource or origin + self.path
+
+    @property
+    def url(self) -> str:
+        """The hub URL, which relative URL Patterns and topics are resolved against (N34, R6)."""
+        if self.resource and re.fullmatch(rf"https?://[^/?]+{re.escape(self.path)}", self.resource):
+            return self.resource
+        return (self.public_urls or ("http://mercure.invalid",))[0] + self.path
+
+    @property
+    def metadata_path(self) -> str:
+        """Where the protected resource metadata is (N145)."""
+        return "/.well-known/oauth-protected-resource" + self.path
 
 
 class _Environment(Settings, BaseSettings):
@@ -153,5 +302,11 @@ class _Environment(Settings, BaseSettings):
 
 
 def settings_from_environment(**chosen: Any) -> Settings:
-    """Settings from HUB_… variables, under those that are `chosen`; lists are separated by spaces."""
-    return Settings(**_Environment(**chosen).model_dump(exclude_unset=True))
+    """Settings from HUB_… variables, under those that are `chosen`.
+
+    Lists are separated by spaces, and HUB_ISSUERS is an array in JSON.
+    """
+    try:
+        return Settings(**_Environment(**chosen).model_dump(exclude_unset=True))
+    except SettingsError as error:
+        raise ConfigurationError(str(error)) from None

@@ -21,6 +21,15 @@ HEARTBEAT: Final = b":\n"
 """A comment, which readers skip: the first bytes of a stream, and what is sent when idle (R20, N8)."""
 
 
+def retry(seconds: float) -> bytes:
+    """A hint in how long to come back after the connection is lost (N30).
+
+    It is taken when its line ends.  No empty line follows, which some readers would take for an event of its own:
+    so it is a field of the first event, too.
+    """
+    return f"retry: {seconds * 1000:.0f}\n".encode()
+
+
 def frame(update: Update) -> bytes:
     """The event of `update`.  Its id and type are valid, so nothing in them can end a line (N29)."""
     lines = [f"id: {update.id}\n"]

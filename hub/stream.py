@@ -48,9 +48,9 @@ _CHUNK = 2**16  # bytes of frames that are joined into one write while catching 
 class Stream(EventSourceResponse):
     """The response to a subscribe request.
 
-    All its mutable state: the subscriber's place; `_task`, its own; `_pending`, a write that has suspended,
-    with the future it waits for; `_failed`, whether one has failed; `_woken`, whether its task was woken by its
-    own doing; and `_closed`, why it is to end.
+    All its mutable state: the subscriber's place; `_task`, its own, once it runs; `_pending`, a write that has
+    suspended, with the future it waits for; `_failed`, whether one has failed; `_woken`, whether its task was woken
+    by its own doing; and `_closed`, why it is to end.
     """
 
     def __init__(self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
@@ -58,9 +58,10 @@ class Stream(EventSourceResponse):
         self.raw_headers += headers
         self.subscriber = subscriber
         self.written = 0.0
+        self.number = -1
         self._hub = hub
         self._send: _Send
-        self._task: asyncio.Task[Any]
+        self._task: asyncio.Task[Any] | None = None
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
         self._failed = False
         self._woken = False
@@ -70,11 +71,8 @@ class Stream(EventSourceResponse):
         if scope["method"] == "HEAD":
             await super().__call__(scope, receive, send)  # headers, and it ends
             return
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
         self._send = cast("_Send", scope.get(SERVER_SEND, send))
-        self._hub.broadcaster.connect(self)
+        await self._hub.connect(self)  # before the headers: whoever knows of the stream is in it (R20)
         matchers = [f"{matcher.type}:{matcher.pattern}" for matcher in self.subscriber.subscribed[:5]]
         log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
         try:
@@ -85,16 +83,18 @@ class Stream(EventSourceResponse):
         except OSError:  # how newer servers say in `send` that the client went away
             pass
         finally:
-            self._hub.broadcaster.disconnect(self)
+            self._hub.disconnect(self)
             if self._pending is not None:
                 self._pending[0].close()
             log.info("subscriber disconnected", id=self.subscriber.id, reason=self._closed or "the client went away")
 
     async def _begin(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._send(_chunk(sse.HEARTBEAT))
+        await self._send(_chunk(sse.HEARTBEAT + self._hub.retry_hint()))
 
     async def _run(self, receive: Receive) -> None:
+        task = self._task = asyncio.current_task()
+        assert task is not None
         while self._closed is None:
             try:
                 await self._catch_up()
@@ -103,7 +103,7 @@ class Stream(EventSourceResponse):
                 return
             except asyncio.CancelledError:
                 # Either our own waking, or somebody's wish that this task end; the count tells.
-                if not self._woken or self._task.uncancel() > 0:
+                if not self._woken or task.uncancel() > 0:
                     raise
                 self._woken = False
             except OffTheLog as error:
@@ -119,7 +119,7 @@ class Stream(EventSourceResponse):
         broadcaster, subscriber = self._hub.broadcaster, self.subscriber
         now = asyncio.get_running_loop().time
         yielded = now()
-        while subscriber.position != broadcaster.position:
+        while subscriber.position != (dispatched := broadcaster.position):
             page = await self._hub.read(subscriber)
             frames: list[bytes] = []
             size = 0
@@ -137,7 +137,7 @@ class Stream(EventSourceResponse):
                 await self._send(_chunk(b"".join(frames)))
             if page:
                 subscriber.position = page[-1].position
-            else:  # what there is to read was appended and not yet dispatched
+            elif dispatched == broadcaster.position:  # what there is to read was appended and not yet dispatched
                 await broadcaster.moved()
         # No await stands between the check and joining, so no entry falls in between.
         broadcaster.join(self)
@@ -193,7 +193,7 @@ class Stream(EventSourceResponse):
             self._wake()
 
     def _wake(self) -> None:
-        if not self._woken:
+        if not self._woken and self._task is not None:  # before it runs, nothing needs to be woken
             self._woken = True
             self._task.cancel()
 

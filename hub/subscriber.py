@@ -21,19 +21,28 @@ class Subscriber:
     """One connection's subscriptions.
 
     Its mutable state is `position`: it has been sent, or did not want, every entry of the log up to there.
-    While it is live, its place is the broadcaster's.  `deadline` is when its token expires, by the
-    broadcaster's clock, which is not that of the wall.
+    While it is live, its place is the broadcaster's.  `deadline` is when its connection ends, by the broadcaster's
+    clock, which is not that of the wall, and `lapse` says why.  `client` is whose connection it counts as.
     """
 
-    __slots__ = ("deadline", "granted", "id", "position", "subscribed")
+    __slots__ = ("client", "deadline", "grant", "id", "lapse", "position", "subscribed")
 
     def __init__(
-        self, subscribed: Iterable[TopicMatcher], grant: Grant, position: int, *, deadline: float = math.inf
+        self,
+        subscribed: Iterable[TopicMatcher],
+        grant: Grant,
+        position: int,
+        *,
+        deadline: float = math.inf,
+        lapse: str = "",
+        client: str = "",
     ) -> None:
         self.id = uuid.uuid4().urn  # N125: random, and no client chooses it
         self.subscribed = tuple(subscribed)
-        self.granted = grant.subscribe
+        self.grant = grant
         self.deadline = deadline
+        self.lapse = lapse
+        self.client = client
         self.position = position
 
     def wants(self, update: Update) -> bool:
@@ -41,7 +50,7 @@ class Subscriber:
 
         A matcher and the grant may hit different topics of the update (N21, N81, V50).
         """
-        return _any_match(self.subscribed, update) and (not update.private or _any_match(self.granted, update))
+        return _any_match(self.subscribed, update) and (not update.private or _any_match(self.grant.subscribe, update))
 
 
 def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:

@@ -1,31 +1,58 @@
 """What a topic may be, what is reserved, and what matches it in either dialect.
 
-A topic is a string without control and format characters (N1), compared as it is (N5).
+A topic is a string without control and format characters (N1), compared as it is (N5).  A matcher has a type and a
+pattern, and matches a topic or not, the whole of it (N39):
+
+    exact         the topic itself                                                                       N33
+    urlpattern    topics that are URLs of a URL Pattern, both resolved against the hub's URL             N34, N35
+    uritemplate   topics that a URI Template (RFC 6570) can expand to; what is no template is refused    V83
+    amqp          topics of an AMQP 0-9-1 binding pattern: words between dots, `*` for one word, and
+                  `#` for any number, none too; `stock.#` matches `stock` and `stock.ibm.nyse`
+    mqtt          topics of an MQTT 5.0 topic filter: levels between slashes, `+` for one level, and
+                  `#` at the end for any number, none too; `sport/#` matches `sport` and `sport/tennis/1`
+    topic         of the classic dialect alone: the topic itself, or a URI Template that it is of        V10
+
+and the pattern `*` matches every topic, whatever the type, before it is looked at (N32).  So `match_amqp=*` is
+everything, where AMQP says "one word".  For the rest:
+
+- AMQP and MQTT cut topics as they are: `https://example.com/a` has the levels `https:`, an empty one, `example.com`
+  and `a`, for MQTT, and the words `https://example` and `com/a` for AMQP.  Nothing is decoded, and case counts.
+- A wildcard stands for whole words: `a#` and, in MQTT, `a/#/b` are refused, and so is an empty word in an AMQP
+  pattern; an empty level of an MQTT filter is a level.
+- An MQTT filter that begins with a wildcard does not match a topic that begins with `$`.  `$share` is nothing
+  special here.
+- A URL Pattern may have few wildcards and names, and small regular expressions: `skipfilter.UrlPattern` says how few
+  and how small.  The matcher of none of these types backtracks; a question costs at most the length of the topic
+  times that of the pattern, and 100 words are the most that an AMQP or MQTT pattern may have (N36, N38).
+
+A type that a hub does not have is refused, in a request and in a token, and never skipped (N37).
 """
 
 from __future__ import annotations
 
+import contextlib
 import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from ada_url import URL
 
 from hub.errors import InvalidRequest
-from skipfilter import Exact, PatternError, compile_matcher
+from skipfilter import Everything, Exact, PatternError, UriTemplate, compile_matcher
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from skipfilter import Matcher, Selector
+    from skipfilter import CompiledSelector, Selector
 
 WILDCARD: Final = "*"
 """The pattern that matches every topic, whatever its type; so no topic is called that (N32, N48)."""
 
 CLASSIC: Final = "topic"
-"""The matcher type of the classic dialect: an exact topic or a URI template (V10)."""
+"""The matcher type of the classic dialect, which has no name on the wire (V71)."""
 
-MATCHER_TYPES: Final = ("exact", "uritemplate")
-"""The matcher types of the current dialect (N34, V83)."""
+MATCHER_TYPES: Final = ("exact", "urlpattern", "uritemplate", "amqp", "mqtt")
+"""The matcher types of the current dialect (N38, V83)."""
 
 # Unicode 17.0, general category Cf.  Frozen here: an older Python knows fewer (N1).
 _FORMAT_CHARACTERS: Final = (
@@ -35,57 +62,68 @@ _FORMAT_CHARACTERS: Final = (
     (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0001, 0xE0001), (0xE0020, 0xE007F),
 )  # fmt: skip
 _CONTROL_CHARACTERS: Final = ((0x00, 0x1F), (0x7F, 0x9F))
+_SURROGATES: Final = ((0xD800, 0xDFFF),)  # which no UTF-8 has, but a string of the program that the hub is part of may
 FORBIDDEN: Final = frozenset(
-    chr(code) for first, last in _CONTROL_CHARACTERS + _FORMAT_CHARACTERS for code in range(first, last + 1)
+    chr(code)
+    for first, last in _CONTROL_CHARACTERS + _FORMAT_CHARACTERS + _SURROGATES
+    for code in range(first, last + 1)
 )
 
 
 def check_text(name: str, value: str) -> None:
     """Raise InvalidRequest if `value` has a character that no topic, pattern, id or type may have (N1, N2)."""
     if not FORBIDDEN.isdisjoint(value):
-        char = next(char for char in value if char in FORBIDDEN)
-        raise InvalidRequest(f"{name} {shown(value)} contains the control or format character U+{ord(char):04X}")
+        code = next(ord(char) for char in value if char in FORBIDDEN)
+        raise InvalidRequest(f"{name} {shown(value)} contains the control, format or surrogate character U+{code:04X}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class TopicMatcher:
     """One matcher of a subscription or of a grant."""
 
     type: str
     pattern: str
-    selectors: tuple[Selector, ...] = field(compare=False, repr=False)
+    selectors: tuple[CompiledSelector, ...] = field(compare=False, repr=False)
     """The same in the words of the library, any of which matches."""
-    _matchers: tuple[Matcher, ...] = field(compare=False, repr=False)
 
     def match(self, topic: str) -> bool:
-        return any(matcher.match(topic) for matcher in self._matchers)
+        return any(matcher.match(topic) for _, matcher in self.selectors)
 
 
-def compile_topic_matcher(type: str, pattern: str) -> TopicMatcher:
-    """The matcher of `pattern`.
+class MatcherCompiler:
+    """Patterns -> matchers, of which there is one for each type and pattern, however many hold it.
 
-    Raises PatternError where the type refuses the pattern, and LookupError where there is no such type.
-    The classic type refuses none: what is no template is a plain string (V10).
+    `base_url` is the hub's.  All its mutable state is `_held`, the matchers that somebody holds.
     """
-    if type != CLASSIC and type not in MATCHER_TYPES:
-        raise LookupError(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
-    selectors: list[Selector]
-    if pattern == WILDCARD:
-        selectors = [("everything", WILDCARD)]
-    elif type == CLASSIC:
-        selectors = [("exact", pattern)]
-        if "{" in pattern:
-            selectors.append(("uritemplate", pattern))
-    else:
-        selectors = [(type, pattern)]
-    try:
-        matchers = [compile_matcher(*selector) for selector in selectors]
-    except PatternError:
-        if type != CLASSIC:
-            raise
-        del selectors[1:]
-        matchers = [Exact(pattern)]
-    return TopicMatcher(type, pattern, tuple(selectors), tuple(matchers))
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
+        self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
+
+    def compile(self, type: str, pattern: str) -> TopicMatcher:
+        """The matcher of `pattern`.
+
+        Raises PatternError where the type refuses the pattern, and LookupError where there is no such type.
+        The classic type refuses none: what is no template is a plain string (V10).
+        """
+        matcher = self._held.get((type, pattern))
+        if matcher is None:
+            matcher = self._held[type, pattern] = self._compile(type, pattern)
+        return matcher
+
+    def _compile(self, type: str, pattern: str) -> TopicMatcher:
+        if type != CLASSIC and type not in MATCHER_TYPES:
+            raise LookupError(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
+        if pattern == WILDCARD:
+            selectors: list[CompiledSelector] = [("everything", Everything(WILDCARD))]
+        elif type == CLASSIC:
+            selectors = [("exact", Exact(pattern))]
+            if "{" in pattern:
+                with contextlib.suppress(PatternError):
+                    selectors.append(("uritemplate", UriTemplate(pattern)))
+        else:
+            selectors = [(type, compile_matcher(type, pattern, base_url=self._base_url))]
+        return TopicMatcher(type, pattern, tuple(selectors))
 
 
 def is_reserved(topic: str, path: str) -> bool:
@@ -96,8 +134,14 @@ def is_reserved(topic: str, path: str) -> bool:
     >>> is_reserved("https://example.com/.well-known/%6Dercure/x", "/.well-known/mercure")
     True
     """
+    # "http:x" is relative to a base of its own scheme, and has a host under the other: a hub may be known by both.
+    schemes = ("https",) if topic.partition(":")[2].startswith("//") else ("https", "http")
+    return any(_resolves_below(topic, f"{scheme}://hub.invalid{path}", path) for scheme in schemes)
+
+
+def _resolves_below(topic: str, base: str, path: str) -> bool:
     try:
-        resolved = URL(topic, base="https://hub.invalid" + path).pathname
+        resolved = URL(topic, base=base).pathname
     except ValueError:
         return False
     resolved = _decode_unreserved(resolved)

@@ -39,7 +39,7 @@ class Update:
 def check_update(update: Update, *, path: str) -> None:
     """Raise InvalidRequest unless a publisher may send `update` to the hub at `path`, whatever its token.
 
-    Topics: N43, N44, N48.  Id: N51.  Type: N52.
+    Topics: N43, N44, N48.  Id: N51.  Type: N52.  Retry: N53.
     """
     if not update.topics:
         raise InvalidRequest('missing "topic" field')
@@ -52,7 +52,12 @@ def check_update(update: Update, *, path: str) -> None:
     check_text("id", update.id)
     if update.id.startswith("#") or update.id == "earliest":
         raise InvalidRequest(f"id {shown(update.id)} is reserved")
+    if update.id != update.id.strip(" ") or not update.id:
+        # A header, which brings it back as a cursor, loses the spaces around it (R77).
+        raise InvalidRequest(f"id {shown(update.id)} is empty, or begins or ends with a space")
     if update.type is not None:
         check_text("type", update.type)
         if update.type == "mercure":
             raise InvalidRequest("type 'mercure' is reserved: it marks the hub's own events")
+    if update.retry is not None and update.retry < 0:
+        raise InvalidRequest(f"retry {update.retry} is no number of milliseconds")

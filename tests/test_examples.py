@@ -59,3 +59,19 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
 def test_the_readme_s_python_prints_what_it_should(hub: HubProcess) -> None:
     script = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Client(" in block)
     assert run("-c", script.replace("http://localhost:3000/.well-known/mercure", hub.url)) == "a new chapter\n"
+
+
+def test_the_readme_s_requests_are_answered(hub: HubProcess) -> None:
+    blocks = [block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "curl" in block]
+    script = "\n".join(blocks).replace("http://localhost:3000", hub.origin)
+    assert script.count(hub.url) == 3
+    done = subprocess.run(
+        ["/bin/sh", "-eu", "-c", script.replace("curl -N", "curl --head")],  # a stream has no end
+        env={"TOKEN": hub.token, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=True,
+    )
+    assert "200 OK" in done.stdout
+    assert done.stdout.count("urn:uuid:") == 3, done.stdout

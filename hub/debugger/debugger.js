@@ -1,4 +1,4 @@
-// The debugger: an EventSource on the left, a form on the right.
+// The debugger: an EventSource on the left, a form on the right, and below who is there.
 
 const SHOWN = 200; // updates kept on the page
 
@@ -8,6 +8,19 @@ let source = null;
 let received = 0;
 
 $("token").value = config.token;
+$("present").hidden = !config.subscriptions;
+if (!config.classic) $("type").options[0].remove();
+
+// Each type begins with an example that matches what the other form publishes; what was typed in stays.
+const examples = [...$("type").options].map((option) => option.dataset.example);
+
+function exemplify() {
+  const text = $("topics").value.trim();
+  if (!text || examples.includes(text)) $("topics").value = $("type").selectedOptions[0].dataset.example;
+}
+
+exemplify();
+$("type").addEventListener("change", exemplify);
 
 function say(state, text) {
   $("state").dataset.state = state;
@@ -22,6 +35,11 @@ function setCookie() {
   document.cookie = `${config.cookie}=${token}; Path=${config.hub}; SameSite=Strict${secure}${age}`;
 }
 
+function authorization() {
+  const token = $("token").value.trim();
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
 function unsubscribe() {
   source?.close();
   source = null;
@@ -34,7 +52,7 @@ $("subscribe").addEventListener("submit", (event) => {
   unsubscribe();
   setCookie();
   const url = new URL(config.hub, location.href);
-  for (const topic of $("topics").value.split("\n").filter(Boolean)) url.searchParams.append("topic", topic);
+  for (const topic of $("topics").value.split("\n").filter(Boolean)) url.searchParams.append($("type").value, topic);
   const cursor = $("cursor").value.trim();
   if (cursor) url.searchParams.set("last_event_id", cursor);
   source = new EventSource(url);
@@ -46,11 +64,12 @@ $("subscribe").addEventListener("submit", (event) => {
     // EventSource does not say why it was refused, so ask once more.
     const stop = new AbortController();
     const response = await fetch(url, { signal: stop.signal }).catch(() => null);
-    say("refused", response && !response.ok ? (await response.json()).detail : "refused");
+    say("refused", response && !response.ok ? await reason(response) : "refused");
     stop.abort();
   };
   // An event with a type reaches only who listens for that type.
   listen(document.forms.publish.type.value);
+  listen("mercure");
   $("unsubscribe").disabled = false;
 });
 
@@ -81,9 +100,29 @@ $("publish").addEventListener("submit", async (event) => {
   for (const name of ["data", "type", "id"]) if (form.get(name)) body.append(name, form.get(name));
   if (form.get("private")) body.append("private", "on");
   listen(form.get("type"));
-  const token = $("token").value.trim();
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const response = await fetch(config.hub, { method: "POST", headers, body }).catch((error) => error);
+  const response = await fetch(config.hub, { method: "POST", headers: authorization(), body }).catch((error) => error);
   $("published").className = response.ok ? "" : "error";
-  $("published").textContent = response.ok ? await response.text() : response.json ? (await response.json()).detail : String(response);
+  $("published").textContent = response.ok ? await response.text() : await reason(response);
 });
+
+$("refresh").addEventListener("click", async () => {
+  const headers = { ...authorization(), Accept: "application/json" };
+  const response = await fetch(`${config.hub}/subscriptions`, { headers }).catch((error) => error);
+  const subscriptions = response.ok ? (await response.json()).subscriptions : [];
+  $("nobody").textContent = response.ok ? "Nobody is subscribed." : await reason(response);
+  $("nobody").className = response.ok ? "" : "error";
+  $("nobody").hidden = subscriptions.length > 0;
+  $("there").closest("table").hidden = !subscriptions.length;
+  $("there").closest("div").hidden = false;
+  $("there").replaceChildren();
+  for (const { match_type, match, topic, subscriber, payload } of subscriptions) {
+    const row = $("there").insertRow();
+    for (const text of [match_type ?? "topic", match ?? topic, subscriber, payload === undefined ? "" : JSON.stringify(payload)])
+      row.insertCell().textContent = text;
+  }
+});
+
+// What the hub says of a response that is not ok, or what the browser says where there is none.
+async function reason(response) {
+  return response.json ? (await response.json()).detail : String(response);
+}

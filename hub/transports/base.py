@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from hub import sse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from hub.updates import Update
 
@@ -47,16 +47,19 @@ class Transport(Protocol):
     least the newest one.
     """
 
-    async def append(self, update: Update) -> Entry:
-        """Put `update` at the end, for all nodes; durable when it returns."""
+    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+        """Put `updates` at the end, one after the other, for all nodes: all, or with an error none.
+
+        Durable when it returns.
+        """
         ...
 
     async def find(self, id: str) -> int | None:
         """The position of the earliest entry with this id (N115), or None.  Never by a scan."""
         ...
 
-    async def end(self) -> int:
-        """The position of the newest entry; 0 where there was none yet."""
+    async def newest(self) -> Entry | None:
+        """The newest entry; None where there was none yet."""
         ...
 
     async def read(self, after: int) -> list[Entry]:

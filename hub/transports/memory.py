@@ -11,7 +11,7 @@ from hub.subscriber import EARLIEST
 from hub.transports.base import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from hub.updates import Update
 
@@ -36,18 +36,19 @@ class MemoryTransport:
         self._end = 0
         self._grown = asyncio.Event()
 
-    async def append(self, update: Update) -> Entry:
-        entry = Entry(self._end + 1, update)
-        _ = entry.size  # which refuses what is no Unicode, before anything has changed
-        self._end += 1
-        self._entries[self._end] = entry
-        self._positions[update.id].append(self._end)
-        self._bytes += entry.size
+    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+        entries = [Entry(position, update) for position, update in enumerate(updates, self._end + 1)]
+        size = sum(entry.size for entry in entries)  # which refuses what is no Unicode, before anything has changed
+        for entry in entries:
+            self._entries[entry.position] = entry
+            self._positions[entry.update.id].append(entry.position)
+        self._end += len(entries)
+        self._bytes += size
         while len(self._entries) > self._max_updates or (self._bytes > self._max_bytes and len(self._entries) > 1):
             self._forget_oldest()
         self._grown.set()
         self._grown = asyncio.Event()
-        return entry
+        return entries
 
     def _forget_oldest(self) -> None:
         entry = self._entries.pop(self._end - len(self._entries) + 1)
@@ -60,8 +61,8 @@ class MemoryTransport:
     async def find(self, id: str) -> int | None:
         return self._positions[id][0] if id in self._positions else None
 
-    async def end(self) -> int:
-        return self._end
+    async def newest(self) -> Entry | None:
+        return self._entries.get(self._end)
 
     async def read(self, after: int) -> list[Entry]:
         oldest = self._end - len(self._entries) + 1

@@ -1,37 +1,142 @@
-"""The source of the live set: what receivers subscribe to and what they may read, each for itself, both or neither."""
+"""The broadcaster with receivers that only note what is written: who gets what, and what is left of who went."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hub.broadcaster import _Interest
-from hub.topics import compile_topic_matcher
-from skipfilter import SkipFilter
+from hub.authorization import Grant
+from hub.broadcaster import Broadcaster, _Interest
+from hub.subscriber import Subscriber
+from hub.topics import MatcherCompiler
+from hub.transports.base import Entry
+from hub.updates import Update
+from skipfilter import LimitError, SkipFilter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hub.broadcaster import Key, Receiver
-    from hub.topics import TopicMatcher
 
+pytestmark = pytest.mark.anyio
 
-class Subscriber:
-    def __init__(self, subscribed: list[str], granted: list[str]) -> None:
-        self.subscribed = [compile_topic_matcher("topic", pattern) for pattern in subscribed]
-        self.granted: list[TopicMatcher] = [compile_topic_matcher("topic", pattern) for pattern in granted]
+BASE = "https://hub.example/.well-known/mercure"
+COMPILER = MatcherCompiler(BASE)
 
 
 class Connection:
-    def __init__(self, subscribed: list[str], granted: list[str]) -> None:
-        self.subscriber = Subscriber(subscribed, granted)
+    """A receiver that notes what is written to it, and leaves with a write where it is told to."""
+
+    def __init__(self, subscribed: Sequence[str], granted: Sequence[str], type: str = "topic") -> None:
+        grant = Grant(subscribe=tuple(COMPILER.compile(type, pattern) for pattern in granted))
+        self.subscriber = Subscriber((COMPILER.compile(type, pattern) for pattern in subscribed), grant, 0)
+        self.number = -1
+        self.written = 0.0
+        self.writes: list[tuple[bytes, int]] = []
+
+    def write(self, body: bytes, position: int) -> None:
+        self.writes.append((body, position))
+
+    def is_gone(self) -> bool:
+        return False
+
+    def close(self, reason: str) -> None:
+        raise AssertionError(reason)
 
 
-def receiver(*, subscribed: list[str], granted: list[str]) -> Receiver:
-    return cast("Receiver", Connection(subscribed, granted))
+def receiver(*, subscribed: Sequence[str], granted: Sequence[str] = (), type: str = "topic") -> Receiver:
+    return cast("Receiver", Connection(subscribed, granted, type))
 
 
-def test_a_subscription_is_not_a_right_and_a_right_is_no_subscription() -> None:
-    live: SkipFilter[Receiver, Key] = SkipFilter(_Interest())
+def broadcaster(*receivers: Receiver, max_url_patterns: int = 10) -> Broadcaster:
+    """One to which they are connected, and live."""
+    made = Broadcaster(
+        heartbeat=0, cached_topics=100, base_url=BASE, max_url_patterns=max_url_patterns, clock=lambda: 0.0
+    )
+    for one in receivers:
+        made.connect(one)
+        made.join(one)
+    return made
+
+
+def entries(*updates: Update, after: int = 0) -> list[Entry]:
+    return [Entry(position, update) for position, update in enumerate(updates, after + 1)]
+
+
+def writes(one: Receiver) -> list[tuple[bytes, int]]:
+    return cast("Connection", one).writes
+
+
+TOPICS = st.lists(st.sampled_from(["a/1", "a/2", "b"]), min_size=1, max_size=2, unique=True)
+UPDATES = st.builds(Update, st.builds(tuple, TOPICS), private=st.booleans())
+WANTED = st.lists(st.sampled_from(["a/{n}", "a/1", "b", "*", "c"]), min_size=1, max_size=2)
+GRANTED = st.lists(st.sampled_from(["a/{n}", "a/2", "b", "*"]), max_size=1)
+
+
+@settings(max_examples=60)
+@given(st.lists(UPDATES, min_size=1, max_size=150), st.lists(st.tuples(WANTED, GRANTED, st.booleans()), max_size=12))
+def test_n21_n22_n81_v50_v89_each_gets_one_write_with_what_a_naive_filter_says(
+    updates: list[Update], wanted: list[Any]
+) -> None:
+    readers = [(receiver(subscribed=subscribed, granted=granted), gone) for subscribed, granted, gone in wanted]
+    hub = broadcaster(*(one for one, _ in readers))
+    for one, gone in readers:
+        if gone:
+            hub.disconnect(one)
+    asyncio.run(hub.dispatch(entries(*updates)))
+    assert hub.position == len(updates)
+    for one, gone in readers:
+        frames = [entry.frame for entry in entries(*updates) if one.subscriber.wants(entry.update) and not gone]
+        assert writes(one) == ([(b"".join(frames), len(updates))] if frames else [])
+
+
+async def test_n106_who_has_not_caught_up_is_not_written_to_and_keeps_its_place() -> None:
+    live, behind, other = (receiver(subscribed=["a"]) for _ in range(3))
+    hub = broadcaster(live, behind, other)
+    hub.leave(behind, 0)
+    await hub.dispatch(entries(Update(("a",))))
+    assert (len(writes(live)), writes(behind), behind.subscriber.position) == (1, [], 0)
+    assert (hub.live, hub.connected) == (2, 3)
+    behind.subscriber.position = 1
+    hub.join(behind)
+    hub.disconnect(other)
+    await hub.dispatch(entries(Update(("a",)), after=1))
+    assert (len(writes(live)), len(writes(behind)), len(writes(other))) == (2, 1, 1)
+    assert (hub.live, hub.connected) == (2, 2)
+
+
+async def test_who_is_behind_cannot_join() -> None:
+    one = receiver(subscribed=["a"])
+    hub = broadcaster(one)
+    hub.leave(one, 0)
+    await hub.dispatch(entries(Update(("a",))))
+    with pytest.raises(AssertionError):
+        hub.join(one)
+
+
+async def test_who_comes_after_another_went_does_not_get_what_was_on_its_way_to_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hub.broadcaster.SLICE", 1)
+    first, second, third = (receiver(subscribed=["a"]) for _ in range(3))
+    hub = broadcaster(first, second)
+    dispatch = asyncio.ensure_future(hub.dispatch(entries(Update(("a",)))))
+    while not writes(first):
+        await asyncio.sleep(0)
+    hub.disconnect(second)
+    hub.connect(third)
+    third.subscriber.position = hub.position
+    hub.join(third)
+    await dispatch
+    assert (len(writes(first)), writes(second), writes(third)) == (1, [], [])
+
+
+def test_n22_a_subscription_is_not_a_right_and_a_right_is_no_subscription() -> None:
+    live: SkipFilter[Receiver, Key] = SkipFilter(_Interest(BASE, 10))
     one = receiver(subscribed=["/books/{id}", "/{"], granted=["/films/1"])
     other = receiver(subscribed=["*"], granted=["/books/1"])
     live.add(one)
@@ -46,12 +151,33 @@ def test_a_subscription_is_not_a_right_and_a_right_is_no_subscription() -> None:
 
 
 def test_who_cannot_be_taken_in_leaves_nothing_to_the_next() -> None:
-    live: SkipFilter[Receiver, Key] = SkipFilter(_Interest())
+    live: SkipFilter[Receiver, Key] = SkipFilter(_Interest(BASE, 10))
     broken: Any = receiver(subscribed=["/secret"], granted=["/secret"])
-    broken.subscriber.granted = [None]
+    broken.subscriber.grant = Grant(subscribe=cast("Any", (None,)))
     with pytest.raises(AttributeError):
         live.add(broken)
     next_one = receiver(subscribed=["/x"], granted=["/x"])
     live.add(next_one)
     assert live.match_any(("subscribed", "/secret"), ("granted", "/secret")) == []
     assert live.match_any(("subscribed", "/x")) == [next_one]
+
+
+@pytest.mark.parametrize("too_many", ["subscribed", "granted"])
+def test_n23_who_has_patterns_that_are_too_many_leaves_nothing_behind(too_many: str) -> None:
+    first = receiver(subscribed=["/a/:n"], granted=["/a/:n"], type="urlpattern")
+    hub = broadcaster(first, max_url_patterns=2)
+    patterns = {"subscribed": ["/b/:n"], "granted": ["/b/:n"]} | {too_many: ["/b/:n", "/c/:n"]}
+    with pytest.raises(LimitError):
+        hub.connect(receiver(**patterns, type="urlpattern"))
+    assert (hub.subscribers(), hub.live, len(hub._wheel)) == ([first.subscriber], 1, 1)
+    hub.connect(receiver(subscribed=["/d/:n"], granted=["/e/:n"], type="urlpattern"))
+    assert hub.connected == 2
+
+
+def test_the_connected_are_told_by_their_id_and_in_the_order_of_their_coming() -> None:
+    first, second, third = (receiver(subscribed=["a"]) for _ in range(3))
+    hub = broadcaster(first, second, third)
+    hub.disconnect(second)
+    assert hub.subscribers() == [first.subscriber, third.subscriber]
+    assert hub.subscriber(third.subscriber.id) is third.subscriber
+    assert hub.subscriber(second.subscriber.id) is None

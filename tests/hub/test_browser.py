@@ -1,18 +1,27 @@
-"""A real Chromium: its EventSource, and the debugger page."""
+"""A real Chromium: its EventSource, its cookies and its rules about origins, for clients of both dialects; and the
+debugger page.  One browser for all, and a new profile for each test."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import random
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.request import Request, urlopen
 
+import httpx2
 import pytest
 from playwright.sync_api import expect, sync_playwright
+
+from tests.asgi import PATH, classic_token, current_token
+from tests.conftest import HubProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Page
-
-    from tests.conftest import HubProcess
+    from playwright.sync_api import Browser, Page
 
 FLAGS = [
     "--no-sandbox",
@@ -24,23 +33,532 @@ FLAGS = [
     "--disable-sync",
 ]
 
+# Says "open" or "refused"; `got` is what came, and `opened` how often the browser connected.
+FOLLOW = """
+window.got = [];
+window.opened = 0;
+window.follow = (url, { withCredentials = false, types = [] } = {}) => {
+  window.source = new EventSource(url, { withCredentials });
+  const keep = (event) => got.push([event.type, event.lastEventId, event.data]);
+  for (const type of ["message", "mercure", ...types]) source.addEventListener(type, keep);
+  return new Promise((resolve) => {
+    source.onopen = () => { opened++; resolve("open"); };
+    source.onerror = () => source.readyState === EventSource.CLOSED && resolve("refused");
+  });
+};
+"""
 
-@pytest.fixture
-def page(chromium: str) -> Iterator[Page]:
-    """An empty page; an error in its scripts fails the test."""
+# Answers what a page may know of a response; null where the browser keeps all of it to itself.
+ASK = """
+async ([url, options]) => {
+  const response = await fetch(url, { credentials: "include", ...options }).catch(() => null);
+  return response && { status: response.status, headers: Object.fromEntries(response.headers), text: await response.text() };
+}
+"""
+
+
+class Site:
+    """Empty pages on a port of its own; `?cookie=` is set as it is given."""
+
+    def __init__(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.port = self._server.server_address[1]
+        self.origin = f"http://localhost:{self.port}"
+
+    def visit(self, page: Page, cookie: str = "", host: str = "localhost") -> None:
+        page.goto(f"http://{host}:{self.port}/{'?' + urlencode({'cookie': cookie}) if cookie else ''}")
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        for cookie in parse_qs(urlsplit(self.path).query).get("cookie", []):
+            self.send_header("Set-Cookie", cookie)
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>A page</title>")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page()
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page in a profile of its own; an error in its scripts fails the test."""
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.add_init_script(FOLLOW)
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
-        browser.close()
         assert not errors
 
 
-def test_the_debugger_subscribes_by_template_and_publishes(hub: HubProcess, page: Page) -> None:
-    page.goto(hub.origin)
-    assert page.url == f"{hub.url}/debug/"
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Site]:
+    """A site whose pages may read what the hubs answer."""
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Site]:
+    """A site whose pages may publish with the cookie, and read nothing."""
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def classic_hub(shop: Site, desk: Site) -> Iterator[HubProcess]:
+    """A hub that speaks both dialects."""
+    hub = HubProcess(**_origins(shop, desk))
+    yield hub
+    hub.close()
+
+
+@pytest.fixture(scope="module")
+def current_hub(shop: Site, desk: Site) -> Iterator[HubProcess]:
+    """A hub that speaks the current dialect alone."""
+    hub = HubProcess(**_origins(shop, desk), HUB_CLASSIC="0")
+    yield hub
+    hub.close()
+
+
+@pytest.fixture(params=["classic_hub", "current_hub"])
+def any_hub(request: pytest.FixtureRequest) -> HubProcess:
+    hub: HubProcess = request.getfixturevalue(request.param)
+    return hub
+
+
+def _origins(shop: Site, desk: Site) -> dict[str, Any]:
+    return {"HUB_CORS_ORIGINS": f"{shop.origin} http://*.localhost:{shop.port}", "HUB_PUBLISH_ORIGINS": desk.origin}
+
+
+def current(hub: HubProcess, **claims: Any) -> str:
+    return current_token(resource=hub.url, **{"publish": ["*"], "subscribe": ["*"]} | claims)
+
+
+def publish(hub: HubProcess, topic: str | list[str], data: str = "", **fields: str) -> str:
+    form = urlencode({"topic": topic, "data": data} | fields, doseq=True).encode()
+    with urlopen(Request(hub.url, form, {"Authorization": f"Bearer {current(hub)}"})) as reply:
+        id: str = reply.read().decode()
+        return id
+
+
+def follow(page: Page, url: str, query: str, **options: Any) -> str:
+    answer: str = page.evaluate("([url, options]) => follow(url, options)", [f"{url}?{query}", options])
+    return answer
+
+
+def ask(page: Page, url: str, **options: Any) -> Any:
+    return page.evaluate(ASK, [url, options])
+
+
+def got(page: Page, count: int) -> list[tuple[str, str, str]]:
+    """What came, as soon as there are so many."""
+    page.wait_for_function("(count) => got.length >= count", arg=count)
+    return [tuple(event) for event in page.evaluate("got")]
+
+
+# -- an unmodified client of 0.x
+
+
+def cookie(token: str, name: str = "mercureAuthorization") -> str:
+    """As Symfony sets it (V45)."""
+    return f"{name}={token}; Path={PATH}; Secure; HttpOnly; SameSite=strict"
+
+
+def test_v45_v51_v6_v50_a_client_of_0_x_reads_what_is_its_own_from_its_cursor_on(
+    classic_hub: HubProcess, shop: Site, page: Page
+) -> None:
+    book = "https://example.com/books/1"
+    shop.visit(page, cookie(classic_token(subscribe=["https://example.com/users/foo/{?topic}"])))
+    cursor = publish(classic_hub, "https://example.com/books/0", "before")
+    for user, data in [("foo", "mine"), ("bar", "another's")]:
+        publish(
+            classic_hub, [book, f"https://example.com/users/{user}/?topic={quote(book, safe='')}"], data, private="on"
+        )
+    query = urlencode({"topic": "https://example.com/books/{id}", "lastEventID": cursor})
+    assert follow(page, classic_hub.url, query, withCredentials=True) == "open"
+    last = publish(classic_hub, book, "for all", type="message")
+    assert [data for _, _, data in got(page, 2)] == ["mine", "for all"]
+    assert got(page, 2)[-1] == ("message", last, "for all")
+
+
+def test_v61_v60_presence_reaches_onmessage_of_a_client_of_0_x(classic_hub: HubProcess, shop: Site, page: Page) -> None:
+    everybody = PATH + "/subscriptions{/topic}{/subscriber}"
+    shop.visit(page, cookie(classic_token(subscribe=[everybody], payload={"name": "Ada"})))
+    assert follow(page, classic_hub.url, urlencode({"topic": everybody}), withCredentials=True) == "open"
+    selector = "https://example.com/{?a,b}"
+    come_and_go = """
+      (url) => new Promise((resolve) => {
+        const source = new EventSource(url, { withCredentials: true });
+        source.onopen = () => resolve(source.close());
+      })
+    """
+    page.evaluate(come_and_go, f"{classic_hub.url}?{urlencode({'topic': selector})}")
+    events = got(page, 3)  # its own arrival, and the two of the other
+    assert {type for type, _, _ in events} == {"message"}
+    _, coming, going = (json.loads(data) for _, _, data in events)
+    subscriber = coming["subscriber"]
+    assert coming == {
+        "@context": "https://mercure.rocks/",
+        "id": f"{PATH}/subscriptions/{quote(selector, safe='')}/{quote(subscriber, safe='')}",
+        "type": "Subscription",
+        "topic": selector,
+        "subscriber": subscriber,
+        "active": True,
+        "payload": {"name": "Ada"},
+    }
+    assert going == coming | {"active": False}
+
+
+def test_v63_v64_n98_a_client_of_0_x_asks_who_is_there_and_follows_from_then_on(
+    classic_hub: HubProcess, shop: Site, page: Page
+) -> None:
+    api = classic_hub.url + "/subscriptions"
+    everybody = PATH + "/subscriptions{/topic}{/subscriber}"
+    # It may ask for all, too: the path of all is the template's, without the two.
+    shop.visit(page, cookie(classic_token(subscribe=[everybody])))
+    topic = "https://example.com/who/{is}"
+    assert follow(page, classic_hub.url, urlencode({"topic": topic}), withCredentials=True) == "open"
+    answer = ask(page, api)
+    assert (answer["status"], answer["headers"]["content-type"]) == (200, "application/ld+json")
+    document = json.loads(answer["text"])
+    assert (document["@context"], document["type"]) == ("https://mercure.rocks/", "Subscriptions")
+    assert topic in [one["topic"] for one in document["subscriptions"]]
+    assert answer["headers"]["etag"] == f'"{document["lastEventID"]}"'
+    of_topic = json.loads(ask(page, f"{api}/{quote(topic, safe='')}")["text"])
+    (one,) = of_topic["subscriptions"]
+    single = json.loads(ask(page, classic_hub.origin + one["id"])["text"])
+    assert single == {"@context": "https://mercure.rocks/", "lastEventID": document["lastEventID"]} | one
+    # 0.x did not quote its tags.
+    assert ask(page, api, headers={"If-None-Match": document["lastEventID"]})["status"] == 304
+    page.evaluate("source.close()")
+    shop.visit(page)
+    query = urlencode({"topic": everybody, "lastEventID": document["lastEventID"]})
+    assert follow(page, classic_hub.url, query, withCredentials=True) == "open"
+    gone = json.loads(got(page, 1)[0][2])
+    assert (gone["topic"], gone["active"]) == (topic, False)
+
+
+def test_v51_n106_r33_a_browser_misses_nothing_when_connections_are_ended_and_the_hub_restarts(
+    start_hub: Callable[..., HubProcess], shop: Site, page: Page
+) -> None:
+    hub = start_hub(HUB_MAX_LIFETIME="0.3", HUB_RETRY="0.02")
+    shop.visit(page)
+    assert follow(page, hub.url, urlencode({"topic": "https://example.com/rows/{id}"})) == "open"
+    ids: list[str] = []
+    while page.evaluate("opened") < 2:
+        ids.append(publish(hub, f"https://example.com/rows/{len(ids)}", id=f"urn:{len(ids)}"))
+    assert [id for _, id, _ in got(page, len(ids))] == ids
+    # The hub goes away and comes back without its history: the browser connects again by itself.
+    hub.stop()
+    start_hub("--port", str(hub.port), HUB_RETRY="0.02")
+    ids += [publish(hub, "https://example.com/rows/x", id=f"urn:new:{number}") for number in range(2)]
+    assert [id for _, id, _ in got(page, len(ids))] == ids
+
+
+# -- a client of the current dialect
+
+
+def test_t90_n15_n38_n124_n126_t93_a_current_client_follows_and_sees_who_comes_and_goes(
+    any_hub: HubProcess, shop: Site, page: Page
+) -> None:
+    anybody = PATH + "/subscriptions/:match_type/:match/:subscriber"
+    token = current(
+        any_hub, publish=[], subscribe=[("urlpattern", anybody), ("mqtt", "rooms/+")], payload={"name": "Ada"}
+    )
+    shop.visit(page, cookie(token, "mercure_access_token"))
+    matchers = [
+        ("match", "urn:room"),
+        ("match_urlpattern", anybody),
+        ("match_urlpattern", "https://example.com/rooms/:id"),
+        ("match_uritemplate", "https://example.org/rooms/{id}"),
+        ("match_amqp", "rooms.*.heat"),
+        ("match_mqtt", "rooms/+"),
+    ]
+    assert follow(page, any_hub.url, urlencode(matchers), withCredentials=True) == "open"
+    arrivals = [json.loads(data) for type, _, data in got(page, len(matchers)) if type == "mercure"]
+    assert [(f"match_{one['match_type']}", one["match"]) for one in arrivals] == [
+        ("match_exact", "urn:room"),
+        *matchers[1:],
+    ]
+    assert {one["subscriber"] for one in arrivals} == {arrivals[0]["subscriber"]}
+    assert arrivals[-1] == {
+        "id": f"{PATH}/subscriptions/mqtt/rooms%2F%2B/{quote(arrivals[0]['subscriber'], safe='')}",
+        "type": "subscription",
+        "match_type": "mqtt",
+        "match": "rooms/+",
+        "subscriber": arrivals[0]["subscriber"],
+        "active": True,
+        "payload": {"name": "Ada"},
+    }
+    topics = ["urn:room", "https://example.com/rooms/1", "https://example.org/rooms/1", "rooms.1.heat", "rooms/1"]
+    ids = [publish(any_hub, topic) for topic in topics]
+    assert [id for _, id, _ in got(page, len(matchers) + len(topics))[len(matchers) :]] == ids
+    # Private ones of what it may read, and of nothing else.
+    publish(any_hub, "urn:room", private="on")
+    secret = publish(any_hub, "rooms/2", private="on")
+    assert got(page, len(matchers) + len(topics) + 1)[-1] == ("message", secret, "")
+
+
+def test_t90_n130_n135_n136_n98_a_page_of_another_origin_asks_who_is_there(
+    any_hub: HubProcess, shop: Site, page: Page
+) -> None:
+    shop.visit(page, cookie(current(any_hub), "mercure_access_token"))
+    pattern = "https://example.com/who/:is"
+    assert follow(page, any_hub.url, urlencode({"match_urlpattern": pattern}), withCredentials=True) == "open"
+    answer = ask(page, any_hub.url + "/subscriptions")
+    assert (answer["status"], answer["headers"]["content-type"]) == (200, "application/json")
+    document = json.loads(answer["text"])
+    assert (document["id"], document["type"]) == (PATH + "/subscriptions", "subscriptions")
+    (one,) = [one for one in document["subscriptions"] if one["match"] == pattern]
+    cursor = answer["headers"]["etag"].strip('"')
+    assert answer["headers"]["link"].startswith(f'<{PATH}>; rel="mercure"; last-event-id="{cursor}"')
+    assert json.loads(ask(page, any_hub.origin + one["id"])["text"]) == one
+    known = {"headers": {"If-None-Match": answer["headers"]["etag"]}}
+    assert ask(page, any_hub.url + "/subscriptions", **known)["status"] == 304
+    # From that cursor on, all that changes.
+    page.evaluate("source.close()")
+    shop.visit(page)
+    query = urlencode({"match": one["id"], "last_event_id": cursor})
+    assert follow(page, any_hub.url, query, withCredentials=True) == "open"
+    assert json.loads(got(page, 1)[0][2]) == one | {"active": False}
+
+
+# Reads on into `streamed`.
+QUERY = """
+async ([url, body]) => {
+  const headers = { "Content-Type": "application/x-www-form-urlencoded", "Cache-Control": "no-cache" };
+  const response = await fetch(url, { method: "QUERY", credentials: "include", headers, body });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  window.streamed = "";
+  const read = ({ value, done }) => done || ((streamed += value), reader.read().then(read));
+  reader.read().then(read);
+  return [response.status, response.headers.get("Mercure-Last-Event-ID")];
+}
+"""
+
+
+def test_n10_n12_n13_n99_n98_a_page_of_another_origin_subscribes_by_query(
+    any_hub: HubProcess, shop: Site, page: Page
+) -> None:
+    shop.visit(page, cookie(current(any_hub), "mercure_access_token"))
+    cursor = publish(any_hub, "urn:none", id="urn:ﺏ\u2028é😀")  # a cursor that no header of Latin-1 could bring
+    publish(any_hub, "urn:query:1", "one", private="on")
+    body = urlencode({"match": "urn:query:1", "last_event_id": cursor})
+    status, preceding = page.evaluate(QUERY, [any_hub.url + "?match=urn:query:2", body])
+    assert (status, preceding.encode("latin-1").decode("utf-8")) == (200, cursor)
+    publish(any_hub, "urn:query:2", "two")
+    page.wait_for_function("streamed.includes('data: two\\n')")
+    assert page.evaluate("streamed.indexOf('data: one\\n') < streamed.indexOf('data: two\\n')")
+
+
+def test_n90_n154_n156_n152_n98_a_page_of_any_origin_finds_out_what_the_hub_wants(
+    any_hub: HubProcess, shop: Site, desk: Site, page: Page
+) -> None:
+    shop.visit(page)
+    refused = ask(page, any_hub.url + "/subscriptions")
+    assert refused["status"] == 401
+    challenge = refused["headers"]["www-authenticate"]
+    metadata = challenge.partition('resource_metadata="')[2].partition('"')[0]
+    found = json.loads(ask(page, metadata, credentials="omit")["text"])
+    assert (found["resource"], found["mercure_cookie"]) == (any_hub.url, "mercure_access_token")
+    assert set(found["mercure_matcher_types_supported"]) == {"exact", "urlpattern", "uritemplate", "amqp", "mqtt"}
+    # Of a site that may not read anything else, too.
+    desk.visit(page)
+    assert json.loads(ask(page, metadata, credentials="omit")["text"]) == found
+    assert ask(page, any_hub.url + "/subscriptions", credentials="omit") is None
+
+
+# -- origins
+
+
+def test_n97_r5_streams_with_credentials_are_for_the_origins_listed(
+    any_hub: HubProcess, shop: Site, page: Page
+) -> None:
+    for host, answer in [("localhost", "open"), ("a.localhost", "open"), ("127.0.0.1", "refused")]:
+        shop.visit(page, host=host)
+        for with_credentials in (True, False):
+            assert follow(page, any_hub.url, "match=urn:a", withCredentials=with_credentials) == answer, host
+            page.evaluate("source.close()")
+
+
+def test_n97_another_site_reads_nothing_with_the_cookie_of_a_user(any_hub: HubProcess, desk: Site, page: Page) -> None:
+    desk.visit(page, cookie(current(any_hub), "mercure_access_token"))  # the same cookie as for any port
+    assert follow(page, any_hub.url, "match=*", withCredentials=True) == "refused"
+    assert ask(page, any_hub.url + "/subscriptions") is None
+    for options in ({"method": "QUERY", "body": "match=*"}, {"method": "POST", "body": "topic=urn:a"}):
+        assert ask(page, any_hub.url, **options) is None
+
+
+def test_n97_r5_any_origin_means_without_credentials(open_hub: HubProcess, shop: Site, page: Page) -> None:
+    shop.visit(page)
+    assert follow(page, open_hub.url, "match=urn:a", withCredentials=True) == "refused"
+    assert follow(page, open_hub.url, "match=urn:a") == "open"
+    page.evaluate("source.close()")
+
+
+def test_n99_preflights_let_through_what_clients_send_and_no_more(any_hub: HubProcess, shop: Site, page: Page) -> None:
+    shop.visit(page)
+    asked: list[tuple[dict[str, Any], int | None]] = [
+        ({"method": "HEAD", "headers": {"Last-Event-ID": "earliest", "Cache-Control": "no-cache"}}, 200),
+        ({"method": "HEAD", "headers": {"If-None-Match": "x"}}, 200),
+        ({"headers": {"Authorization": "Bearer x"}}, 401),
+        ({"method": "QUERY", "body": "match=*", "headers": {"Content-Type": "text/plain"}}, 415),
+        ({"method": "POST", "headers": {"Content-Type": "application/x-ndjson", "Authorization": "Bearer x"}}, 401),
+        ({"headers": {"X-Other": "x"}}, None),
+        ({"method": "PUT"}, None),
+        ({"method": "DELETE"}, None),
+    ]
+    for options, status in asked:
+        answer = ask(page, any_hub.url + "?match=urn:a", **options)
+        assert (answer and answer["status"]) == status, options
+
+
+# -- publishing with a cookie
+
+# As a page does that wants a user's browser to publish for it: no preflight, and it need not read the answer.
+FORGE = """
+([url, body]) => fetch(url, { method: "POST", mode: "no-cors", credentials: "include", body: new URLSearchParams(body) })
+"""
+# Or with a form, which a click submits.
+SUBMIT = """
+([url, fields]) => {
+  const form = document.body.appendChild(document.createElement("form"));
+  Object.assign(form, { method: "POST", action: url });
+  for (const [name, value] of Object.entries(fields))
+    form.appendChild(Object.assign(document.createElement("input"), { name, value }));
+  form.submit();
+}
+"""
+
+
+def forge(page: Page, url: str, topic: str) -> tuple[int, int]:
+    """The statuses that the browser saw, for the two ways."""
+    with page.expect_response(url) as fetched:
+        page.evaluate(FORGE, [url, {"topic": topic}])
+    with page.expect_navigation() as submitted:
+        page.evaluate(SUBMIT, [url, {"topic": topic}])
+    return fetched.value.status, submitted.value.status
+
+
+def test_n63_t45_v43_a_page_of_another_origin_cannot_publish_with_the_cookie(
+    any_hub: HubProcess, shop: Site, desk: Site, page: Page
+) -> None:
+    token = current(any_hub)
+    before = publish(any_hub, "urn:before")
+    # Of a site that may read all; the cookie goes with the request, as both are of localhost.
+    shop.visit(page, cookie(token, "mercure_access_token"))
+    assert forge(page, any_hub.url, "urn:forged") == (400, 400)
+    # Of another site: with a form, the browser sends a cookie that is not strict.
+    shop.visit(page, cookie(token, "mercure_access_token").replace("strict", "None"))
+    shop.visit(page, host="127.0.0.1")
+    assert forge(page, any_hub.url, "urn:forged")[1] == 400
+    # Of a page that has no origin.
+    shop.visit(page)
+    page.set_content('<iframe sandbox="allow-scripts" srcdoc="<p>inside"></iframe>')
+    with page.expect_response(any_hub.url) as fetched:
+        page.frames[-1].evaluate(FORGE, [any_hub.url, {"topic": "urn:forged"}])
+    assert fetched.value.status in (400, 401)
+    # Of one that may.
+    desk.visit(page, cookie(token, "mercure_access_token"))
+    assert forge(page, any_hub.url, "urn:allowed") == (200, 200)
+    # And of the hub's own origin.
+    page.goto(any_hub.url + "/debug/")
+    with page.expect_response(any_hub.url) as own:
+        page.evaluate(FORGE, [any_hub.url, {"topic": "urn:own"}])
+    assert own.value.status == 200
+    shop.visit(page)
+    query = urlencode([("match", "urn:forged"), ("match", "urn:allowed"), ("match", "urn:own"), ("match", "urn:last")])
+    follow(page, any_hub.url, f"{query}&last_event_id={before}", withCredentials=True)
+    last = publish(any_hub, "urn:last")
+    page.wait_for_function("(id) => got.some(([, given]) => given === id)", arg=last)
+    assert len(got(page, 0)) == 2 + 1 + 1
+
+
+# -- what EventSource makes of the bytes
+
+LINE_ENDS = ["\n", "\r", "\r\n", "\n\r", "\r\r\n"]
+PIECES = [
+    *LINE_ENDS, " ", "  ", "\t", ":", ": ", "data: ", "id: x", "event: y", "retry: 1", "", "a", "ß", "漢字", "😀", "e\u0301",
+    "\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x00", "\ufeff", "\u200d", "\U0010ffff", "}", '"', "\\", "&=%+", "x" * 5_000,
+]  # fmt: skip
+NAMES = ["a", "é", "漢", "😀", ":", " : ", "urn:x:", "\u2028", "\u2029", "\u00a0", "%0A", "data:", "\\", '"']
+
+
+def _any_updates(seed: int, count: int) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    updates = []
+    for number in range(count):
+        id = "".join(chance.choices(NAMES, k=chance.randrange(4)))
+        updates.append(
+            {
+                "topic": "urn:any",
+                "data": "".join(chance.choices(PIECES, k=chance.choice([0, 1, 2, 3, 5, 20]))),
+                "id": f"{id.lstrip(' #')}{number}",
+                "type": chance.choice([None, None, "message", "price", ": é 😀", "\u2028", "data: x"]),
+                "private": chance.random() < 0.3,
+            }
+        )
+    return updates
+
+
+def test_n26_n28_n49_r21_n51_n52_event_source_reads_every_update_as_it_was_published(
+    any_hub: HubProcess, shop: Site, page: Page
+) -> None:
+    updates = _any_updates(seed=1, count=400)
+    token = current(any_hub)
+    shop.visit(page, cookie(token, "mercure_access_token"))
+    types = sorted({update["type"] for update in updates if update["type"]} - {"message"})
+    assert follow(page, any_hub.url, "match=urn:any", withCredentials=True, types=types) == "open"
+    half = len(updates) // 2
+    by_form, by_line = updates[:half], updates[half:]
+    with httpx2.Client(headers={"Authorization": f"Bearer {token}"}) as client:
+        for update in by_form:
+            fields = {name: value for name, value in update.items() if value is not None and name != "private"}
+            client.post(any_hub.url, data=fields | ({"private": "on"} if update["private"] else {})).raise_for_status()
+        lines = "\n".join(map(json.dumps, by_line)).encode()
+        client.post(any_hub.url, content=lines, headers={"Content-Type": "application/x-ndjson"}).raise_for_status()
+    expected = [
+        (update["type"] or "message", update["id"], update["data"].replace("\r\n", "\n").replace("\r", "\n"))
+        for update in updates
+    ]
+    assert got(page, len(updates)) == expected
+
+
+# -- the debugger
+
+
+@pytest.fixture(scope="module")
+def open_hub() -> Iterator[HubProcess]:
+    """As `hub serve --dev` has it."""
+    hub = HubProcess()
+    yield hub
+    hub.close()
+
+
+def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: HubProcess, page: Page) -> None:
+    page.goto(open_hub.origin)
+    assert page.url == f"{open_hub.url}/debug/"
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_have_text("subscribed")
     page.get_by_label("Data").fill("a <b>new</b>\nchapter")
@@ -49,13 +567,16 @@ def test_the_debugger_subscribes_by_template_and_publishes(hub: HubProcess, page
     expect(page.locator("#updates li")).to_have_count(1)
     expect(page.locator("#updates pre")).to_have_text("a <b>new</b>\nchapter")
     # The usual type is no other one.
-    page.get_by_label("Type").fill("message")
+    type = page.get_by_label("Type", exact=True)
+    type.fill("message")
     page.get_by_role("button", name="Publish").click()
-    page.get_by_label("Type").fill("price")
+    type.fill("price")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates b")).to_have_text(["price", "message", "message"])
-    page.get_by_label("Type").fill("")
-    # A private one too: the token is in the cookie.
+    type.fill("")
+    # A private one too: the token is in the cookie, which goes nowhere else.
+    (stored,) = page.context.cookies()
+    assert (stored["name"], stored["path"], stored["sameSite"]) == ("mercure_access_token", PATH, "Strict")
     page.get_by_role("checkbox", name="Private").check()
     page.get_by_label("Data").fill("a secret")
     page.get_by_role("button", name="Publish").click()
@@ -66,47 +587,53 @@ def test_the_debugger_subscribes_by_template_and_publishes(hub: HubProcess, page
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
 
 
-def test_the_debugger_says_why_it_was_refused(hub: HubProcess, page: Page) -> None:
-    page.goto(hub.origin)
+def test_r29_the_debugger_says_why_it_was_refused(open_hub: HubProcess, page: Page) -> None:
+    page.goto(open_hub.origin)
     page.get_by_text("Token", exact=True).click()
     page.locator("#token").fill("nonsense")
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_contain_text("the token is not valid here")
+    page.get_by_role("button", name="Who is there?").click()
+    expect(page.locator("#nobody")).to_contain_text("the token is not valid here")
 
 
-FOLLOW = """
-([url, last]) => {
-  const source = new EventSource(url);
-  window.got = [];
-  source.onopen = () => (window.opened = true);
-  source.onmessage = (event) => {
-    window.got.push([event.lastEventId, event.data]);
-    if (event.data === last) source.close();
-  };
-}
-"""
+def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: HubProcess, page: Page) -> None:
+    page.goto(any_hub.origin)
+    types = page.locator("#type option").evaluate_all("(options) => options.map((option) => option.value)")
+    matchers = ["match", "match_urlpattern", "match_uritemplate", "match_amqp", "match_mqtt"]
+    assert types in (["topic", *matchers], matchers)
+    for number, type in enumerate(types, 1):
+        page.get_by_label("How to match").select_option(type)
+        page.get_by_role("button", name="Subscribe", exact=True).click()
+        expect(page.locator("#state")).to_have_text("subscribed")
+        page.get_by_role("button", name="Publish").click()
+        expect(page.locator("#updates li")).to_have_count(number)
+        # Who is there: this page, by the one matcher.
+        page.get_by_role("button", name="Who is there?").click()
+        shown = ["exact" if type == "match" else type.removeprefix("match_"), page.locator("#topics").input_value()]
+        expect(page.locator("#there td")).to_contain_text([*shown, "urn:uuid:"])
+        expect(page.locator("#there tr")).to_have_count(1)
+    # What was typed in stays.
+    page.locator("#topics").fill("urn:mine")
+    page.get_by_label("How to match").select_option("match")
+    expect(page.locator("#topics")).to_have_value("urn:mine")
+    page.get_by_role("button", name="Unsubscribe").click()
+    page.get_by_role("button", name="Who is there?").click()
+    expect(page.locator("#nobody")).to_have_text("Nobody is subscribed.")
 
 
-def test_event_source_of_another_origin_reads_and_comes_back_with_its_cursor(
-    start_hub: Callable[..., HubProcess], page: Page
-) -> None:
-    hub = start_hub()
-    publish = f"""
-      (data) => fetch("{hub.url}", {{
-        method: "POST",
-        headers: {{ Authorization: "Bearer {hub.token}" }},
-        body: new URLSearchParams({{ topic: "https://example.com/books/1", data, id: "urn:" + data, retry: 50 }}),
-      }}).then((response) => response.text())
-    """
-    page.goto(f"http://127.0.0.1:{hub.port}/elsewhere")  # to a browser, not where localhost is
-    page.evaluate(FOLLOW, [f"{hub.url}?topic=https://example.com/books/{{id}}", "3"])
-    page.wait_for_function("window.opened")
-    assert page.evaluate(publish, "1") == "urn:1"
-    page.wait_for_function("window.got.length === 1")
-    # The hub goes away and comes back without its history: the browser connects again by itself.
-    hub.stop()
-    start_hub("--port", str(hub.port))
-    for data in "23":
-        assert page.evaluate(publish, data) == f"urn:{data}"
-    page.wait_for_function("window.got.length === 3")
-    assert page.evaluate("window.got") == [["urn:1", "1"], ["urn:2", "2"], ["urn:3", "3"]]
+@pytest.mark.parametrize("width", [320, 1200])
+def test_r29_the_debugger_fits_narrow_and_wide_windows(open_hub: HubProcess, page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(open_hub.origin)
+    page.locator("#topics").fill("https://example.com/" + "a" * 200)
+    page.get_by_label("Topics, one a line").fill("https://example.com/" + "a" * 200)
+    page.get_by_label("Id").fill("urn:" + "b" * 200)
+    page.get_by_label("Data").fill("c" * 200)
+    page.get_by_role("button", name="Subscribe", exact=True).click()
+    expect(page.locator("#state")).to_have_text("subscribed")
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("#updates li")).to_have_count(1)
+    page.get_by_role("button", name="Who is there?").click()
+    expect(page.locator("#there tr")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

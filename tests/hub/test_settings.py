@@ -1,92 +1,495 @@
-"""Settings: what makes no hub is refused by name; secrets are not repeated."""
+"""Settings: what makes no hub is refused by name; secrets are not repeated; and the environment says the same."""
 
 from __future__ import annotations
 
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
+import hub
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
-from hub.authorization import Authorizer
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, PUBLIC_KEY_ALGORITHMS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "a-secret-that-nobody-should-see-in-a-log"
+HUB = "https://hub.example/.well-known/mercure"
 
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     for name in os.environ:
         if name.startswith("HUB_"):
             monkeypatch.delenv(name)
 
 
+def pem(key: Any) -> str:
+    text: bytes = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return text.decode()
+
+
+RSA = pem(rsa.generate_private_key(65537, 2048))
+EC = pem(ec.generate_private_key(ec.SECP256R1()))
+EDDSA = pem(ed25519.Ed25519PrivateKey.generate())
+
+
+def issuer(id: Any = "https://issuer.example", **roles: Any) -> dict[str, Any]:
+    return {"id": id, **(roles or {"keys": {"key": SECRET}})}
+
+
+def refused(told: str, **values: Any) -> str:
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        create_app(Settings(**values))
+    assert SECRET not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__  # nor does a traceback show it
+    return str(caught.value)
+
+
+# -- who could publish, and subscribe
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({}, "nobody could publish: set publisher_key"),
-        ({"publisher_key": "k"}, "nobody could subscribe: set subscriber_key"),
-        ({"dev": True, "issuer": "https://i", "issuer_key": "k"}, "issuer goes"),
-        ({"dev": True, "issuer": "https://i", "public_url": "https://x"}, "issuer goes"),
+        ({}, "nobody could publish: set publisher_key or issuers, or dev to try the hub"),
         ({"anonymous": True}, "nobody could publish"),
-        ({"dev": True, "history_updates": 0}, "history_updates"),
-        ({"dev": True, "issuer": "https://i"}, "issuer goes with issuer_key and public_url"),
-        ({"dev": True, "heartbeat": -1}, "heartbeat"),
-        ({"dev": True, "path": "hub"}, "path"),
-        ({"dev": True, "path": "/a b"}, "path"),
-        ({"dev": True, "path": "/a\n"}, "path"),
-        ({"dev": True, "public_url": "https://x/y"}, "public_url"),
-        ({"dev": True, "hartbeat": 1}, "hartbeat"),
-        ({"dev": True, "publisher_algorithm": "none"}, "publisher_algorithm"),
+        ({"subscriber_key": "k"}, "nobody could publish"),
+        ({"publisher_key": "k"}, "nobody could subscribe: set subscriber_key, issuers or anonymous"),
+        ({"embedded": True}, "nobody could subscribe"),
+        ({"issuers": [issuer(publisher={"key": "k"})], "resource": HUB}, "nobody could subscribe"),
+        ({"issuers": [issuer(subscriber={"key": "k"})], "resource": HUB}, "nobody could publish"),
+        (
+            {"issuers": [issuer(subscriber={"key": "k"})], "resource": HUB, "subscriber_key": "k"},
+            "nobody could publish",
+        ),
+        ({"publisher_algorithm": "RS256", "subscriber_algorithm": "RS256", "anonymous": True}, "nobody could publish"),
     ],
 )
-def test_what_makes_no_hub_is_named(values: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        Settings(**values)
+def test_r12_a_hub_that_nobody_could_use_does_not_start(values: dict[str, Any], told: str) -> None:
+    refused(told, **values)
 
 
-def test_settings_that_make_a_hub() -> None:
-    assert Settings(publisher_key="k", anonymous=True).resource is None
-    settings = Settings(issuer="https://i", issuer_key="k", public_url="https://x")
-    assert settings.resource == "https://x/.well-known/mercure"
+@pytest.mark.parametrize(
+    ("values", "publish", "anonymous"),
+    [
+        ({"publisher_key": "k", "anonymous": True}, True, True),
+        ({"publisher_key": "k", "subscriber_key": "k"}, True, False),
+        ({"publisher_jwks_url": "https://x/keys", "subscriber_jwks_url": "https://x/keys"}, True, False),
+        ({"issuers": [issuer()], "resource": HUB}, True, False),
+        ({"issuers": [issuer()], "public_urls": "https://hub.example"}, True, False),
+        ({"issuers": [issuer(publisher={"key": "k"})], "resource": HUB, "subscriber_key": "k"}, True, False),
+        (
+            {"issuers": [issuer(publisher={"key": "k"}), issuer("b", subscriber={"key": "k"})], "resource": HUB},
+            True,
+            False,
+        ),
+        ({"embedded": True, "anonymous": True}, False, True),
+        ({"embedded": True, "subscriber_key": "k"}, False, False),
+        ({"embedded": True, "publisher_key": "k", "anonymous": True}, True, True),
+    ],
+)
+def test_r12_r7_what_is_enough(values: dict[str, Any], publish: bool, anonymous: bool) -> None:
+    settings = Settings(**values)
+    assert (settings.can_publish, settings.can_subscribe, settings.anonymous) == (publish, True, anonymous)
+    create_app(settings)
+
+
+# -- keys
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({}, "set one of key and jwks_url"),
+        ({"key": SECRET, "jwks_url": "https://x/keys"}, "set one of key and jwks_url"),
+        ({"jwks_url": "https://x/keys", "algorithm": "RS256"}, "algorithm is that of key"),
+        ({"key": SECRET, "algorithms": ("RS256",)}, "algorithms are those of jwks_url"),
+        ({"key": SECRET, "algorithm": "none"}, "algorithm"),
+        ({"key": SECRET, "algorithm": "hs256"}, "algorithm"),
+        ({"key": SECRET, "algorithm": "RS256"}, "no key for RS256"),
+        ({"key": SECRET, "algorithm": "EdDSA"}, "no key for EdDSA"),
+        ({"key": ""}, "no key for HS256"),
+        ({"key": RSA}, "say the algorithm of this key in PEM"),
+        ({"key": RSA, "algorithm": "HS256"}, "a key in PEM is no secret"),
+        ({"key": EC, "algorithm": "HS512"}, "a key in PEM is no secret"),
+        ({"key": RSA, "algorithm": "ES256"}, "ES256"),
+        ({"key": EC, "algorithm": "ES384"}, "another algorithm than ES384"),
+        ({"jwks_url": "http://x/keys"}, "jwks_url"),
+        ({"jwks_url": "http://localhost.evil.example/keys"}, "jwks_url"),
+        ({"jwks_url": "ftp://x/keys"}, "jwks_url"),
+        ({"jwks_url": "keys.json"}, "jwks_url"),
+        ({"jwks_url": "https://"}, "jwks_url"),
+        ({"jwks_url": "file:///nowhere/keys.json"}, "keys"),
+        ({"jwks_url": "https://x/keys", "algorithms": []}, "algorithms"),
+        ({"jwks_url": "https://x/keys", "algorithms": ["RS256", "HS256"]}, "a key set is public"),
+        ({"jwks_url": "https://x/keys", "algorithms": ["none"]}, "algorithms"),
+        ({"key": SECRET, "secret": SECRET}, "secret"),
+    ],
+)
+def test_r7_t47_n65_keys_that_do_not_fit_stop_the_start(keys: dict[str, Any], told: str) -> None:
+    for roles in (
+        {"keys": keys},
+        {"keys": {"key": "k"}, "publisher": keys},
+        {"keys": {"key": "k"}, "subscriber": keys},
+    ):
+        refused(told, resource=HUB, issuers=[issuer(**roles)])
+
+
+@pytest.mark.parametrize("role", ["publisher", "subscriber"])
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"key": SECRET, "algorithm": "RS256"}, "_key: no key for RS256"),
+        ({"key": RSA}, "_key: say the algorithm of this key in PEM"),
+        ({"key": RSA, "algorithm": "HS256"}, "_key: a key in PEM is no secret"),
+        ({"key": ""}, "_key: no key for HS256"),
+        ({"key": SECRET, "jwks_url": "https://x/keys"}, "set one of key and jwks_url"),
+        ({"key": SECRET, "algorithm": "none"}, "_algorithm"),
+        ({"jwks_url": "http://x/keys"}, "jwks_url"),
+        ({"jwks_url": "https://x/keys", "algorithm": "HS256"}, "a key set is public"),
+        ({"jwks_url": "file:///nowhere/keys.json"}, "_jwks_url"),
+    ],
+)
+def test_r7_t47_v32_classic_keys_that_do_not_fit_stop_the_start(role: str, values: dict[str, Any], told: str) -> None:
+    others = {"publisher_key": "k", "anonymous": True}
+    given = {f"{role}_{name}": value for name, value in values.items()}
+    if "key" not in values and role == "publisher":
+        others.pop("publisher_key")
+    refused(told, **others | given)
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [(SECRET, None), (SECRET, "HS512"), (RSA, "RS256"), (RSA, "PS512"), (EC, "ES256"), (EDDSA, "EdDSA")],
+)
+def test_r7_t47_keys_that_fit(key: str, algorithm: str | None) -> None:
+    create_app(Settings(resource=HUB, issuers=[issuer(keys={"key": key, "algorithm": algorithm})]))
+    create_app(Settings(publisher_key=key, publisher_algorithm=algorithm, anonymous=True))
+
+
+def test_r7_the_algorithms_of_a_key_set_are_those_of_public_keys() -> None:
+    assert {a[:2] for a in PUBLIC_KEY_ALGORITHMS} == {"Ed", "ES", "RS", "PS"}
+    assert len(set(PUBLIC_KEY_ALGORITHMS)) == 10
+    settings = Settings(publisher_jwks_url="https://x/keys", anonymous=True)
+    keys = settings.classic_keys("publisher")
+    assert keys is not None
+    assert keys.algorithms == PUBLIC_KEY_ALGORITHMS
+    settings = Settings(publisher_jwks_url="https://x/keys", publisher_algorithm="ES256", anonymous=True)
+    keys = settings.classic_keys("publisher")
+    assert keys is not None
+    assert keys.algorithms == ("ES256",)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://x/keys", "http://localhost:8080/keys", "http://127.0.0.1/keys", "http://[::1]:1/keys"]
+)
+def test_r7_where_a_key_set_may_be(url: str) -> None:
+    create_app(Settings(resource=HUB, issuers=[issuer(keys={"jwks_url": url})]))
+
+
+def test_r7_a_key_set_in_a_file_is_read_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(
+        json.dumps({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]})
+    )
+    chosen = {"resource": HUB, "issuers": [issuer(keys={"jwks_url": file.as_uri()})]}
+    create_app(Settings(**chosen))
+    file.write_text("{")
+    refused("issuer 'https://issuer.example'", **chosen)
+
+
+@pytest.mark.parametrize(
+    ("issuers", "told"),
+    [
+        ([issuer(), issuer()], "two issuers have one id"),
+        ([issuer("")], r"issuers\.0\.id"),
+        ([issuer(None)], r"issuers\.0\.id"),
+        ([{"keys": {"key": SECRET}}], r"issuers\.0\.id"),
+        ([{"id": "a"}], "issuer 'a' has no keys"),
+        ([issuer("a"), {"id": "b", "authorization_server": True}], r"issuers\.1: .*issuer 'b' has no keys"),
+        ([issuer(nonsense=SECRET)], r"issuers\.0"),
+        (SECRET, "issuers"),
+        ([SECRET], "issuers"),
+    ],
+)
+def test_r7_issuers_that_are_none(issuers: Any, told: str) -> None:
+    refused(told, resource=HUB, issuers=issuers)
+
+
+def test_r7_n69_r6_issuers_need_the_name_of_the_hub() -> None:
+    told = refused("issuers go with public_urls or resource", issuers=[issuer()])
+    assert "their tokens name the hub they are for" in told
+    assert Settings(dev=True).issuers[0].id == DEVELOPMENT_ISSUER
+
+
+def test_v88_v76_r7_classic_keys_go_with_the_classic_dialect() -> None:
+    for name in ("publisher_key", "subscriber_key"):
+        refused("classic is off", dev=True, classic=False, **{name: SECRET})
+    refused("classic is off", dev=True, classic=False, publisher_jwks_url="https://x/keys")
+    settings = Settings(dev=True, classic=False)
+    assert settings.classic_keys("publisher") is settings.classic_keys("subscriber") is None
+
+
+# -- where it is
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "hub",
+        "/hub",
+        "//hub.example/x",
+        "hub.example",
+        "",
+        "https:",
+        "https://hub.example/x#y",
+        "https://hub.example/a b",
+        f"{HUB}\n",
+        "1a:b",
+    ],
+)
+def test_t33_r6_a_resource_that_is_no_absolute_url_stops_the_start(resource: str) -> None:
+    refused("resource", dev=True, resource=resource)
+
+
+@pytest.mark.parametrize(
+    ("values", "resource", "url"),
+    [
+        ({}, "https://asked.example/.well-known/mercure", "http://mercure.invalid/.well-known/mercure"),
+        ({"resource": HUB}, HUB, HUB),
+        ({"resource": "urn:example:hub"}, "urn:example:hub", "http://mercure.invalid/.well-known/mercure"),
+        ({"resource": "https://x.example/"}, "https://x.example/", "http://mercure.invalid/.well-known/mercure"),
+        ({"public_urls": "https://a.example https://b.example"}, "https://asked.example/.well-known/mercure", "https://a.example/.well-known/mercure"),
+        ({"public_urls": "https://a.example", "resource": "urn:x"}, "urn:x", "https://a.example/.well-known/mercure"),
+        ({"public_urls": "https://a.example", "resource": HUB}, HUB, HUB),
+        ({"path": "/hub"}, "https://asked.example/hub", "http://mercure.invalid/hub"),
+    ],
+)  # fmt: skip
+def test_r6_n69_n34_the_resource_and_the_url_that_patterns_are_relative_to(
+    values: dict[str, Any], resource: str, url: str
+) -> None:
+    settings = Settings(dev=True, **values)
+    assert (settings.resource_at("https://asked.example"), settings.url) == (resource, url)
+
+
+@pytest.mark.parametrize(
+    "url", ["hub.example", "https://x/y", "https://x/", "ftp://x", "https://", "https://x?y", "https://x y"]
+)
+def test_r6_a_public_url_is_a_scheme_and_an_authority(url: str) -> None:
+    refused(r"public_urls\.0", dev=True, public_urls=[url])
+
+
+def test_r6_public_urls_are_in_lower_case_as_the_origins_of_requests_are() -> None:
+    settings = Settings(dev=True, public_urls=["https://Hub.Example:8443", "http://b"])
+    assert settings.public_urls == ("https://hub.example:8443", "http://b")
+    assert settings.url == "https://hub.example:8443/.well-known/mercure"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["hub", "", "/", "/a b", "/a\n", "/a/", "//a", "/a//b", "/a?b", "/a%20", "/é", "/a/../b", "/.", "/..", "/./a"],
+)
+def test_n6_a_path_that_a_url_would_spell_otherwise_stops_the_start(path: str) -> None:
+    refused("path", dev=True, path=path)
+
+
+@pytest.mark.parametrize("path", ["/hub", "/.well-known/mercure", "/a/b-c_d~e.f/.g", "/..a", "/-", "/1"])
+def test_n6_n145_the_metadata_goes_with_the_path(path: str) -> None:
+    assert Settings(dev=True, path=path).metadata_path == f"/.well-known/oauth-protected-resource{path}"
+
+
+# -- the rest
+
+
+def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> None:
+    settings = Settings(publisher_key="k", subscriber_key="k")
+    for name in ("anonymous", "subscriptions", "debugger", "dev", "embedded"):
+        assert getattr(settings, name) is False
+    assert settings.cookie == "__Secure-mercure_access_token"
+    assert (settings.path, settings.classic) == ("/.well-known/mercure", True)
+    assert (settings.cors_origins, settings.publish_origins, settings.public_urls) == ((), (), ())
+    assert (settings.max_lifetime, settings.heartbeat, settings.max_body) == (600.0, 40.0, 2**20)
+    assert (settings.max_matchers, settings.max_pattern, settings.max_topics) == (100, 4096, 1000)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *[{name: -1} for name in ("heartbeat", "max_lifetime", "retry", "max_body", "max_connections_per_client")],
+        *[
+            {name: 0}
+            for name in (
+                "history_updates", "history_bytes", "max_connections", "max_batch", "max_topics", "max_topic",
+                "max_matchers", "max_pattern", "max_url_patterns", "cached_topics", "cached_tokens", "body_timeout",
+                "jwks_ttl",
+            )
+        ],
+        {"heartbeat": "often"},
+        {"cookie": ""},
+        {"cookie": "a b"},
+        {"cookie": "a=b"},
+        {"cookie": "a;"},
+        {"cookie": "ä"},
+        {"hartbeat": 1},
+        {"anonymous": "perhaps"},
+        {"publisher_algorithm": "none"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_out_of_range_or_unknown_is_named(values: dict[str, Any]) -> None:
+    refused(next(iter(values)), dev=True, **values)
+
+
+def test_r2_r3_zero_is_never_or_no_limit_where_that_makes_sense() -> None:
+    names = ("heartbeat", "max_lifetime", "retry", "max_body", "max_connections_per_client")
+    create_app(Settings(dev=True, **dict.fromkeys(names, 0)))
+
+
+def test_several_errors_are_told_at_once() -> None:
+    told = refused("heartbeat", dev=True, heartbeat=-1, path="x", nonsense=SECRET)
+    assert all(name in told for name in ("heartbeat", "path", "nonsense"))
+
+
+def test_settings_do_not_change() -> None:
+    settings = Settings(dev=True)
     with pytest.raises(ValidationError, match="frozen"):
         settings.heartbeat = 1.0
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.issuers[0].id = "x"
 
 
-def test_a_key_is_never_repeated() -> None:
-    secret = "my-secret-that-is-no-pem"
-    settings = Settings(dev=True, publisher_key=secret, publisher_algorithm="RS256")
-    assert secret not in repr(settings)
-    with pytest.raises(ConfigurationError, match="publisher_key is no key for RS256") as caught:
-        create_app(settings)
-    assert secret not in repr(caught.value)
-    with pytest.raises(ConfigurationError) as caught:
-        Settings(dev=True, publisher_key=[secret])
-    assert secret not in repr(caught.value)
+def test_n163_a_key_is_never_repeated() -> None:
+    settings = Settings(dev=True, publisher_key=SECRET, issuers=[issuer(keys={"key": SECRET})])
+    assert SECRET not in repr(settings) + str(settings) + repr(settings.classic_keys("publisher"))
+    assert SECRET not in str(settings.model_dump()) + settings.model_dump_json()
+    refused("publisher_key", dev=True, publisher_key=[SECRET])
+    refused("publisher_key", dev=True, publisher_key={"key": SECRET})
+    refused("issuers", dev=True, issuers=[issuer(keys={"key": [SECRET]})])
+    refused("heartbeat", dev=True, heartbeat=SECRET)
 
 
-def test_the_environment_is_read_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+# -- development
+
+
+def test_dev_fills_in_what_was_not_chosen() -> None:
+    settings = Settings(dev=True)
+    assert settings.anonymous
+    assert settings.debugger
+    assert settings.subscriptions
+    assert (settings.cors_origins, settings.publish_origins) == (("*",), ())
+    assert settings.cookie == "mercure_access_token"  # N62: without HTTPS
+    for keys in (settings.issuers[0].keys, settings.classic_keys("publisher"), settings.classic_keys("subscriber")):
+        assert keys is not None
+        assert keys.key is not None
+        assert keys.key.get_secret_value() == DEVELOPMENT_KEY
+    chosen = Settings(dev=True, anonymous=False, cookie="x", issuers=[], cors_origins="", publisher_key="k")
+    assert (chosen.anonymous, chosen.cookie, chosen.issuers, chosen.cors_origins) == (False, "x", (), ())
+    assert chosen.publisher_key is not None
+    assert chosen.publisher_key.get_secret_value() == "k"
+
+
+def test_without_dev_nothing_is_filled_in() -> None:
+    for off in (False, "0", "false", "no"):
+        refused("nobody could publish", dev=off)
+
+
+# -- the environment
+
+
+def test_the_environment_is_read_when_asked_for_and_not_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_PUBLISHER_KEY", "p" * 32)
     monkeypatch.setenv("HUB_SUBSCRIBER_KEY", "s" * 32)
     monkeypatch.setenv("HUB_HEARTBEAT", "7")
-    monkeypatch.setenv("HUB_CORS_ORIGINS", "https://a.example https://b.example")
+    monkeypatch.setenv("HUB_CORS_ORIGINS", "https://a.example  https://b.example")
+    monkeypatch.setenv("HUB_PUBLISH_ORIGINS", "*")
+    monkeypatch.setenv("HUB_PUBLIC_URLS", "https://Hub.example")
+    monkeypatch.setenv("HUB_RESOURCE", HUB)
     settings = settings_from_environment(history_updates=5)
     assert (settings.heartbeat, settings.history_updates) == (7.0, 5)
     assert settings.cors_origins == ("https://a.example", "https://b.example")
+    assert (settings.publish_origins, settings.public_urls) == (("*",), ("https://hub.example",))
+    assert settings.resource == HUB
     assert settings.publisher_key is not None
     assert settings.publisher_key.get_secret_value() == "p" * 32
     assert not settings.anonymous
     assert type(settings) is Settings
-    assert Settings(dev=True).heartbeat == 40.0  # and not otherwise
+    assert settings_from_environment(heartbeat=8).heartbeat == 8  # what is chosen is above it
+    assert Settings(dev=True).heartbeat == 40.0
 
 
-def test_dev_fills_in_what_was_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r7_issuers_come_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    issuers = [
+        issuer("https://a.example", publisher={"jwks_url": "https://a.example/keys", "algorithms": ["ES256"]}),
+        issuer("b", keys={"key": SECRET, "algorithm": "HS384"}, authorization_server=True),
+    ]
+    monkeypatch.setenv("HUB_ISSUERS", json.dumps(issuers))
+    monkeypatch.setenv("HUB_RESOURCE", HUB)
+    monkeypatch.setenv("HUB_CLASSIC", "0")
+    settings = settings_from_environment()
+    assert settings.issuers == Settings(resource=HUB, classic=False, issuers=issuers).issuers
+    [a, b] = settings.issuers
+    assert a.publisher is not None
+    assert (a.publisher.algorithms, a.subscriber, a.authorization_server) == (("ES256",), None, False)
+    assert b.keys is not None
+    assert b.keys.key is not None
+    assert (b.keys.key.get_secret_value(), b.keys.algorithm, b.authorization_server) == (SECRET, "HS384", True)
+    create_app(settings)
+
+
+@pytest.mark.parametrize(
+    "text", [f"[{SECRET}", SECRET, f'[{{"id": "{SECRET}"', f'["{SECRET}"]', f'{{"key": "{SECRET}"}}', ""]
+)
+def test_r7_n163_issuers_that_are_no_json_are_named_and_not_repeated(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HUB_ISSUERS", text)
+    monkeypatch.setenv("HUB_RESOURCE", HUB)
+    with pytest.raises(ConfigurationError, match="issuers") as caught:
+        settings_from_environment()
+    assert SECRET not in repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("HUB_HEARTBEAT", "often"), ("HUB_PATH", "x"), ("HUB_PUBLISHER_ALGORITHM", "none"), ("HUB_DEV", "perhaps")],
+)
+def test_what_is_wrong_in_the_environment_is_named_as_elsewhere(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HUB_DEV", "1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match="settings" if name == "HUB_DEV" else name[4:].lower()):
+        settings_from_environment()
+
+
+def test_r12_an_empty_key_in_the_environment_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB_PUBLISHER_KEY", "")
+    monkeypatch.setenv("HUB_ANONYMOUS", "1")
+    with pytest.raises(ConfigurationError, match="publisher_key"):
+        create_app(settings_from_environment())
+
+
+def test_development_may_be_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_ANONYMOUS", "0")
     settings = settings_from_environment()
     assert settings.debugger
     assert not settings.anonymous
+    monkeypatch.setenv("HUB_CLASSIC", "off")
+    assert settings_from_environment().classic_keys("publisher") is None
 
 
-def test_v34_the_development_token_is_one_that_existing_clients_could_have_made() -> None:
-    grant = Authorizer(Settings(dev=True), clock=lambda: 0.0).verify("publish", DEVELOPMENT_TOKEN)
-    assert [m.pattern for m in grant.publish] == [m.pattern for m in grant.subscribe] == ["*"]
-    assert grant.expires is None
+def test_the_application_of_the_environment_is_made_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="nobody could publish"):
+        _ = hub.app
+    monkeypatch.setenv("HUB_DEV", "1")
+    assert hub.app.state.hub.settings.dev

@@ -1,33 +1,38 @@
-"""Frames: the bytes themselves, sse-starlette's bytes, and what a parser makes of them."""
+"""Frames, byte by byte; `test_event_stream` has what parsers make of them."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from typing import TYPE_CHECKING
-
-import httpx2
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from sse_starlette import ServerSentEvent
 
-from hub.sse import frame
-from hub.topics import FORBIDDEN
+from hub.sse import HEARTBEAT, frame, retry
 from hub.updates import Update
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.hub.test_event_stream import UPDATES
 
 
 @pytest.mark.parametrize(
     ("update", "expected"),
     [
-        (Update(("a",), id="1"), b"id: 1\ndata: \n\n"),  # N28: a data line even if there is none
+        (Update(("a",), id="1"), b"id: 1\ndata: \n\n"),  # a data line even if there is none
+        (Update(("a", "b"), "x", private=True, id="1"), b"id: 1\ndata: x\n\n"),  # topics and privacy do not show
         (Update(("a",), "x", id="1", type="t", retry=0), b"id: 1\nevent: t\ndata: x\nretry: 0\n\n"),
+        (Update(("a",), "x", id="1", retry=10**15 - 1), b"id: 1\ndata: x\nretry: 999999999999999\n\n"),
+        (Update(("a",), "x", id="1", type=" :t"), b"id: 1\nevent:  :t\ndata: x\n\n"),
         (Update(("a",), "x\ny\rz\r\n", id="1"), b"id: 1\ndata: x\ndata: y\ndata: z\ndata: \n\n"),
         (Update(("a",), "x\n\ny", id="1"), b"id: 1\ndata: x\ndata: \ndata: y\n\n"),
-        (Update(("a",), "x\u2028y\x0bz\x0c\x1c\x85", id="1"), "id: 1\ndata: x\u2028y\x0bz\x0c\x1c\x85\n\n".encode()),
+        (Update(("a",), "\n", id="1"), b"id: 1\ndata: \ndata: \n\n"),
+        (Update(("a",), "\r", id="1"), b"id: 1\ndata: \ndata: \n\n"),
+        (Update(("a",), "\n\r", id="1"), b"id: 1\ndata: \ndata: \ndata: \n\n"),
+        (Update(("a",), "\r\n\r\n", id="1"), b"id: 1\ndata: \ndata: \ndata: \n\n"),
+        (Update(("a",), "\r\r\n\n", id="1"), b"id: 1\ndata: \ndata: \ndata: \ndata: \n\n"),
+        (Update(("a",), "x\0y", id="1"), b"id: 1\ndata: x\0y\n\n"),
+        (Update(("a",), "\ufeffx", id="1"), b"id: 1\ndata: \xef\xbb\xbfx\n\n"),
+        (Update(("a",), ":x", id=":1"), b"id: :1\ndata: :x\n\n"),
+        (
+            Update(("a",), "x\u2028y\u2029\x0bz\x0c\x1c\x1d\x1e\x85", id="1"),
+            "id: 1\ndata: x\u2028y\u2029\x0bz\x0c\x1c\x1d\x1e\x85\n\n".encode(),
+        ),
         (
             Update(("a",), "x\r\rid: 2\revent: mercure", id="1"),
             b"id: 1\ndata: x\ndata: \ndata: id: 2\ndata: event: mercure\n\n",
@@ -35,50 +40,37 @@ if TYPE_CHECKING:
         (Update(("a",), " é", id="é"), "id: é\ndata:  é\n\n".encode()),
     ],
 )
-def test_n28_the_bytes(update: Update, expected: bytes) -> None:
+def test_n28_n26_r21_v55_the_bytes(update: Update, expected: bytes) -> None:
     assert frame(update) == expected
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=FORBIDDEN), min_size=1)
-DATA = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\r\n:"))
-UPDATES = st.builds(
-    Update,
-    st.just(("a",)),
-    DATA,
-    id=NAMES,
-    type=st.none() | NAMES,
-    retry=st.none() | st.integers(0, 10**12),
+def test_r21_n8_a_heartbeat_is_a_comment_of_two_bytes() -> None:
+    assert HEARTBEAT == b":\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(3, b"retry: 3000\n"), (0.0015, b"retry: 2\n"), (1e9, b"retry: 1000000000000\n")]
 )
+def test_n30_the_hint_is_whole_milliseconds_and_no_event(seconds: float, expected: bytes) -> None:
+    assert retry(seconds) == expected
 
 
 @given(UPDATES)
-def test_it_is_what_sse_starlette_writes(update: Update) -> None:
+def test_n28_it_is_what_sse_starlette_writes(update: Update) -> None:
     event = ServerSentEvent(update.data, id=update.id, event=update.type, retry=update.retry, sep="\n")
     assert frame(update) == event.encode()
 
 
 @given(UPDATES)
-def test_the_size_of_an_update_has_room_for_its_frame(update: Update) -> None:
-    assert sys.getsizeof(update.data) + len(frame(update)) <= update.size + 100
-
-
-@given(st.lists(UPDATES, max_size=4), st.integers(1, 7))
-def test_an_event_source_gets_the_updates_back(updates: list[Update], size: int) -> None:
-    stream = b":\n" + b"".join(map(frame, updates))
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for start in range(0, len(stream), size):
-            yield stream[start : start + size]
-
-    async def read() -> list[httpx2.ServerSentEvent]:
-        response = httpx2.Response(
-            200,
-            headers={"content-type": "text/event-stream; charset=utf-8"},
-            content=chunks(),
-            request=httpx2.Request("GET", "http://x"),
-        )
-        return [event async for event in httpx2.EventSource(response)]
-
-    assert [(event.id, event.event, event.data, event.retry) for event in asyncio.run(read())] == [
-        (u.id, u.type or "message", u.data.replace("\r\n", "\n").replace("\r", "\n"), u.retry) for u in updates
-    ]
+def test_r21_n29_lines_end_in_lf_alone_and_are_no_others_than_these(update: Update) -> None:
+    *lines, last, rest = frame(update).split(b"\n")
+    assert (last, rest) == (b"", b"")
+    names = [line.split(b": ")[0] for line in lines]
+    data = update.data.replace("\r\n", "\n").replace("\r", "\n")
+    assert b"\r" not in frame(update)
+    assert names == (
+        [b"id"]
+        + [b"event"] * (update.type is not None)
+        + [b"data"] * (1 + data.count("\n"))
+        + [b"retry"] * (update.retry is not None)
+    )

@@ -7,156 +7,127 @@ filter picks from its place on; however its socket behaved, whoever came and wen
 from __future__ import annotations
 
 import asyncio
-import inspect
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub import Settings, broadcaster
+from hub import broadcaster
 from hub.authorization import Grant
-from hub.errors import Closing, InsufficientScope, InvalidRequest
-from hub.hub import Hub
+from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
 from hub.stream import Stream, _finish, _step
-from hub.topics import compile_topic_matcher
 from hub.transports import memory
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
+from tests.hub.world import COMPILER, EVERYTHING, SETTINGS, Connection, World, check, plain, world
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.types import Message
 
-    from hub.subscriber import Subscriber
+    from hub import Settings
+    from hub.transports.base import Entry
 
-EVERYTHING = Grant(publish=(compile_topic_matcher("exact", "*"),))
-SETTINGS = Settings(dev=True, heartbeat=10)
+LIFETIME = 20
 
 
-class Connection:
-    """A server's end of one connection, which suspends `send` where there is no room, as uvicorn's does."""
+class SlowTransport(MemoryTransport):
+    """A log that is elsewhere, so that others run before it has done what it was asked, and after."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.writes: list[bytes] = []
-        self.ended = False
-        self._room = asyncio.Event()
-        self._gone = asyncio.Event()
-        self._room.set()
-        self.task = asyncio.ensure_future(stream({"type": "http", "method": "GET"}, self.receive, self.send))
+    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+        await asyncio.sleep(0)
+        entries = await super().append(updates)
+        await asyncio.sleep(0)
+        return entries
 
-    def block(self) -> None:
-        self._room.clear()
+    async def find(self, id: str) -> int | None:
+        found = await super().find(id)
+        await asyncio.sleep(0)
+        return found
 
-    def unblock(self) -> None:
-        self._room.set()
+    async def newest(self) -> Entry | None:
+        found = await super().newest()
+        await asyncio.sleep(0)
+        return found
 
-    def go(self) -> None:
-        self._gone.set()
-        self._room.set()
+    async def read(self, after: int) -> list[Entry]:
+        page = await super().read(after)
+        await asyncio.sleep(0)
+        return page
 
-    @property
-    def gone(self) -> bool:
-        return self._gone.is_set()
 
-    async def send(self, message: Message) -> None:
-        if not self._room.is_set():
-            await self._room.wait()
-        if self._gone.is_set():
+class Naive:
+    """What limits and announcements should come to, from when the connections began and were over."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self.settings = chosen
+        self.open: list[Connection] = []
+        self.refused: list[Connection] = []
+        self.changes: list[tuple[Connection, bool]] = []
+
+    def note(self, what: str, connection: Connection) -> None:
+        if what == "over":
+            if connection in self.open:
+                self.open.remove(connection)
+                self.changes.append((connection, False))
             return
-        if message["type"] == "http.response.body":
-            assert not self.ended
-            self.ended = not message["more_body"]
-            if message["body"]:
-                self.writes.append(message["body"])
+        alike = [one for one in self.open if one.subscriber.client == connection.subscriber.client]
+        if len(self.open) >= self.settings.max_connections or 0 < self.settings.max_connections_per_client <= len(
+            alike
+        ):
+            self.refused.append(connection)
+        else:
+            self.open.append(connection)
+            self.changes.append((connection, True))
 
-    async def receive(self) -> Message:
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    @property
-    def ids(self) -> list[str]:
-        lines = b"".join(self.writes).decode().split("\n")
-        return [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
-
-
-class World:
-    """A hub with a clock that the test moves."""
-
-    def __init__(self, settings: Settings = SETTINGS) -> None:
-        self.now = 1_000.0
-        self.published: list[Update] = []
-        self.connections: list[tuple[Connection, Subscriber, int]] = []
-        log = MemoryTransport(max_updates=settings.history_updates, max_bytes=settings.history_bytes)
-        self.hub = Hub(settings, log, clock=lambda: self.now, wall_clock=lambda: self.now)
-
-    async def publish(self, *topics: str, private: bool = False) -> None:
-        update = Update(topics, private=private, id=str(len(self.published) + 1))
-        self.published.append(update)
-        await self.hub.publish(update, EVERYTHING)
-
-    async def publish_and_see(self, first: Connection) -> None:
-        """Publish to `a`, and wait until that connection has it: with slices of one, the others have not."""
-        await self.publish("a")
-        while not first.ids:
-            await asyncio.sleep(0)
-
-    async def connect(self, *patterns: str, granted: tuple[str, ...] = (), after: str | None = None) -> Connection:
-        matchers = [compile_topic_matcher("topic", pattern) for pattern in patterns]
-        grant = Grant(subscribe=tuple(compile_topic_matcher("topic", pattern) for pattern in granted))
-        subscriber, _ = await self.hub.subscribe(matchers, grant, after)
-        connection = Connection(Stream(self.hub, subscriber, []))
-        self.connections.append((connection, subscriber, max(subscriber.position, 0)))
-        return connection
-
-    def expected(self, subscriber: Subscriber, start: int) -> list[str]:
-        return [update.id for update in self.published[start:] if subscriber.wants(update)]
-
-    async def settle(self, rounds: int = 60) -> None:
-        for _ in range(rounds):
-            await asyncio.sleep(0)
-
-    async def caught_up(self) -> None:
-        """Wait until all was dispatched and written, and every connection that is still there is live."""
-        await self.settle(3)  # whoever was just begun is a connection then
-        hub = self.hub.broadcaster
-        async with asyncio.timeout(10):
-            while hub.live < hub.connected or hub.position < len(self.published) or hub._turn.locked():
-                await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def world(settings: Settings = SETTINGS) -> AsyncIterator[World]:
-    here = World(settings)
-    async with here.hub.running():
-        await here.settle(3)
-        yield here
-    for connection, _, _ in here.connections:
-        await asyncio.wait_for(connection.task, 10)
-        assert connection.ended or connection.gone
-        assert (
-            connection.stream._pending is None
-            or inspect.getcoroutinestate(connection.stream._pending[0]) == "CORO_CLOSED"
-        )
-    assert here.hub.broadcaster.connected == here.hub.broadcaster.live == len(here.hub.broadcaster._wheel) == 0
+    def check(self, here: World) -> None:
+        """When all is over."""
+        for connection in here.connections:
+            refused = not connection.task.cancelled() and isinstance(connection.task.exception(), TooMany)
+            assert refused is (connection in self.refused)
+        if not self.settings.subscriptions:
+            assert here.announced == []
+            return
+        cut_short = [one for one in here.connections if one.task.cancelled() or one.task.exception() is not None]
+        steady = [(one, active) for one, active in self.changes if one not in cut_short]
+        expected = [(one.subscriber.id, active) for one, active in steady for _ in one.subscriber.subscribed]
+        ids = {id for id, _ in expected}
+        assert [change for change in here.announced if change[0] in ids] == expected
+        for one in cut_short:  # it was announced, or it had gone before
+            count = len(one.subscriber.subscribed)
+            mine = [active for id, active in here.announced if id == one.subscriber.id]
+            assert mine == [] or (mine == [True] * count + [False] * count and one not in self.refused)
 
 
 TOPICS = st.sampled_from(["a/1", "a/2", "b"])
-PATTERNS = st.sampled_from(["a/{n}", "a/1", "b", "*", "c"])
+PATTERNS = st.sampled_from([
+    "a/{n}", "a/1", "b", "*", "c", "/.well-known/mercure/subscriptions{/rest*}", ("exact", "a/1"), ("exact", "*"),
+    ("uritemplate", "a/{n}"), ("urlpattern", "/.well-known/a/:n"), ("mqtt", "a/+"), ("amqp", "#"),
+])  # fmt: skip
+CONFIGURATIONS = st.fixed_dictionaries(
+    {
+        "subscriptions": st.booleans(),
+        "max_lifetime": st.sampled_from([0, LIFETIME]),
+        "max_connections": st.sampled_from([3, 100]),
+        "max_connections_per_client": st.sampled_from([0, 0, 2]),
+    }
+)
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.lists(TOPICS, min_size=1, max_size=2, unique=True), st.booleans()),
         st.tuples(st.just("publish many"), st.integers(2, 12), st.booleans()),
+        st.tuples(st.just("publish a batch"), st.integers(2, 6), st.booleans()),
         st.tuples(
             st.just("connect"),
-            st.lists(PATTERNS, min_size=1, max_size=2),
+            st.lists(PATTERNS, min_size=1, max_size=2, unique=True),
             st.lists(PATTERNS, max_size=1),
-            st.none() | st.integers(0, 20),
+            st.sampled_from([None, None, "newest", "", "earliest", "batch 1", "0", *map(str, range(1, 20))]),
+            st.sampled_from(["one", "other"]),
         ),
-        st.tuples(st.sampled_from(["block", "block", "unblock", "go"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["block", "block", "unblock", "go", "cancel"]), st.integers(0, 5)),
         st.tuples(st.just("beat"), st.integers(1, 12)),
         st.tuples(st.just("settle"), st.integers(1, 12)),
     ),
@@ -165,22 +136,35 @@ ACTIONS = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(ACTIONS, st.integers(1, 3), st.integers(1, 3))
-def test_everybody_gets_what_a_naive_filter_says(actions: list[Any], slice: int, page: int) -> None:
+@given(ACTIONS, CONFIGURATIONS, st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans())
+def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
+    actions: list[Any], chosen: dict[str, Any], slice: int, page: int, slow: bool, at_once: bool
+) -> None:
+    configuration = plain(heartbeat=10, **chosen)
+    naive = Naive(configuration)
+
     async def play() -> None:
-        async with world() as here:
+        log = (SlowTransport if slow else MemoryTransport)(max_updates=10_000, max_bytes=2**26)
+        async with world(configuration, log) as here:
+            here.note = naive.note
             for what, *arguments in actions:
                 await perform(here, what, *arguments)
-            for connection, _, _ in here.connections:
-                connection.unblock()
-            await here.caught_up()
-            for connection, subscriber, start in here.connections:
-                expected = here.expected(subscriber, start)
-                assert connection.ids == (expected[: len(connection.ids)] if connection.gone else expected)
+                check(here.hub)
+            if not at_once:
+                for connection in here.connections:
+                    connection.unblock()
+                await here.caught_up()
+                for connection in here.connections:
+                    assert connection.task.done() or connection.ids == here.expected(connection)
+        naive.check(here)
+        for connection in here.connections:
+            assert connection.ids == here.expected(connection)[: len(connection.ids)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", slice)
         patch.setattr(memory, "PAGE_ENTRIES", page)
+        patch.setattr("hub.stream._CHUNK", 20 * page)  # one small frame, or some
+        patch.setattr("hub.hub.LAST_WORDS", 10.0)
         asyncio.run(play())
 
 
@@ -189,26 +173,45 @@ async def perform(here: World, what: str, *arguments: Any) -> None:
         case "publish", topics, private:
             await here.publish(*topics, private=private)
         case "publish many", count, private:
-            await asyncio.gather(
-                *(here.publish("ab"[n % 2].replace("a", "a/1"), private=private) for n in range(count))
-            )
-        case "connect", patterns, granted, after:
-            cursor = None if after is None else str(after)
-            await here.connect(*patterns, granted=tuple(granted), after=cursor)
+            topics = ["b" if n % 2 else "a/1" for n in range(count)]
+            await asyncio.gather(*(here.publish(topic, private=private) for topic in topics))
+        case "publish a batch", count, private:
+            updates = [Update(("b" if n % 2 else "a/1",), private=private, id=f"batch {n}") for n in range(count)]
+            await here.hub.publish(*updates, grant=EVERYTHING)
+        case "connect", patterns, granted, after, address:
+            ids = [entry.update.id for entry in here.entries]
+            if after == "newest" and ids:
+                after = ids[-1]
+            place = here.hub.broadcaster.position if after is None else ids.index(after) + 1 if after in ids else 0
+            connection = await here.connect(*patterns, granted=granted, after=after, address=address)
+            assert connection.start == place
         case "beat", seconds:
-            here.now += seconds
-            await here.hub.broadcaster.tick()
+            await here.tick(seconds)
+            check_lifetimes(here)
         case "settle", rounds:
             await here.settle(rounds)
         case _, index if here.connections:
-            connection = here.connections[index % len(here.connections)][0]
-            {"block": connection.block, "unblock": connection.unblock, "go": connection.go}[what]()
+            connection = here.connections[index % len(here.connections)]
+            if what == "cancel":
+                connection.task.cancel()
+            else:
+                {"block": connection.block, "unblock": connection.unblock, "go": connection.go}[what]()
+
+
+def check_lifetimes(here: World) -> None:
+    """Nobody is older than a connection may be, and nobody was sent away young."""
+    for connection in here.connections:
+        subscriber, reason = connection.subscriber, connection.stream._closed
+        if here.hub.settings.max_lifetime and here.hub.broadcaster.subscriber(subscriber.id):
+            age = here.now - connection.since
+            assert reason is not None or age < LIFETIME
+            assert reason != subscriber.lapse or age >= 0.8 * LIFETIME - broadcaster.LATE
 
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_first_bytes_are_a_comment_and_a_place_is_taken_before_them() -> None:
+async def test_r20_the_first_bytes_are_a_comment_and_a_place_is_taken_before_them() -> None:
     async with world() as here:
         connection = await here.connect("a")
         await here.publish("a")  # the response has not begun
@@ -248,11 +251,11 @@ async def test_a_frame_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await here.caught_up()
         await here.connect("a", after="earliest")
         await here.caught_up()
-        assert [connection.ids for connection, _, _ in here.connections] == [["1"]] * 21
+        assert [connection.ids for connection in here.connections] == [["1"]] * 21
     assert encoded == ["1"]
 
 
-async def test_a_reader_without_room_leaves_and_holds_one_write() -> None:
+async def test_r30_t70_a_reader_without_room_leaves_and_holds_one_write() -> None:
     async with world() as here:
         stuck, healthy = await here.connect("a"), await here.connect("a")
         await here.settle()
@@ -294,7 +297,7 @@ async def test_who_leaves_in_the_middle_of_a_dispatch_is_not_written_to(monkeypa
         assert connections[3].ended
 
 
-async def test_a_write_that_fails_ends_that_stream_alone() -> None:
+async def test_r32_a_write_that_fails_ends_that_stream_alone() -> None:
     async with world() as here:
         broken, healthy = await here.connect("a"), await here.connect("a")
         await here.settle()
@@ -312,7 +315,7 @@ async def test_a_write_that_fails_ends_that_stream_alone() -> None:
         broken.go()
 
 
-async def test_heartbeats_come_after_silence_only() -> None:
+async def test_n8_r34_t64_heartbeats_come_after_silence_only() -> None:
     async with world() as here:
         connection = await here.connect("a")
         await here.settle()
@@ -331,7 +334,7 @@ async def test_heartbeats_come_after_silence_only() -> None:
         assert connection.writes == [b":\n", b"id: 1\ndata: \n\n", b":\n"]
 
 
-async def test_a_heartbeat_that_finds_no_room_loses_nothing() -> None:
+async def test_n106_a_heartbeat_that_finds_no_room_loses_nothing() -> None:
     async with world() as here:
         connection = await here.connect("a")
         await here.settle()
@@ -349,8 +352,7 @@ async def test_a_heartbeat_that_finds_no_room_loses_nothing() -> None:
 
 async def test_n82_a_stream_ends_before_its_token() -> None:
     async with world() as here:
-        subscriber, _ = await here.hub.subscribe([compile_topic_matcher("topic", "a")], Grant(expires=here.now + 30))
-        connection = Connection(Stream(here.hub, subscriber, []))
+        connection = await here.connect("a", seconds=30)
         await here.settle()
         for _ in range(27):
             here.now += 1
@@ -409,8 +411,8 @@ async def test_cancelling_its_task_from_outside_is_not_taken_for_a_waking() -> N
         here.connections.clear()
 
 
-async def test_who_falls_off_the_log_is_told_and_closed() -> None:
-    async with world(Settings(dev=True, history_updates=4)) as here:
+async def test_r30_n112_who_falls_off_the_log_is_told_and_closed() -> None:
+    async with world(plain(history_updates=4)) as here:
         connection = await here.connect("a")
         await here.settle()
         connection.block()
@@ -426,8 +428,8 @@ async def test_who_falls_off_the_log_is_told_and_closed() -> None:
         assert again.ids == ["7", "8", "9", "10"]
 
 
-async def test_publishers_wait_for_dispatch_and_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(Settings(dev=True, history_updates=8)) as here:
+async def test_r30_t70_publishers_wait_for_dispatch_and_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(plain(history_updates=8)) as here:
         stuck = await here.connect("a")
         await here.settle()
         stuck.block()
@@ -437,7 +439,7 @@ async def test_publishers_wait_for_dispatch_and_for_no_reader(monkeypatch: pytes
             nonlocal most
             for _ in range(20):
                 await here.publish("a")
-                most = max(most, len(here.published) - here.hub.broadcaster.position)
+                most = max(most, here.count - here.hub.broadcaster.position)
 
         await asyncio.wait_for(asyncio.gather(publish(), publish()), 10)
         assert most <= 8 // 2 + 2  # no more than the backlog, and one a publisher
@@ -445,11 +447,11 @@ async def test_publishers_wait_for_dispatch_and_for_no_reader(monkeypatch: pytes
 
 
 async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> None:
-    async with world(Settings(dev=True, history_updates=2)) as here:
+    async with world(plain(history_updates=2)) as here:
         connection = await here.connect("a")
         await here.settle()
         for n in range(5):  # past the hub, which would have waited
-            await here.hub.transport.append(Update(("a",), id=f"x{n}"))
+            await here.hub.transport.append([Update(("a",), id=f"x{n}")])
         await asyncio.wait_for(connection.task, 10)
         assert connection.ended
         assert here.hub.broadcaster.position == 5
@@ -459,30 +461,42 @@ async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> N
 
 
 async def test_publishers_that_make_dispatch_fall_off_the_log_do_not_wait_for_ever() -> None:
-    async with world(Settings(dev=True, history_updates=2)) as here:
+    async with world(plain(history_updates=2)) as here:
         await asyncio.wait_for(asyncio.gather(*(here.publish("a") for _ in range(10))), 10)
 
 
-async def test_many_publishers_at_once_do_not_push_each_other_off_the_log() -> None:
-    small = Settings(dev=True, history_bytes=40 * Update(("a",), "x" * 100).size)
+async def test_publishers_that_wait_for_room_get_it_though_dispatch_was_before_the_log_s_answer() -> None:
+    class Late(MemoryTransport):
+        async def append(self, updates: Sequence[Update]) -> list[Entry]:
+            entries = await super().append(updates)
+            while here.hub.broadcaster.position < entries[-1].position:
+                await asyncio.sleep(0)
+            return entries
+
+    async with world(plain(history_updates=4), Late(max_updates=4, max_bytes=2**20)) as here:
+        await asyncio.wait_for(asyncio.gather(*(here.publish("a") for _ in range(9))), 10)
+
+
+async def test_n106_t71_many_publishers_at_once_do_not_push_each_other_off_the_log() -> None:
+    small = plain(history_bytes=40 * Update(("a",), "x" * 100).size)
     async with world(small) as here:
         connection = await here.connect("a")
         await here.settle()
         updates = [Update(("a",), "x" * 1_000, id=f"x{n}") for n in range(100)]
-        await asyncio.wait_for(asyncio.gather(*(here.hub.publish(update, EVERYTHING) for update in updates)), 10)
+        await asyncio.wait_for(asyncio.gather(*(here.hub.publish(update, grant=EVERYTHING) for update in updates)), 10)
         await here.settle()
         assert connection.ids == [f"x{n}" for n in range(100)]
         larger = Update(("a",), "x" * 10_000, id="larger than half the log")
-        await asyncio.wait_for(here.hub.publish(larger, EVERYTHING), 10)
+        await asyncio.wait_for(here.hub.publish(larger, grant=EVERYTHING), 10)
         await here.settle()
         assert connection.ids[-1] == "larger than half the log"
 
 
 async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(Settings(dev=True, history_updates=4)) as here:
+    async with world(plain(history_updates=4)) as here:
         for _ in range(5):
             with pytest.raises(UnicodeEncodeError):
-                await asyncio.wait_for(here.hub.publish(Update(("a",), "\ud800"), EVERYTHING), 10)
+                await asyncio.wait_for(here.hub.publish(Update(("a",), "\ud800"), grant=EVERYTHING), 10)
 
         async def fail(update: Update) -> None:
             raise OSError("the disk is full")
@@ -491,7 +505,7 @@ async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.Monk
             patch.setattr(here.hub.transport, "append", fail)
             for _ in range(5):
                 with pytest.raises(OSError, match="full"):
-                    await asyncio.wait_for(here.hub.publish(Update(("a",)), EVERYTHING), 10)
+                    await asyncio.wait_for(here.hub.publish(Update(("a",)), grant=EVERYTHING), 10)
         await asyncio.wait_for(here.publish("a"), 10)
 
 
@@ -512,7 +526,7 @@ async def test_a_lost_connection_that_the_server_does_not_tell_of_is_found() -> 
         async def send(self, message: Message) -> None:
             pass
 
-    for each in (SETTINGS, Settings(dev=True, heartbeat=0)):
+    for each in (SETTINGS, plain(heartbeat=0)):
         async with world(each) as here:
             connection = await here.connect("a")
             await here.settle()
@@ -529,8 +543,7 @@ async def test_a_lost_connection_that_the_server_does_not_tell_of_is_found() -> 
 async def test_a_response_that_cannot_even_begin_is_closed_with_the_hub() -> None:
     """As where a client has sent two requests down one connection, and reads neither response."""
     async with world() as here:
-        subscriber, _ = await here.hub.subscribe([compile_topic_matcher("topic", "a")], Grant())
-        connection = Connection(Stream(here.hub, subscriber, []))
+        connection = await here.connect("a")
         connection.block()
         await here.settle()
         here.hub.close()
@@ -541,7 +554,7 @@ async def test_a_response_that_cannot_even_begin_is_closed_with_the_hub() -> Non
 
 async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
     async with world() as here:
-        subscriber, _ = await here.hub.subscribe([compile_topic_matcher("topic", "a")], Grant())
+        subscriber, _ = await here.hub.subscribe([COMPILER.compile("topic", "a")], Grant())
 
         async def fail(message: Message) -> None:
             raise OSError("gone")
@@ -629,7 +642,7 @@ async def test_waking_twice_cancels_once() -> None:
         connection.go()
 
 
-async def test_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
+async def test_n106_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
     async with world() as here:
         async with here.hub.broadcaster._turn:  # as if a long dispatch were running
             await here.publish("a")
@@ -641,7 +654,30 @@ async def test_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
         assert ahead.ids == ["2"]
 
 
-async def test_a_place_is_where_dispatch_is_not_where_the_log_ends() -> None:
+@pytest.mark.parametrize("rounds", range(5))
+async def test_n106_a_cursor_ahead_of_dispatch_is_not_forgotten_while_the_log_is_asked(rounds: int) -> None:
+    async with world(SETTINGS, SlowTransport(max_updates=100, max_bytes=2**20)) as here:
+        async with here.hub.broadcaster._turn:
+            ahead = await here.connect("a", after=await here.publish("a"))
+            await here.settle(rounds)
+        await here.caught_up()
+        await here.publish("a")
+        await here.caught_up()
+        assert ahead.ids == ["2"]
+
+
+async def test_a_replay_does_not_overtake_dispatch() -> None:
+    async with world() as here:
+        async with here.hub.broadcaster._turn:
+            await here.publish("a")
+            connection = await here.connect("a", after="earliest")
+            await here.settle()
+            assert (connection.writes, connection.ids) == ([b":\n"], [])
+        await here.caught_up()
+        assert connection.ids == ["1"]
+
+
+async def test_n106_a_place_is_where_dispatch_is_not_where_the_log_ends() -> None:
     async with world() as here:
         await here.publish("a")  # in the log, and not dispatched
         connection = await here.connect("a")
@@ -651,7 +687,7 @@ async def test_a_place_is_where_dispatch_is_not_where_the_log_ends() -> None:
 
 
 async def test_telling_who_fell_off_the_log_waits_for_nobody() -> None:
-    async with world(Settings(dev=True, history_updates=2)) as here:
+    async with world(plain(history_updates=2)) as here:
         connection = await here.connect("a")
         await here.settle()
         connection.block()
@@ -687,21 +723,21 @@ async def test_a_replay_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None
         assert connection.ids == []
 
 
-async def test_what_is_refused_is_not_appended() -> None:
+async def test_n80_what_is_refused_is_not_appended() -> None:
     async with world() as here:
         with pytest.raises(InsufficientScope):
-            await here.hub.publish(Update(("a",)), Grant())
+            await here.hub.publish(Update(("a",)), grant=Grant())
         with pytest.raises(InvalidRequest):
-            await here.hub.publish(Update(("*",)), EVERYTHING)
+            await here.hub.publish(Update(("*",)), grant=EVERYTHING)
         here.hub.close()
         with pytest.raises(Closing):
-            await here.hub.publish(Update(("a",)), EVERYTHING)
-        assert await here.hub.transport.end() == 0
+            await here.hub.publish(Update(("a",)), grant=EVERYTHING)
+        assert await here.hub.transport.newest() is None
 
 
 async def test_a_hub_begins_where_its_log_ends() -> None:
     here = World()
-    await here.hub.transport.append(Update(("a",), id="before"))
+    await here.hub.transport.append([Update(("a",), id="before")])
     async with here.hub.running():
         assert here.hub.broadcaster.position == 1
         connection = await here.connect("a")

@@ -1,13 +1,21 @@
-"""Update: what nobody may publish."""
+"""Update: what nobody may publish, whatever its token; over HTTP it is in `test_publish`."""
 
 from __future__ import annotations
 
+import sys
+import uuid
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from hub.errors import InvalidRequest
+from hub.sse import frame
+from hub.topics import MatcherCompiler, is_reserved
 from hub.updates import Update, check_update, new_id
 
 HUB = "/.well-known/mercure"
+COMPILER = MatcherCompiler(f"https://hub.example{HUB}")
 
 
 @pytest.mark.parametrize(
@@ -16,9 +24,15 @@ HUB = "/.well-known/mercure"
         Update(("a",)),
         Update(("https://example.com/1", "urn:b"), "data", private=True, id="urn:x", type="message", retry=0),
         Update(("a",), id="é 1", type="é"),
+        Update(("a",), id="Earliest", type="Mercure"),
+        Update(("a",), id="earliest1", type="mercure1"),
+        Update(("a",), id="a#", type=" mercure "),
+        Update(("a",), id="-", type="#"),
+        Update(("**", " *", "*/a"), "\0"),
+        Update(("a",), id="\u2028", type="\xa0"),
     ],
 )
-def test_what_may_be_published(update: Update) -> None:
+def test_t20_n51_n52_what_may_be_published(update: Update) -> None:
     check_update(update, path=HUB)
 
 
@@ -27,27 +41,114 @@ def test_what_may_be_published(update: Update) -> None:
     [
         (Update(()), 'missing "topic"'),  # N41
         (Update(("a\u200b",)), r"topic .* U\+200B"),  # N43
+        (Update(("a", "b\0c")), r"topic .* U\+0000"),
         (Update(("a", "/.well-known/mercure/x")), "topic '/.well-known/mercure/x' is reserved"),  # N44, an alternate
         (Update(("",)), "topic '' is reserved"),
         (Update(("a", "*")), r"topic '\*' is reserved"),  # N48
-        (Update(("a",), id="a\nb"), r"id .* U\+000A"),  # N51
-        (Update(("a",), id="#a"), "id '#a' is reserved"),
+        (Update(("*", "a")), r"topic '\*' is reserved"),
+        (Update(("a",), id="#a"), "id '#a' is reserved"),  # N51
+        (Update(("a",), id="#"), "id '#' is reserved"),
         (Update(("a",), id="earliest"), "id 'earliest' is reserved"),
-        (Update(("a",), type="a\rb"), r"type .* U\+000D"),  # N52
-        (Update(("a",), type="mercure"), "type 'mercure' is reserved"),
+        (Update(("a",), id=" a"), "id ' a' is empty, or begins or ends with a space"),
+        (Update(("a",), id="a "), "id 'a ' is empty, or begins or ends with a space"),
+        (Update(("a",), id=""), "id '' is empty"),
+        (Update(("a",), type="mercure"), "type 'mercure' is reserved"),  # N52
+        (Update(("a",), retry=-1), "retry -1"),  # N53
     ],
 )
-def test_what_may_not(update: Update, told: str) -> None:
+def test_n41_n43_n44_n48_n51_n52_t54_t21_what_may_not(update: Update, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         check_update(update, path=HUB)
 
 
-def test_n51_ids_are_random_iris() -> None:
-    assert len({new_id() for _ in range(100)}) == 100
-    assert new_id().startswith("urn:uuid:")
+@pytest.mark.parametrize(
+    "char", ["\0", "\n", "\r", "\x1f", "\x7f", "\x85", "\x9f", "\xad", "\u202e", "\ufeff", "\ud800"]
+)
+@pytest.mark.parametrize("name", ["topic", "id", "type"])
+def test_n2_n29_n43_n51_n52_t20_t54_a_control_or_format_character_anywhere(name: str, char: str) -> None:
+    for value in (char, char + "a", "a" + char, f"a{char}b"):
+        fields = {"id": "i", "type": "t"} | ({} if name == "topic" else {name: value})
+        update = Update((value if name == "topic" else "a",), id=fields["id"], type=fields["type"])
+        with pytest.raises(InvalidRequest, match=rf"{name} .* U\+{ord(char):04X}"):
+            check_update(update, path=HUB)
+
+
+def test_n27_n51_r22_v55_ids_are_random_iris() -> None:
+    ids = [new_id() for _ in range(100)]
+    assert len(set(ids)) == 100
+    assert {uuid.UUID(id.removeprefix("urn:uuid:")).version for id in ids} == {4}
+    assert all(id.startswith("urn:uuid:") for id in ids)
 
 
 def test_a_long_topic_is_cut_in_the_message() -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_update(Update(("\0" + "x" * 10_000,)), path=HUB)
     assert len(str(caught.value)) < 300
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=4),
+    st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\r\n")),
+)
+def test_the_size_of_an_update_is_that_of_its_texts_and_has_room_for_its_frame(topics: list[str], data: str) -> None:
+    update = Update(tuple(topics), data, type="t")
+    assert update.size >= sum(map(sys.getsizeof, (*topics, data)))
+    assert sys.getsizeof(data) + len(frame(update)) <= update.size + 100
+
+
+# -- the reserved namespace, beyond the vectors of N46
+
+
+@pytest.mark.parametrize("digits", ["{:02X}", "{:02x}"])
+def test_t35_n47_an_escape_is_decoded_where_what_it_stands_for_is_unreserved(digits: str) -> None:
+    for octet in range(256):
+        escape = "%" + digits.format(octet)
+        unreserved = octet < 128 and (chr(octet).isalnum() or chr(octet) in "-._~")
+        assert is_reserved(f"/a{escape}b/x", f"/a{chr(octet)}b") is unreserved, escape
+        assert not is_reserved(f"/a%25{escape[1:]}b/x", f"/a{chr(octet)}b")  # once
+
+
+@given(st.data())
+def test_n47_no_escaped_spelling_of_the_hub_gets_past(data: st.DataObject) -> None:
+    spelled = "".join(
+        data.draw(st.sampled_from([char, f"%{ord(char):02x}", f"%{ord(char):02X}"])) if char != "/" else char
+        for char in HUB
+    )
+    before = data.draw(
+        st.sampled_from(["", "https://hub.example", "HTTP://x:1", "//x", "file://", "urn:", "/a/%2e%2E"])
+    )
+    after = data.draw(st.sampled_from(["", "/", "/x", "?x", "#x", "/x?y#z", "/../mercure"]))
+    assert is_reserved(before + spelled + after, HUB)
+
+
+PIECES = [
+    "/", "\\", ".", "..", "%2e", "%2E", "%2F", ".well-known", "%2ewell-known", "mercure", "%6Dercure", "m", "ercure",
+    "?", "#", "https:", "HTTP:", "http:", "//", "h", "@", ":", "x", " ", "é", "%", "*", "hub.example", "/.well-known/",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
+@example("https:mercure/x")
+@example("%2e/mercure")
+def test_n47_what_a_url_pattern_takes_for_the_hub_s_own_is_reserved(topic: str) -> None:
+    for pattern in ("/.well-known/mercure", "/.well-known/mercure/*", "http{s}?://*:*/.well-known/mercure{/*}?"):
+        if COMPILER.compile("urlpattern", pattern).match(topic):
+            assert is_reserved(topic, HUB)
+
+
+@given(st.text() | st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
+def test_n45_any_text_is_reserved_or_not(topic: str) -> None:
+    assert is_reserved(topic, HUB) in (True, False)
+
+
+@pytest.mark.parametrize("topic", ["https://[", "https://a b", "http://x:99999", "//[", "https://", "http://%zz/"])
+def test_n45_what_is_no_url_reference_is_not_reserved(topic: str) -> None:
+    check_update(Update((topic, f"{topic}/.well-known/mercure")), path=HUB)
+
+
+@pytest.mark.parametrize("path", ["/hub", "/a/b.c/~hub"])
+def test_n6_n44_another_hub_has_another_namespace(path: str) -> None:
+    check_update(Update((HUB, f"{path}s", f"/x{path}")), path=path)
+    for topic in (path, f"https://other.example{path}/x", path.rpartition("/")[2], "", f"/x/..{path}/"):
+        with pytest.raises(InvalidRequest, match="is reserved"):
+            check_update(Update((topic,)), path=path)

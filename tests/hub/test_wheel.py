@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -48,6 +49,7 @@ class AgainstNaive(RuleBasedStateMachine):
         assert all(self.wheel._items.values())
 
 
+AgainstNaive.TestCase.settings = settings(max_examples=60, deadline=None)
 TestAgainstNaive = AgainstNaive.TestCase
 
 

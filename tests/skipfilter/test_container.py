@@ -153,7 +153,7 @@ def test_removal_touches_no_cached_bitmap() -> None:
     assert 4 not in entry.passed
 
 
-def test_the_cache_holds_no_more_keys_than_its_capacity() -> None:
+def test_r9_the_cache_holds_no_more_keys_than_its_capacity() -> None:
     numbers = filled(range(100), capacity=3)
     for key in range(1, 50):
         numbers.match_any(key)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -42,24 +43,38 @@ class AgainstNaive(RuleBasedStateMachine):
         self.kept: list[tuple[int, Update]] = []
         self.end = 0
 
-    @rule(id=st.sampled_from("abc"), data=st.text("x\n", max_size=200))
-    def append(self, id: str, data: str) -> None:
-        update = Update(("t",), data, id=id)
-        self.end += 1
-        entry = run(self.log.append(update))
-        assert (entry.position, entry.update) == (self.end, update)
-        self.kept.append((self.end, update))
-        updates, size = self.bounds
-        while len(self.kept) > updates or (len(self.kept) > 1 and sum(u.size for _, u in self.kept) > size):
+    @rule(
+        updates=st.lists(
+            st.builds(
+                lambda name, data: Update(("t",), data, id=name), st.sampled_from("abc"), st.text("x\n", max_size=200)
+            ),
+            max_size=7,  # more than the log may hold
+        )
+    )
+    def append(self, updates: list[Update]) -> None:
+        entries = run(self.log.append(updates))
+        assert [(entry.position, entry.update) for entry in entries] == list(enumerate(updates, self.end + 1))
+        self.kept += [(entry.position, entry.update) for entry in entries]
+        self.end += len(updates)
+        most, size = self.bounds
+        while len(self.kept) > most or (len(self.kept) > 1 and sum(u.size for _, u in self.kept) > size):
             del self.kept[0]
+
+    @rule(before=st.integers(0, 3), after=st.integers(0, 3))
+    def fail_to_append(self, before: int, after: int) -> None:
+        """All or none: one of them is no Unicode, and so has no frame."""
+        good = Update(("t",), id="a")
+        with pytest.raises(UnicodeEncodeError):
+            run(self.log.append([*[good] * before, Update(("t",), "\ud800", id="b"), *[good] * after]))
 
     @rule(id=st.sampled_from("abcd"))
     def find(self, id: str) -> None:
         expected = next((position for position, update in self.kept if update.id == id), None)  # N115
         assert run(self.log.find(id)) == expected
 
-    @rule(after=st.integers(0, 12))
-    def read(self, after: int) -> None:
+    @rule(back=st.integers(-2, 12))
+    def read(self, back: int) -> None:
+        after = max(0, self.end - back)
         if self.kept and after < self.kept[0][0] - 1:
             with pytest.raises(OffTheLog, match=f"position {after} is before {self.kept[0][0]}"):
                 run(self.log.read(after))
@@ -77,19 +92,60 @@ class AgainstNaive(RuleBasedStateMachine):
     def agree(self) -> None:
         if hasattr(self, "log"):
             self.log._check()
-            assert run(self.log.end()) == self.end
+            newest = run(self.log.newest())
+            assert (newest.position if newest else 0) == self.end
 
 
 TestAgainstNaive = AgainstNaive.TestCase
+TestAgainstNaive.settings = settings(max_examples=40, deadline=None)
 
 
 @pytest.mark.anyio
-async def test_n115_an_id_that_was_used_twice_stands_for_its_earliest_entry() -> None:
+async def test_n112_t85_the_log_keeps_its_bounds_whatever_is_appended_and_never_less_than_they_allow() -> None:
+    size = Update(("t",), "x" * 100, id="i").size
+    log = MemoryTransport(max_updates=4, max_bytes=10 * size)
+    for batch in (3, 1, 1, 6, 4, 2):
+        await log.append([Update(("t",), "x" * 100, id="i")] * batch)
+        log._check()
+        assert len(await log.read(EARLIEST)) == (3 if log._end == 3 else 4)
+    assert [entry.position for entry in await log.read(EARLIEST)] == [14, 15, 16, 17]
+    await log.append([Update(("t",), "x" * 9 * size, id="large")])
+    assert [entry.position for entry in await log.read(EARLIEST)] == [18]  # the newest one always
+    await log.append([Update(("t",), id="small")])
+    assert [entry.update.id for entry in await log.read(EARLIEST)] == ["small"]
+
+
+@pytest.mark.anyio
+async def test_r43_an_update_is_one_record_whatever_the_number_of_its_topics() -> None:
+    log = MemoryTransport(max_updates=3, max_bytes=10**6)
+    await log.append([Update(("a", "b", "c", "a"), id="1"), Update(("a",), id="2"), Update(("b", "c"), id="3")])
+    assert [(e.position, e.update.id, e.update.topics) for e in await log.read(EARLIEST)] == [
+        (1, "1", ("a", "b", "c", "a")),
+        (2, "2", ("a",)),
+        (3, "3", ("b", "c")),
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_batch_is_one_awakening_of_who_follows() -> None:
+    log = MemoryTransport(max_updates=100, max_bytes=10**6)
+    pages = log.follow(0)
+    first = asyncio.ensure_future(anext(pages))
+    await asyncio.sleep(0)
+    assert await log.append([]) == []
+    await asyncio.sleep(0)
+    assert not first.done()
+    await log.append([Update(("t",), str(n)) for n in range(5)])
+    assert [entry.update.data for entry in await asyncio.wait_for(first, 10)] == list("01234")
+
+
+@pytest.mark.anyio
+async def test_n115_n112_an_id_that_was_used_twice_stands_for_its_earliest_entry_that_is_left() -> None:
     log = MemoryTransport(max_updates=3, max_bytes=10**6)
     for id in "abab":
-        await log.append(Update(("t",), id=id))
+        await log.append([Update(("t",), id=id)])
     assert (await log.find("b"), await log.find("a")) == (2, 3)  # the first a is forgotten
-    await log.append(Update(("t",), id="c"))
+    await log.append([Update(("t",), id="c")])
     assert (await log.find("b"), await log.find("x")) == (4, None)
 
 
@@ -100,7 +156,7 @@ async def test_pages_are_bounded_in_entries_and_in_bytes(monkeypatch: pytest.Mon
     monkeypatch.setattr(memory, "PAGE_BYTES", 4 * small.size)
     log = MemoryTransport(max_updates=100, max_bytes=100 * small.size)
     for size in (1, 1, 1, 1, 10, 1.5, 1.5):  # an x takes two bytes, one of them in the frame
-        await log.append(Update(("t",), "x" * int(size * small.size), id="i") if size != 1 else small)
+        await log.append([Update(("t",), "x" * int(size * small.size), id="i") if size != 1 else small])
     pages = []
     after = EARLIEST
     while page := await log.read(after):
@@ -122,8 +178,9 @@ async def test_followers_get_every_entry_once_whenever_they_begin() -> None:
         return positions
 
     async def append() -> None:
-        for n in range(300):
-            await log.append(Update(("t",), str(n)))
+        for n in range(100):
+            await log.append([Update(("t",), str(n))])
+            await log.append([Update(("t",), str(n)), Update(("t",), str(n))])
             if n % 7 == 0:
                 await asyncio.sleep(0)
 

@@ -1,0 +1,69 @@
+"""A hub inside an application of your own, which publishes without HTTP; a page shows the updates.
+
+python examples/embedded.py          and open http://localhost:8000
+
+With FastAPI it is the same: `app = FastAPI(lifespan=lifespan)` and `app.mount(...)`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, PlainTextResponse
+from starlette.routing import Mount, Route
+
+from hub import Settings, Update, create_app
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+
+PREFIX = "/live"
+hub = create_app(Settings(path=f"{PREFIX}/.well-known/mercure", embedded=True, anonymous=True))
+
+PAGE = f"""<!doctype html>
+<title>Votes</title>
+<button onclick="fetch('/vote', {{method: 'POST'}})">Vote</button> <output id="votes">0</output>
+<script>
+  new EventSource("{PREFIX}/.well-known/mercure?match=/votes&last_event_id=earliest")
+    .onmessage = (event) => document.getElementById("votes").textContent = event.data;
+</script>
+"""
+
+
+async def page(request: Request) -> HTMLResponse:  # noqa: ARG001
+    return HTMLResponse(PAGE)
+
+
+async def vote(request: Request) -> PlainTextResponse:
+    votes = request.app.state.votes = request.app.state.votes + 1
+    await hub.state.hub.publish(Update(("/votes",), str(votes)))
+    return PlainTextResponse(str(votes))
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    app.state.votes = 0
+    async with hub.running():  # the lifespan of a mounted application is not run
+        yield
+
+
+app = Starlette(
+    routes=[
+        Route("/", page),
+        Route("/vote", vote, methods=["POST"]),
+        Mount(PREFIX, hub),
+        Mount(f"/.well-known/oauth-protected-resource{PREFIX}", hub),  # its metadata, which is beside it
+    ],
+    lifespan=lifespan,
+)
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=8000)
+    uvicorn.run(app, port=parser.parse_args().port)

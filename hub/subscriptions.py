@@ -1,0 +1,82 @@
+"""Subscriptions as documents, for the updates about them and for the API, in both dialects.
+
+    current    HUB/subscriptions/{match_type}/{match}/{subscriber}    N121, N124
+    classic    HUB/subscriptions/{topic}/{subscriber}                 V60, V61
+
+A document is in the dialect of the subscription that it describes (V84); the `id` of one is its path, and the topic
+of the updates about it.  Each variable of a path is percent-encoded once, all but the unreserved characters.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from uritemplate import URITemplate
+
+from hub.topics import CLASSIC
+from hub.updates import Update
+
+if TYPE_CHECKING:
+    from hub.subscriber import Subscriber
+    from hub.topics import TopicMatcher
+
+CONTEXT: Final = {"@context": "https://mercure.rocks/"}
+"""What makes JSON of the classic dialect JSON-LD (V65)."""
+
+_PATH: Final = URITemplate("{+hub}/subscriptions{/match_type,match,subscriber}")
+_CLASSIC_PATH: Final = URITemplate("{+hub}/subscriptions{/match,subscriber}")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One matcher of one subscriber; `hub` is the path of the hub URL."""
+
+    hub: str
+    matcher: TopicMatcher
+    subscriber: str
+    payload: Any | None
+
+    @property
+    def is_classic(self) -> bool:
+        return self.matcher.type == CLASSIC
+
+    @property
+    def path(self) -> str:
+        template = _CLASSIC_PATH if self.is_classic else _PATH
+        path: str = template.expand(
+            hub=self.hub, match_type=self.matcher.type, match=self.matcher.pattern, subscriber=self.subscriber
+        )
+        return path
+
+    def document(self, *, active: bool = True, json_ld: bool = False) -> dict[str, Any]:
+        """The members of its JSON; `json_ld` is for readers of the classic dialect, and leaves out the context."""
+        document: dict[str, Any] = {"id": self.path, "type": "Subscription" if json_ld else "subscription"}
+        if self.is_classic:
+            document["topic"] = self.matcher.pattern
+        else:
+            document |= {"match_type": self.matcher.type, "match": self.matcher.pattern}
+        document |= {"subscriber": self.subscriber, "active": active}
+        if self.payload is not None:
+            document["payload"] = self.payload
+        return document
+
+    def announcement(self, *, active: bool, typed_classic: bool) -> Update:
+        """The update that says that it has begun, or ended (N120–N123, V61)."""
+        document = self.document(active=active, json_ld=self.is_classic)
+        return Update(
+            (self.path,),
+            to_json(CONTEXT | document if self.is_classic else document),
+            private=True,
+            type="mercure" if typed_classic or not self.is_classic else None,
+        )
+
+
+def subscription_of(subscriber: Subscriber, matcher: TopicMatcher, *, hub: str) -> Subscription:
+    """That of one of its matchers, each of which is one (N19)."""
+    return Subscription(hub, matcher, subscriber.id, subscriber.grant.payload_for(matcher.pattern))
+
+
+def to_json(document: Any) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,116 @@
+"""Tokens are made here, of both kinds: for the command line, and for development.
+
+A hub only verifies tokens, in `authorization`; whoever runs one signs them, with a key that its settings trust.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from joserfc import jws
+from joserfc.errors import JoseError
+
+from hub.authorization import DETAIL_TYPE
+from hub.errors import ConfigurationError
+from hub.keys import REGISTRY, import_key
+from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
+from hub.topics import WILDCARD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hub.settings import Settings
+
+_DAY: Final = 86_400.0
+
+
+def sign_token(
+    key: str,
+    algorithm: str | None,
+    *,
+    issuer: str,
+    resource: str,
+    publish: Iterable[tuple[str, str]],
+    subscribe: Iterable[tuple[str, str]],
+    payload: Mapping[str, Any] | None = None,
+    subject: str | None = None,
+    client_id: str | None = None,
+    seconds: float,
+    now: float,
+    kid: str | None = None,
+) -> str:
+    """A current token (N64–N79), good for `seconds`.
+
+    `key` is a secret, or a private key in PEM; `publish` and `subscribe` are matchers, each a type and a pattern;
+    `payload` is told of the subscriptions to those of `subscribe` (N126).  Raises ConfigurationError where the key
+    cannot sign, or where no hub would take the payload.
+    """
+    details = [_detail("publish", publish), _detail("subscribe", subscribe, payload)]
+    if payload is not None and not (isinstance(payload, dict) and details[1]["topics"]):
+        raise ConfigurationError("a payload is an object, and goes with what may be subscribed to")
+    claims = {
+        "iss": issuer,
+        "aud": resource,
+        "iat": int(now),
+        "exp": int(now + seconds),
+        "jti": str(uuid.uuid4()),
+        "sub": subject,
+        "client_id": client_id,
+        "authorization_details": [detail for detail in details if detail["topics"]],
+    }
+    return _sign(key, algorithm, {"typ": "at+jwt", "kid": kid}, claims)
+
+
+def _detail(action: str, matchers: Iterable[tuple[str, str]], payload: Any = None) -> dict[str, Any]:
+    topics = [{"match": pattern, "match_type": type} for type, pattern in matchers]
+    return {"type": DETAIL_TYPE, "actions": [action], "topics": topics} | _present(payload=payload)
+
+
+def sign_classic_token(
+    key: str,
+    algorithm: str | None,
+    *,
+    publish: Iterable[str],
+    subscribe: Iterable[str],
+    payload: Any = None,
+    seconds: float | None,
+    now: float,
+) -> str:
+    """A classic token (V30), good for `seconds`, or for ever.  Raises ConfigurationError where the key cannot sign."""
+    claim = {"publish": list(publish), "subscribe": list(subscribe)} | _present(payload=payload)
+    claims = {"mercure": claim, "exp": None if seconds is None else int(now + seconds)}
+    return _sign(key, algorithm, {"typ": "JWT"}, claims)
+
+
+def development_token(settings: Settings, origin: str, *, clock: Callable[[], float] = time.time) -> str:
+    """A token that may publish and read everything at a hub in development: a current one, good for a day, where the
+    classic dialect is off."""
+    if settings.classic:
+        return DEVELOPMENT_TOKEN
+    everything = [("exact", WILDCARD)]
+    return sign_token(
+        DEVELOPMENT_KEY,
+        None,
+        issuer=DEVELOPMENT_ISSUER,
+        resource=settings.resource_at(origin),
+        publish=everything,
+        subscribe=everything,
+        seconds=_DAY,
+        now=clock(),
+    )
+
+
+def _sign(text: str, algorithm: str | None, header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:
+    key, algorithm = import_key("the signing key", text, algorithm)
+    payload = json.dumps(_present(**claims), separators=(",", ":"))
+    try:
+        return jws.serialize_compact(_present(alg=algorithm, **header), payload, key, registry=REGISTRY)
+    except JoseError as error:
+        raise ConfigurationError(f"the signing key signs nothing: {error}") from None
+
+
+def _present(**members: Any) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}

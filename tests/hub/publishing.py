@@ -1,0 +1,55 @@
+"""What the tests of publishing share: a hub, somebody who reads all that it sends, and requests."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from tests.asgi import FORM, NDJSON, PATH, Answer, application, ask, bearer, current_token, follow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hub.application import HubApplication
+    from tests.asgi import Following
+    from tests.wire import Event
+
+Fields = list[tuple[str, str]]
+
+
+class Watched:
+    """A hub and its reader; requests come with a token for everything unless another is given, or none."""
+
+    def __init__(self, app: HubApplication, reader: Following) -> None:
+        self.app = app
+        self._reader = reader
+        self._everything = current_token(publish=["*"])
+
+    async def post(self, body: bytes, type: tuple[str, str] | None = FORM, token: str | None = "") -> Answer:
+        headers = [] if type is None else [type]
+        if token is not None:
+            headers.append(bearer(token or self._everything))
+        return await ask(self.app, "POST", PATH, headers, body)
+
+    async def post_form(self, *fields: tuple[str, str], token: str | None = "") -> Answer:
+        return await self.post(urlencode(fields).encode(), FORM, token)
+
+    async def post_lines(self, *lines: str, token: str | None = "") -> Answer:
+        return await self.post("".join(f"{line}\n" for line in lines).encode(), NDJSON, token)
+
+    async def arrived(self) -> list[Event]:
+        """What the reader got since the last time."""
+        reply = await self.post_form(("topic", "the end"), ("data", "the end"))
+        assert reply.status == 200, reply.text
+        return await self._reader.until("the end")
+
+
+@contextlib.asynccontextmanager
+async def watched(**settings: Any) -> AsyncIterator[Watched]:
+    reader = [bearer(current_token(subscribe=["*"]))]
+    async with (
+        application(**{"subscriptions": False} | settings) as app,
+        follow(app, ("match", "*"), headers=reader) as stream,
+    ):
+        yield Watched(app, stream)

@@ -1,0 +1,49 @@
+"""A real server for an application, in the event loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from hub.settings import DEVELOPMENT_TOKEN
+from tests.wire import HANG, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import ASGIApp
+
+
+@dataclass
+class Served:
+    port: int
+    token: str = DEVELOPMENT_TOKEN
+
+
+@contextlib.asynccontextmanager
+async def served(app: ASGIApp, **config: Any) -> AsyncIterator[Served]:
+    """`app` behind uvicorn, as `uvicorn module:app` has it; its own log goes where logs go."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5, **config))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield Served(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await asyncio.wait_for(serving, HANG)
+
+
+@contextlib.asynccontextmanager
+async def sent(server: Served, request: bytes) -> AsyncIterator[Reply]:
+    """The response to bytes that go out as they are; its head has been read."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=2**20)
+    async with Reply(reader, writer) as reply:
+        writer.write(request)
+        await writer.drain()
+        await asyncio.wait_for(reply.read_head(), HANG)
+        yield reply

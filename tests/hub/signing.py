@@ -1,0 +1,115 @@
+"""What the tests of tokens share: a hub's settings, and tokens that are signed with what they trust, right or wrong."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from joserfc import jws
+from joserfc.errors import SecurityWarning
+
+from hub import Settings
+from hub.authorization import DETAIL_TYPE, Authorizer
+from hub.keys import REGISTRY, import_key
+from hub.settings import DEVELOPMENT_KEY
+from hub.topics import MatcherCompiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from hub.topics import TopicMatcher
+
+T = TypeVar("T")
+
+NOW: Final = 1_000_000.0
+ORIGIN: Final = "https://hub.example"
+RESOURCE: Final = f"{ORIGIN}/.well-known/mercure"
+ISSUER: Final = "https://issuer.example"
+ISSUER_KEY: Final = "the issuer's key, which is another one"
+PUBLISHER_KEY: Final = DEVELOPMENT_KEY
+SUBSCRIBER_KEY: Final = "the key of the subscribers, another one again"
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def settings(**values: Any) -> Settings:
+    """Of a hub that trusts one issuer, and classic tokens too."""
+    return Settings(
+        **{
+            "publisher_key": PUBLISHER_KEY,
+            "subscriber_key": SUBSCRIBER_KEY,
+            "issuers": ({"id": ISSUER, "keys": {"key": ISSUER_KEY}},),
+            "public_urls": (ORIGIN,),
+            **values,
+        }
+    )
+
+
+def authorizer(
+    clock: Callable[[], float] = lambda: NOW, monotonic: Callable[[], float] = lambda: 0.0, **values: Any
+) -> Authorizer:
+    chosen = settings(**values)
+    return Authorizer(chosen, MatcherCompiler(chosen.url), clock=clock, monotonic=monotonic)
+
+
+def sign(
+    claims: Any = None,
+    *,
+    key: str = PUBLISHER_KEY,
+    algorithm: str = "HS256",
+    header: dict[str, Any] | None = None,
+    text: bytes | None = None,
+) -> str:
+    """A token with these claims, or with any `text` for them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SecurityWarning)
+        signer, _ = import_key("test", key, algorithm)
+        payload = json.dumps(claims).encode() if text is None else text
+        return jws.serialize_compact({"alg": algorithm, **(header or {})}, payload, signer, registry=REGISTRY)
+
+
+def classic(publish: Any = (), subscribe: Any = (), *, key: str = PUBLISHER_KEY, **claims: Any) -> str:
+    """A classic token."""
+    return sign({"mercure": {"publish": publish, "subscribe": subscribe}, **claims}, key=key)
+
+
+def current(
+    *details: Any,
+    key: str = ISSUER_KEY,
+    algorithm: str = "HS256",
+    typ: str = "at+jwt",
+    header: dict[str, Any] | None = None,
+    **claims: Any,
+) -> str:
+    """A current token that is good for another minute; a claim that is None is left out."""
+    full = {"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60, "authorization_details": list(details), **claims}
+    given = {name: value for name, value in full.items() if value is not None}
+    return sign(given, key=key, algorithm=algorithm, header={"typ": typ, **(header or {})})
+
+
+def detail(*topics: Any, actions: Any = ("publish", "subscribe"), **more: Any) -> dict[str, Any]:
+    return {"type": DETAIL_TYPE, "actions": actions, "topics": topics, **more}
+
+
+def patterns(matchers: Iterable[TopicMatcher]) -> list[tuple[str, str]]:
+    return [(matcher.type, matcher.pattern) for matcher in matchers]
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What `coroutine` returns or raises, which is not to wait for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("it waits")

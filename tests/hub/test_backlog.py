@@ -1,0 +1,201 @@
+"""Backlog: who has room, who waits, and in which order; against a count of what is outstanding."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hub.backlog import Backlog
+from hub.broadcaster import Broadcaster
+from hub.errors import TooLarge
+from hub.transports.base import Entry
+from hub.updates import Update
+
+UPDATE = Update(("t",), id="i")
+
+
+class Log:
+    """A backlog, and a log that is dispatched when the test says so."""
+
+    def __init__(self, *, updates: int, size: int) -> None:
+        self.broadcaster = Broadcaster(
+            heartbeat=0, cached_topics=1, base_url="https://hub.example/", max_url_patterns=1, clock=lambda: 0.0
+        )
+        self.backlog = Backlog(self.broadcaster, max_updates=updates, max_bytes=size)
+        self.entries: list[Entry] = []
+
+    async def append(self, *updates: Update) -> None:
+        await self.backlog.take(len(updates), sum(update.size for update in updates))
+        entries = [Entry(position, update) for position, update in enumerate(updates, len(self.entries) + 1)]
+        self.entries += entries
+        self.backlog.appended(entries)
+
+    @property
+    def outstanding(self) -> list[Entry]:
+        return self.entries[self.broadcaster.position :]
+
+    def dispatch(self, position: int) -> None:
+        self.broadcaster.move_to(position)
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_so_many_updates_have_room_and_the_next_one_waits_for_dispatch() -> None:
+    log = Log(updates=3, size=100 * UPDATE.size)
+    await log.append(UPDATE, UPDATE)
+    await log.append(UPDATE)
+    waiting = asyncio.ensure_future(log.append(UPDATE))
+    await log.settle()
+    assert not waiting.done()
+    log.dispatch(1)
+    await asyncio.wait_for(waiting, 10)
+    assert len(log.outstanding) == 3
+
+
+@pytest.mark.anyio
+async def test_so_many_bytes_have_room_exactly() -> None:
+    log = Log(updates=100, size=3 * UPDATE.size)
+    await log.append(UPDATE, UPDATE)
+    await asyncio.wait_for(log.append(UPDATE), 10)
+    waiting = asyncio.ensure_future(log.append(Update(("t",), id="")))  # smaller, and still too much
+    await log.settle()
+    assert not waiting.done()
+    log.dispatch(1)
+    await asyncio.wait_for(waiting, 10)
+
+
+@pytest.mark.anyio
+async def test_one_that_is_larger_than_all_room_goes_alone() -> None:
+    log = Log(updates=100, size=3 * UPDATE.size)
+    large = Update(("t",), "x" * 10 * UPDATE.size)
+    log.backlog.check(1, large.size)
+    await log.append(UPDATE)
+    waiting = asyncio.ensure_future(log.append(large))
+    await log.settle()
+    assert not waiting.done()
+    log.dispatch(1)
+    await asyncio.wait_for(waiting, 10)
+    after = asyncio.ensure_future(log.append(UPDATE))
+    await log.settle()
+    assert not after.done()
+    log.dispatch(2)
+    await asyncio.wait_for(after, 10)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "fits"),
+    [(3, 300, True), (4, 300, False), (3, 301, False), (2, 301, False), (1, 301, True), (1, 10**9, True), (0, 0, True)],
+)
+def test_n56_what_never_has_room_is_refused(count: int, size: int, fits: bool) -> None:
+    backlog = Log(updates=3, size=300).backlog
+    with contextlib.nullcontext() if fits else pytest.raises(TooLarge, match=f"{count} updates, of about {size} bytes"):
+        backlog.check(count, size)
+
+
+@pytest.mark.anyio
+async def test_publishers_have_their_turn_so_small_ones_do_not_keep_a_batch_out() -> None:
+    log = Log(updates=4, size=100 * UPDATE.size)
+    order: list[str] = []
+
+    async def append(name: str, count: int) -> None:
+        await log.append(*[UPDATE] * count)
+        order.append(name)
+
+    await append("first", 3)
+    tasks = [asyncio.ensure_future(append(*one)) for one in (("batch", 4), ("small", 1), ("small too", 1))]
+    await log.settle()
+    assert order == ["first"]  # there would be room for a small one
+    while len(log.outstanding):
+        log.dispatch(log.broadcaster.position + 1)
+        await log.settle()
+    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    assert order == ["first", "batch", "small", "small too"]
+
+
+@pytest.mark.anyio
+async def test_room_that_is_given_back_is_somebody_s_at_once() -> None:
+    log = Log(updates=2, size=100 * UPDATE.size)
+    await log.backlog.take(2, 2 * UPDATE.size)  # of an append that has yet to fail
+    waiting = asyncio.ensure_future(log.append(UPDATE, UPDATE))
+    await log.settle()
+    assert not waiting.done()
+    log.backlog.give_back(2, 2 * UPDATE.size)
+    await asyncio.wait_for(waiting, 10)  # though nothing was dispatched
+    assert log.backlog._updates == 2
+    assert log.backlog._bytes == 2 * UPDATE.size
+
+
+@pytest.mark.anyio
+async def test_who_stops_waiting_has_taken_nothing_and_keeps_nobody_out() -> None:
+    log = Log(updates=2, size=100 * UPDATE.size)
+    await log.append(UPDATE)
+    waiting = [asyncio.ensure_future(log.append(*[UPDATE] * count)) for count in (2, 2, 1)]
+    await log.settle()
+    for task in waiting[:2]:
+        task.cancel()
+    await asyncio.wait_for(waiting[2], 10)
+    assert len(log.outstanding) == log.backlog._updates == 2
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 4),
+    st.sampled_from([1, 3 * UPDATE.size, 10**6]),
+    st.lists(
+        st.lists(st.sampled_from(["", "x" * UPDATE.size, "x" * 5 * UPDATE.size]), min_size=1, max_size=4).map(tuple)
+        | st.sampled_from(["dispatch", "settle", "settle", "cancel"]),
+        max_size=30,
+    ),
+)
+def test_what_is_outstanding_has_room_or_is_alone_and_all_come_through_in_their_order(
+    updates: int, size: int, actions: list[tuple[str, ...] | str]
+) -> None:
+    async def run() -> None:
+        log = Log(updates=updates, size=size)
+        tasks: list[asyncio.Future[None]] = []
+        expected: list[list[str]] = []
+
+        async def append(batch: list[Update]) -> None:
+            await log.append(*batch)
+            expected.append([update.id for update in batch])
+
+        for action in actions:
+            if action == "dispatch":
+                log.dispatch(min(len(log.entries), log.broadcaster.position + 1))
+            elif action == "settle":
+                await log.settle()
+            elif action == "cancel":
+                if tasks:
+                    tasks[-1].cancel()
+            else:
+                batch = [Update(("t",), data, id=f"{len(tasks)}/{n}") for n, data in enumerate(action)]
+                try:
+                    log.backlog.check(len(batch), sum(update.size for update in batch))
+                except TooLarge:
+                    assert len(batch) > updates or len(batch) > 1
+                else:
+                    tasks.append(asyncio.ensure_future(append(batch)))
+            outstanding = log.outstanding
+            assert len(outstanding) <= updates
+            assert len(outstanding) <= 1 or sum(entry.size for entry in outstanding) <= size
+        for _ in range(200):
+            if all(task.done() for task in tasks):
+                break
+            log.dispatch(len(log.entries))
+            await log.settle()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(one is None or isinstance(one, asyncio.CancelledError) for one in done)
+        assert [entry.update.id for entry in log.entries] == [id for batch in expected for id in batch]
+        assert expected == sorted(expected, key=lambda batch: int(batch[0].split("/")[0]))
+        log.dispatch(len(log.entries))
+        await log.backlog.take(0, 0)
+        assert (log.backlog._updates, log.backlog._bytes) == (0, 0)
+
+    asyncio.run(run())

@@ -1,0 +1,268 @@
+"""Classic tokens: their claim, their keys, and what sets them apart from current ones."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from joserfc import jwk
+from structlog.testing import capture_logs
+
+from hub.authorization import DETAIL_TYPE, Action, Authorizer
+from hub.errors import InvalidToken
+from hub.settings import DEVELOPMENT_TOKEN
+from tests.hub.signing import (
+    ISSUER_KEY,
+    NOW,
+    PUBLISHER_KEY,
+    RESOURCE,
+    SUBSCRIBER_KEY,
+    at_once,
+    authorizer,
+    classic,
+    current,
+    detail,
+    patterns,
+    sign,
+)
+
+HUB = authorizer(max_pattern=50)
+
+
+def verified(token: str, action: Action = "publish", hub: Authorizer = HUB) -> Any:
+    return at_once(hub.verify(action, token, resource=RESOURCE))
+
+
+def refused(token: str, action: Action = "publish", hub: Authorizer = HUB) -> str:
+    with pytest.raises(InvalidToken) as caught:
+        verified(token, action, hub)
+    return caught.value.reason
+
+
+# -- the claim
+
+
+@pytest.mark.parametrize("typ", ["JWT", "", "whatever", "at+jwt+x", None])
+@pytest.mark.parametrize("name", ["mercure", "https://mercure.rocks/"])
+def test_v30_classic_claims_grant(name: str, typ: str | None) -> None:
+    claims = {name: {"publish": ["a{b}"], "subscribe": ["*", "c"]}, "exp": NOW + 0.5, "nbf": NOW - 0.5}
+    grant = verified(sign(claims, header=None if typ is None else {"typ": typ}))
+    assert patterns(grant.publish) == [("topic", "a{b}")]
+    assert patterns(grant.subscribe) == [("topic", "*"), ("topic", "c")]
+    assert grant.expires == NOW + 0.5
+    assert grant.classic
+
+
+def test_v30_the_namespaced_claim_replaces_the_other() -> None:
+    token = sign({"mercure": {"publish": ["a"], "payload": 1}, "https://mercure.rocks/": {"subscribe": ["b"]}})
+    grant = verified(token)
+    assert (patterns(grant.publish), patterns(grant.subscribe)) == ([], [("topic", "b")])
+    assert grant.payload_for("b") is None
+    assert verified(sign({"mercure": {"publish": ["a"]}, "https://mercure.rocks/": None})).publish == ()
+
+
+@pytest.mark.parametrize(
+    "claims", [{}, {"mercure": None}, {"mercure": {}}, {"mercure": {"publish": None, "subscribe": []}}]
+)
+def test_v30_v81_a_token_without_a_claim_is_valid_and_grants_nothing(claims: dict[str, Any]) -> None:
+    grant = verified(sign(claims))
+    assert (grant.publish, grant.subscribe, grant.expires, grant.subject) == ((), (), None, None)
+
+
+def test_v31_other_claims_do_not_matter() -> None:
+    values: tuple[Any, ...] = ("elsewhere", ["x"], 7, None, NOW + 999, {}, True)
+    for value in values:
+        for name in ("aud", "iat", "sub", "iss", "jti", "azp"):
+            assert verified(classic(["a"], **{name: value})).publish
+
+
+@pytest.mark.parametrize("times", [{"exp": NOW + 0.25}, {"exp": NOW + 5, "nbf": NOW}, {"exp": None, "nbf": None}])
+def test_v31_dates_are_kept_and_may_be_fractions(times: dict[str, Any]) -> None:
+    assert verified(classic(["a"], **times)).expires == times["exp"]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"exp": NOW}, {"exp": NOW - 0.25}, {"exp": "soon"}, {"exp": True}, {"nbf": NOW + 0.25}, {"exp": [1]}, {"exp": 10**400},
+        {"nbf": -(10**400)}, {"nbf": True}, {"exp": float("inf")}, {"nbf": float("nan")},
+    ],
+)  # fmt: skip
+def test_v31_out_of_its_time(times: dict[str, Any]) -> None:
+    assert refused(classic(["a"], **times))
+
+
+def test_v33_entries_may_be_objects() -> None:
+    grant = verified(
+        classic(["a", {"match": "b/:c", "match_type": "urlpattern"}], [{"match": "d{e}"}, {"match": "*", "payload": 1}])
+    )
+    assert patterns(grant.publish) == [("topic", "a"), ("urlpattern", "b/:c")]
+    assert patterns(grant.subscribe) == [("exact", "d{e}"), ("exact", "*")]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None, 7, [], ["a"], True, {}, {"match": ""}, {"match": None}, {"match_type": "exact"}, {"match": "a", "match_type": "regexp"},
+        {"match": "a", "match_type": "topic"}, {"match": "{", "match_type": "uritemplate"}, {"match": "a\0"}, "a\0", "a\u200b",
+        "\ud800", "x" * 51, {"match": "x" * 51},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("array", ["publish", "subscribe"])
+def test_v33_v71_entries_that_make_a_token_invalid(entry: Any, array: str) -> None:
+    assert refused(sign({"mercure": {array: ["fine", entry]}}))
+
+
+def test_v10_a_string_that_is_no_template_is_itself() -> None:
+    grant = verified(classic(["{broken", "x" * 50, ""]))
+    assert [matcher.match(matcher.pattern) for matcher in grant.publish] == [True] * 3
+
+
+def test_v33_up_to_1000_entries_an_array() -> None:
+    assert len(verified(classic(["a"] * 1_000, ["a"] * 1_000)).publish) == 1_000
+    for token in (classic(["a"] * 1_001), classic([], ["a"] * 1_001)):
+        assert "no array of up to 1000 entries" in refused(token)
+
+
+@pytest.mark.parametrize(
+    "claim", [[], "a", 7, ["publish"], True, False, 0, {"publish": "a"}, {"subscribe": {}}, {"publish": 0}]
+)
+def test_v30_v33_a_claim_of_another_shape_is_refused(claim: Any) -> None:
+    assert refused(sign({"mercure": claim}))
+
+
+# -- payloads
+
+
+@pytest.mark.parametrize("payload", [{"a": 1}, [1], "text", 0, False, ""])
+def test_v61_v73_the_payload_of_the_claim_is_any_json(payload: Any) -> None:
+    grant = verified(sign({"mercure": {"subscribe": ["a"], "payload": payload}}))
+    for pattern in ("a", "something else", "*"):  # V61: whatever is subscribed to
+        assert grant.payload_for(pattern) == payload
+        assert type(grant.payload_for(pattern)) is type(payload)
+
+
+def test_v61_null_is_no_payload() -> None:
+    assert verified(sign({"mercure": {"subscribe": ["*"], "payload": None}})).payload_for("a") is None
+    assert verified(classic([], ["*"])).payload_for("a") is None
+
+
+def test_v73_the_payload_of_an_entry_comes_before_that_of_the_claim() -> None:
+    entries = [
+        "*", {"match": "a"}, {"match": "a", "payload": None}, {"match": "a", "payload": 1}, {"match": "a", "payload": 2},
+        {"match": "b/:c", "match_type": "urlpattern", "payload": 3}, {"match": "d", "payload": 0},
+    ]  # fmt: skip
+    grant = verified(sign({"mercure": {"publish": [{"match": "e", "payload": 4}], "subscribe": entries, "payload": 9}}))
+    given = {pattern: grant.payload_for(pattern) for pattern in ("a", "b/:c", "b/7", "d", "e")}
+    assert given == {"a": 1, "b/:c": 3, "b/7": 3, "d": 0, "e": 9}
+    without = verified(sign({"mercure": {"subscribe": [{"match": "a", "payload": 1}]}}))
+    assert (without.payload_for("a"), without.payload_for("b")) == (1, None)
+
+
+def test_n124_a_payload_that_could_not_be_sent_on_is_refused() -> None:
+    for value in (float("nan"), [float("-inf")], {"a": "\udfff"}):
+        assert refused(sign({"mercure": {"payload": value}}))
+
+
+def test_n23_whose_token_it_is() -> None:
+    assert verified(classic(["a"], sub="ann")).subject == "ann"
+    for sub in ("", 7, None, ["ann"]):
+        assert verified(classic(["a"], sub=sub)).subject is None
+
+
+# -- keys
+
+
+def test_v32_publishers_and_subscribers_have_keys_of_their_own() -> None:
+    assert patterns(verified(classic([], ["a"], key=SUBSCRIBER_KEY), "subscribe").subscribe) == [("topic", "a")]
+    assert "by no HS256 key of publisher_key" in refused(classic(["a"], key=SUBSCRIBER_KEY))
+    assert "by no HS256 key of subscriber_key" in refused(classic(["a"]), "subscribe")
+
+
+def test_v32_a_role_without_a_key_has_no_classic_tokens() -> None:
+    hub = authorizer(subscriber_key=None)
+    for key in (PUBLISHER_KEY, SUBSCRIBER_KEY):
+        assert "none may subscribe here" in refused(classic(["a"], ["a"], key=key), "subscribe", hub)
+    assert verified(classic(["a"]), "publish", hub).publish
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key"),
+    [
+        ("RS256", jwk.RSAKey.generate_key(2048)),
+        ("RS512", jwk.RSAKey.generate_key(2048)),
+        ("PS384", jwk.RSAKey.generate_key(2048)),
+        ("ES256", jwk.ECKey.generate_key("P-256")),
+        ("ES384", jwk.ECKey.generate_key("P-384")),
+        ("ES512", jwk.ECKey.generate_key("P-521")),
+        ("EdDSA", jwk.OKPKey.generate_key("Ed25519")),
+        ("EdDSA", jwk.OKPKey.generate_key("Ed448")),
+    ],
+)
+def test_v32_public_keys(algorithm: str, key: jwk.RSAKey | jwk.ECKey | jwk.OKPKey) -> None:
+    public, private = key.as_pem(private=False).decode(), key.as_pem(private=True).decode()
+    hub = authorizer(publisher_key=public, publisher_algorithm=algorithm)
+    token = sign({"mercure": {"publish": ["a"]}}, key=private, algorithm=algorithm)
+    assert patterns(verified(token, hub=hub).publish) == [("topic", "a")]
+    assert "alg 'HS256' is none of publisher_key" in refused(classic(["a"]), hub=hub)
+    head, body, signature = token.split(".")
+    for other in (signature[4:] + "AAAA", signature[:-4], "", "A" * len(signature)):
+        refused(f"{head}.{body}.{other}", hub=hub)
+
+
+@pytest.mark.parametrize("key", ["!ChangeMe!", "!", "!ChangeThisMercureHubJWTSecretKey!", "x" * 1_000, "clé"])
+def test_v34_v35_secrets_of_any_length_verify(key: str) -> None:
+    with capture_logs():
+        hub = authorizer(publisher_key=key, subscriber_key=key)
+    for action in get_args(Action):
+        grant = verified(sign({"mercure": {"publish": ["a"]}}, key=key), action, hub)
+        assert patterns(grant.publish) == [("topic", "a")]
+        refused(sign({"mercure": {"publish": ["a"]}}, key=key + "x"), action, hub)
+
+
+def test_v34_a_short_secret_is_warned_of_when_the_hub_starts_and_not_shown() -> None:
+    with capture_logs() as lines:
+        hub = authorizer(publisher_key="!ChangeMe!")
+        assert [(line["log_level"], line["key"], line["bits"], line["least"]) for line in lines] == [
+            ("warning", "publisher_key", 80, 256)
+        ]
+        assert "ChangeMe" not in repr(lines)
+        for _ in range(2):
+            verified(sign({"mercure": {"publish": ["a"]}}, key="!ChangeMe!"), hub=hub)
+        assert len(lines) == 1
+
+
+def test_v34_the_key_that_examples_use_is_long_enough() -> None:
+    with capture_logs() as lines:
+        assert verified(DEVELOPMENT_TOKEN, hub=authorizer(dev=True)).publish[0].match("anything")
+    assert lines == []
+
+
+# -- which dialect
+
+
+def test_v81_an_at_jwt_is_never_checked_less() -> None:
+    for typ in ("at+jwt", "AT+JWT", "application/at+jwt"):
+        token = sign({"mercure": {"publish": ["*"]}}, header={"typ": typ})
+        assert refused(token) == "iss null is not trusted"
+    assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
+
+
+def test_v81_t43_details_in_a_classic_token_are_refused() -> None:
+    for typ in ("JWT", "jwt"):
+        token = current(detail({"match": "a"}), key=PUBLISHER_KEY, typ=typ)
+        assert "at+jwt (V81)" in refused(token)
+    for details in ([{"type": DETAIL_TYPE}], [{"type": "tenant"}, {"type": DETAIL_TYPE}]):
+        assert refused(classic(["a"], authorization_details=details))
+    harmless: tuple[Any, ...] = ([], [{"type": "tenant"}], None, {}, "x", [DETAIL_TYPE])
+    for foreign in harmless:
+        assert verified(classic(["a"], authorization_details=foreign)).publish
+
+
+def test_v88_v81_v76_without_the_classic_dialect_there_are_no_classic_tokens() -> None:
+    hub = authorizer(classic=False, publisher_key=None, subscriber_key=None, dev=True)
+    for token in (classic(["a"]), DEVELOPMENT_TOKEN, classic(["a"], key=ISSUER_KEY)):
+        for action in get_args(Action):
+            assert "none may" in refused(token, action, hub)
+    grant = verified(current(detail({"match": "a"}), mercure={"publish": ["*"]}), hub=hub)
+    assert patterns(grant.publish) == [("exact", "a")]

@@ -1,0 +1,60 @@
+"""Our own client, against a real hub; `test_server` has how it connects again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from hub.client import Client
+
+if TYPE_CHECKING:
+    from tests.conftest import HubProcess
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_it_publishes_many_at_once_or_none(hub: HubProcess) -> None:
+    async with Client(hub.url, token=hub.token) as client:
+        ids = await client.publish_all(
+            {"topic": "a", "data": "é", "id": "urn:1"}, {"topic": ["b", "a"], "private": True, "retry": 5}
+        )
+        assert ids[0] == "urn:1"
+        with pytest.raises(httpx2.HTTPStatusError, match="update 2: topic"):
+            await client.publish_all({"topic": "a"}, {"topic": "*"})
+        assert await client.publish("a", data="end")
+        got = []
+        async for event in client.subscribe("a", last_event_id="earliest"):
+            got.append((event.id, event.data, event.retry))
+            if event.data == "end":
+                break
+    # The hub's hint when to come back is a field of the first event, too.
+    assert [one[:2] for one in got[:-1]] == [("urn:1", "é"), (ids[1], "")]
+    assert got[1][2] == 5
+
+
+@pytest.mark.parametrize(
+    "matchers",
+    [
+        {"match": "a/b"},
+        {"match_mqtt": "a/+"},
+        {"match_uritemplate": ["{x}/b", "c"]},
+        {"match_urlpattern": "/.well-known/a/:x"},
+    ],
+)
+async def test_it_subscribes_in_the_current_dialect(hub: HubProcess, matchers: dict[str, str | list[str]]) -> None:
+    async with Client(hub.url, token=hub.token) as client:
+        await client.publish("a/b", data="x")
+        async for event in client.subscribe(last_event_id="earliest", **matchers):
+            assert event.data == "x"
+            break
+
+
+async def test_what_it_sends_is_one_json_object_a_line(hub: HubProcess) -> None:
+    async with Client(hub.url, token=hub.token) as client:
+        (id,) = await client.publish_all({"topic": "a", "data": json.dumps({"lines": "a\nb\u2028c"})})
+        async for event in client.subscribe("a", last_event_id="earliest"):
+            assert (event.id, json.loads(event.data)) == (id, {"lines": "a\nb\u2028c"})
+            break

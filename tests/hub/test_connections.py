@@ -1,0 +1,495 @@
+"""How long connections last, how many there may be, what is sent to the idle, and what is left when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hub import Settings
+from hub.broadcaster import LATE
+from hub.errors import TooMany
+from hub.transports.memory import MemoryTransport
+from hub.updates import Update
+from tests.asgi import FORM, HANG, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.hub.world import EVERYTHING, World, check_empty, plain, world
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.types import ASGIApp
+
+    from tests.asgi import Answer, Following
+    from tests.hub.world import Connection
+
+pytestmark = pytest.mark.anyio
+
+BEAT = 10
+
+
+# -- heartbeats
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 15), st.sampled_from(["wanted", "unwanted", "batch"])), max_size=12))
+def test_n8_r34_t64_silence_is_never_longer_than_a_heartbeat_and_no_beat_comes_before(plan: list[Any]) -> None:
+    async def play() -> None:
+        async with world(plain(heartbeat=BEAT)) as here:
+            connection = await here.connect("wanted")
+            await here.settle()
+            last, seen = here.now, len(connection.writes)
+            for seconds, what in [*plan, (2 * BEAT, "wanted")]:
+                for _ in range(seconds):
+                    await here.tick()
+                    if len(connection.writes) > seen:
+                        assert connection.writes[seen:] == [b":\n"]
+                        assert here.now - last >= BEAT
+                        last, seen = here.now, len(connection.writes)
+                    assert here.now - last <= BEAT + LATE
+                topics = ["wanted", "wanted"] if what == "batch" else [what]
+                await here.hub.publish(*(Update((topic,)) for topic in topics), grant=EVERYTHING)
+                await here.caught_up()
+                if what != "unwanted":
+                    last, seen = here.now, seen + 1
+                assert len(connection.writes) == seen
+
+    asyncio.run(play())
+
+
+async def test_r2_no_heartbeats_and_no_end_if_the_settings_say_so() -> None:
+    async with world(plain(heartbeat=0, max_lifetime=0)) as here:
+        connection = await here.connect("a")
+        await here.pass_by(50)
+        await here.tick(1e6)
+        await here.settle()
+        assert connection.writes == [b":\n"]
+        assert not connection.ended
+
+
+def test_r2_the_defaults_are_those_of_the_reference() -> None:
+    chosen = Settings(dev=True)
+    assert (chosen.heartbeat, chosen.max_lifetime) == (40, 600)
+
+
+async def test_who_is_still_catching_up_gets_no_heartbeat() -> None:
+    async with world(plain(heartbeat=BEAT)) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        connection.block()
+        await here.publish("a")
+        await here.settle()
+        for _ in range(3):
+            await here.tick(2 * BEAT)
+        connection.unblock()
+        await here.caught_up()
+        assert connection.writes == [b":\n", b"id: 1\ndata: \n\n"]
+
+
+# -- lifetime
+
+
+async def test_n82_r33_a_connection_lasts_at_random_four_fifths_of_its_time_to_all_of_it() -> None:
+    async with world(plain(max_lifetime=100)) as here:
+        connections = [await here.connect("a") for _ in range(200)]
+        await here.settle()
+        ages: dict[Connection, float] = {}
+        for age in range(1, 101):
+            await here.tick()
+            await here.settle(5)
+            ages |= {one: age for one in connections if one.ended and one not in ages}
+        assert len(ages) == 200
+        assert all(80 - LATE <= age <= 100 for age in ages.values())
+        assert len(set(ages.values())) > 10  # all over that time, and not together
+        assert min(ages.values()) < 84
+        assert max(ages.values()) > 94
+        assert 86 < mean(ages.values()) < 92
+        assert all(one.stream._closed == "it has lasted as long as it may" for one in connections)
+
+
+@pytest.mark.parametrize("lifetime", [0, 1_000])
+async def test_n82_v54_r35_t65_a_stream_ends_before_its_token_whatever_the_lifetime(lifetime: float) -> None:
+    async with world(plain(max_lifetime=lifetime)) as here:
+        connection = await here.connect("a", granted=["a"], seconds=30)
+        await here.settle()
+        await here.pass_by(26)
+        await here.publish("a", private=True)
+        await here.caught_up()
+        assert not connection.ended
+        await here.pass_by(3)
+        assert connection.ended
+        assert connection.stream._closed == "its token expires"
+        await here.publish("a", private=True)
+        await here.settle()
+        assert connection.ids == ["1"]
+
+
+async def test_r33_a_lifetime_that_ends_before_the_token_is_the_one_that_counts() -> None:
+    async with world(plain(max_lifetime=20)) as here:
+        connection = await here.connect("a", seconds=1_000)
+        await here.settle()
+        await here.pass_by(20)
+        assert connection.ended
+        assert connection.stream._closed == "it has lasted as long as it may"
+
+
+@pytest.mark.parametrize(("lifetime", "seconds"), [(0, 0.5), (0, 1.5), (1, None), (0.1, None), (1, 1)])
+async def test_t66_what_is_to_end_within_the_margin_begins_and_ends_at_the_next_look(
+    lifetime: float, seconds: float | None
+) -> None:
+    async with world(plain(max_lifetime=lifetime)) as here:
+        await here.publish("a")
+        await here.caught_up()
+        connection = await here.connect("a", seconds=seconds, after="earliest")
+        await here.caught_up()
+        assert connection.ids == ["1"]
+        assert not connection.ended
+        await here.tick()
+        await here.settle()
+        assert connection.ended
+
+
+async def test_n82_the_end_of_a_token_is_by_the_clock_on_the_wall_and_counts_from_now() -> None:
+    """The application's own clocks, of which one counts from 1970."""
+    token = current_token(subscribe=["a"], seconds=100)
+    async with application() as app, follow(app, ("match", "a"), headers=[bearer(token)]):
+        (subscriber,) = app.state.hub.broadcaster.subscribers()
+        assert 90 < subscriber.deadline - time.monotonic() <= 100
+
+
+async def test_r32_a_write_that_does_not_end_is_cut_off_at_the_end_of_the_lifetime() -> None:
+    async with world(plain(max_lifetime=20)) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        connection.block()
+        await here.publish("a")
+        await here.pass_by(20)
+        assert connection.task.done()
+        assert (connection.ended, connection.cut, connection.disconnected) == (False, True, True)
+
+
+async def test_t66_a_clock_that_leaps_ends_what_is_due_and_nothing_else() -> None:
+    async with world(plain(heartbeat=BEAT)) as here:
+        short, long = await here.connect("a", seconds=100), await here.connect("a", seconds=100_000)
+        await here.settle()
+        await here.tick(5_000)
+        await here.settle()
+        assert (short.ended, long.ended) == (True, False)
+        assert long.writes == [b":\n", b":\n"]
+
+
+# -- how many
+
+
+async def refused(app: ASGIApp, *headers: tuple[str, str], method: str = "GET", **scope: Any) -> Answer:
+    return await ask(app, method, f"{PATH}?match=a", headers, **scope)
+
+
+@contextlib.asynccontextmanager
+async def following(app: ASGIApp, count: int, **options: Any) -> AsyncIterator[list[Following]]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(follow(app, ("match", "a"), **options)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("classic", [False, True])
+@pytest.mark.parametrize("method", ["GET", "QUERY"])
+async def test_n23_n94_one_more_subscriber_than_there_may_be_is_429(classic: bool, method: str) -> None:
+    async with application(max_connections=2, classic=classic) as app:
+        async with following(app, 2) as streams:
+            answer = await refused(app, method=method)
+            assert (answer.status, answer.headers["retry-after"]) == (429, "10")
+            assert "there are 2 subscribers" in answer.detail
+            assert "www-authenticate" not in answer.headers
+            assert (await ask(app, "HEAD", f"{PATH}?match=a")).status == 200  # it subscribes nobody
+            await publish(app, current_token(["a"]), ("topic", "a"), ("data", "x"))
+            assert [(await stream.next_event()).data for stream in streams] == ["x", "x"]
+        async with following(app, 2) as streams:
+            assert [stream.status for stream in streams] == [200, 200]
+
+
+async def test_n23_one_that_leaves_makes_room_for_one() -> None:
+    async with application(max_connections=2) as app, following(app, 1):
+        async with following(app, 1):
+            assert (await refused(app)).status == 429
+        async with following(app, 1) as (stream,):
+            assert stream.status == 200
+            assert (await refused(app)).status == 429
+
+
+@pytest.mark.parametrize(
+    ("one", "alike", "other"),
+    [
+        ("192.0.2.1", ["192.0.2.1"], "192.0.2.2"),
+        ("2001:db8:0:1::1", ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"], "2001:db8:0:2::1"),
+        ("::ffff:192.0.2.1", ["192.0.2.1", "::ffff:192.0.2.1"], "::ffff:192.0.2.2"),
+        ("fe80::1%eth0", ["fe80::2", "fe80::2%eth0"], "fe80:0:0:1::1"),
+        ("some proxy", ["some proxy"], "some other"),
+    ],
+)
+async def test_n23_anonymous_subscribers_count_by_address_and_by_network_of_ipv6(
+    one: str, alike: list[str], other: str
+) -> None:
+    async with application(max_connections_per_client=1) as app, following(app, 1, client=(one, 1)):
+        for host in alike:
+            answer = await refused(app, client=(host, 2))
+            assert answer.status == 429
+            assert "you have 1 subscribers" in answer.detail
+        async with following(app, 1, client=(other, 1)) as (stream,):
+            assert stream.status == 200
+    assert app.state.hub._clients == {}
+
+
+async def test_n23_where_the_server_knows_no_address_all_are_one_client() -> None:
+    async with application(max_connections_per_client=1) as app, following(app, 1, client=None):
+        assert (await refused(app, client=None)).status == 429
+
+
+@pytest.mark.parametrize("classic", [False, True])
+async def test_n23_n82_subscribers_with_a_token_count_by_its_subject_wherever_they_are(classic: bool) -> None:
+    alice, bob = ([bearer(current_token(subscribe=["a"], subject=name))] for name in ("alice", "bob"))
+    nobody = [bearer(current_token(subscribe=["a"]))]
+    async with application(max_connections_per_client=2, classic=classic) as app:
+        async with following(app, 2, headers=alice), following(app, 1, headers=bob):
+            assert (await refused(app, *alice)).status == 429
+            assert (await refused(app, *alice, client=("192.0.2.9", 1))).status == 429
+            async with following(app, 1, headers=bob), following(app, 1), following(app, 1, headers=nobody):
+                assert (await refused(app)).status == 429  # without a subject it is the address that counts
+                assert (await refused(app, *nobody)).status == 429
+                assert (await refused(app, *bob)).status == 429
+        async with following(app, 2, headers=alice) as streams:
+            assert [stream.status for stream in streams] == [200, 200]
+    assert app.state.hub._clients == {}
+
+
+async def test_n23_a_limit_of_0_is_none_and_publishing_is_not_limited() -> None:
+    async with application(max_connections=40) as app, following(app, 40):
+        for _ in range(3):
+            await publish(app, current_token(["a"]), ("topic", "a"))
+        assert app.state.hub._clients == {"127.0.0.1": 40}
+
+
+async def test_n23_patterns_that_are_too_many_are_429_and_leave_nothing_behind() -> None:
+    wanted = [("match_urlpattern", f"/a/:id/{n}") for n in range(3)]
+    async with application(max_url_patterns=1, subscriptions=True) as app:
+        hub = app.state.hub
+        async with follow(app, wanted[0]) as stream:
+            async with follow(app, ("match", "a"), *wanted) as other:
+                assert other.status == 429
+            token = current_token(subscribe=[("urlpattern", f"/b/:id/{n}") for n in range(2)])
+            async with follow(app, ("match", "b"), headers=[bearer(token)]) as other:
+                assert other.status == 429  # what may be read costs as much as what is wanted
+            async with follow(app, wanted[0]) as other:
+                assert other.status == 200  # the very pattern that is there
+            assert hub.broadcaster.connected == 1
+            assert hub._clients == {"127.0.0.1": 1}
+            await publish(app, current_token(["*"]), ("topic", "/a/1/0"), ("data", "x"))
+            assert (await stream.next_event()).data == "x"
+        async with follow(app, wanted[1]) as stream:
+            assert stream.status == 200  # there is room again
+    check_empty(hub)
+
+
+async def test_n23_t68_who_is_refused_is_not_announced() -> None:
+    async with world(plain(subscriptions=True, max_connections_per_client=1)) as here:
+        first = await here.connect("a", address="one")
+        await here.caught_up()
+        second = await here.connect("a", address="one")
+        await here.caught_up()
+        assert isinstance(second.task.exception(), TooMany)
+        assert not second.begun
+        first.go()
+        await first.task
+        await here.caught_up()
+        assert here.announced == [(first.subscriber.id, True), (first.subscriber.id, False)]
+
+
+# -- when to come back
+
+
+async def test_n30_a_stream_begins_with_a_hint_when_to_come_back_at_random() -> None:
+    async with world(plain(retry=2)) as here:
+        connections = [await here.connect("a") for _ in range(100)]
+        await here.settle()
+        first = [re.fullmatch(rb":\nretry: (\d+)\n", b"".join(one.writes)) for one in connections]
+        hints = [int(match[1]) for match in first if match]
+        assert len(hints) == 100
+        assert all(1_000 <= hint <= 3_000 for hint in hints)
+        assert min(hints) < 1_200
+        assert max(hints) > 2_800
+        assert len(set(hints)) > 50
+
+
+async def test_n30_a_hint_of_0_is_none() -> None:
+    async with world(plain(retry=0)) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        assert connection.writes == [b":\n"]
+
+
+# -- beginnings
+
+
+@pytest.mark.parametrize("subscriptions", [False, True])
+async def test_r20_n127_whoever_has_the_headers_is_in_and_misses_nothing(subscriptions: bool) -> None:
+    async with world(plain(subscriptions=subscriptions)) as here:
+        connection = await here.connect("a")
+        connected = []
+        send = connection.send
+
+        async def publish_first(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                connected.append(here.hub.broadcaster.connected)
+                await here.publish("a")
+            await send(message)
+
+        connection.send = publish_first  # type: ignore[method-assign]
+        await here.caught_up()
+        assert connected == [1]
+        assert connection.writes == [b":\n", b"id: 1\ndata: \n\n"]
+
+
+@pytest.mark.parametrize("classic", [False, True])
+async def test_t69_n127_a_subscriber_sees_itself_arrive(classic: bool) -> None:
+    token = current_token(subscribe=["*"])
+    async with (
+        application(subscriptions=True, classic=classic) as app,
+        follow(app, ("match", "*"), headers=[bearer(token)]) as stream,
+    ):
+        event = await stream.next_event()
+        (subscriber,) = app.state.hub.broadcaster.subscribers()
+        assert event.type == "mercure"
+        assert f'"subscriber":"{subscriber.id}","active":true' in event.data
+
+
+@pytest.mark.parametrize("rounds", range(8))
+async def test_closing_while_a_connection_is_taken_in_ends_it_at_once(rounds: int) -> None:
+    async with world(plain(subscriptions=True)) as here:
+        connection = await here.connect("a")
+        await here.settle(rounds)
+        here.hub.close()
+        await asyncio.wait_for(connection.task, HANG)
+        assert connection.ended
+        assert connection.stream._closed == "the hub is shutting down"
+    assert here.announced == [(connection.subscriber.id, True), (connection.subscriber.id, False)]
+
+
+@pytest.mark.parametrize("rounds", range(8))
+async def test_n120_who_is_cancelled_while_it_is_announced_is_announced_to_have_gone(rounds: int) -> None:
+    async with world(plain(subscriptions=True)) as here:
+        connection = await here.connect("a", "b")
+        await here.settle(rounds)
+        connection.task.cancel()
+        await here.caught_up()
+        assert [active for _, active in here.announced] in ([], [True, True, False, False])
+        check_empty(here.hub)
+
+
+async def test_t68_a_registration_that_fails_leaves_nothing_behind() -> None:
+    class Broken(MemoryTransport):
+        broken = True
+
+        async def append(self, updates: Sequence[Update]) -> list[Any]:
+            if self.broken:
+                raise OSError("the disk is full")
+            return await super().append(updates)
+
+    log = Broken(max_updates=100, max_bytes=2**20)
+    here = World(plain(subscriptions=True), log)
+    async with here.hub.running():
+        await here.settle()
+        connection = await here.connect("a")
+        with pytest.raises(OSError, match="full"):
+            await asyncio.wait_for(connection.task, HANG)
+        assert not connection.begun
+        check_empty(here.hub)
+        log.broken = False
+        again = await here.connect("a")
+        await here.caught_up()
+        assert here.announced == [(again.subscriber.id, True)]
+    await again.task
+
+
+async def test_a_log_that_hangs_while_somebody_is_announced_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck(MemoryTransport):
+        async def append(self, updates: Sequence[Update]) -> list[Any]:
+            raise await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr("hub.hub.LAST_WORDS", 0.01)
+    async with world(plain(subscriptions=True), Stuck(max_updates=100, max_bytes=2**20)) as here:
+        connections = [await here.connect("a") for _ in range(2)]
+        await here.settle()
+    assert not any(connection.begun for connection in connections)
+
+
+# -- ends
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (lambda connection: connection.go(), "the client went away"),
+        (lambda connection: connection.stream.close("a reason"), "a reason"),
+    ],
+)
+async def test_r37_r53_an_end_is_removed_announced_and_logged(
+    end: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hub")
+    async with world(plain(subscriptions=True)) as here:
+        connection = await here.connect("a", ("mqtt", "b/+"))
+        await here.caught_up()
+        assert here.hub.broadcaster.connected == 1
+        end(connection)
+        await connection.task
+        check_empty(here.hub)
+        await here.caught_up()
+        assert [active for _, active in here.announced] == [True, True, False, False]
+    id = connection.subscriber.id
+    came, went = (record for record in caplog.records if f"id={id}" in record.message)
+    assert 'event="subscriber connected"' in came.message
+    assert "topic:a" in came.message
+    assert "mqtt:b/+" in came.message
+    assert 'event="subscriber disconnected"' in went.message
+    assert reason in went.message
+    assert (came.levelno, went.levelno) == (logging.INFO, logging.INFO)
+
+
+async def test_r53_n163_updates_are_logged_for_debugging_and_without_what_is_in_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "hub")
+    token = current_token(["*"], ["*"])
+    async with application() as app, follow(app, ("match", "a"), headers=[bearer(token)]) as stream:
+        fields = [("topic", "a"), ("data", "a secret"), ("private", "on"), ("id", "urn:x"), ("type", "t")]
+        await publish(app, token, *fields)
+        await stream.next_event()
+    (record,) = (record for record in caplog.records if "update published" in record.message)
+    assert record.levelno == logging.DEBUG
+    assert "id=urn:x" in record.message
+    assert "type=t" in record.message
+    assert "private" in record.message
+    assert "a secret" not in caplog.text
+    assert token not in caplog.text
+
+
+async def test_r53_what_is_refused_is_logged_with_the_reason_and_a_bad_token_as_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "hub")
+    async with application() as app:
+        await ask(app, "GET", f"{PATH}?matches=a")
+        await ask(app, "POST", PATH, [FORM, bearer(classic_token(["b"]))], b"topic=a")
+    wrong, denied = (record for record in caplog.records if "request refused" in record.message)
+    assert (wrong.levelno, denied.levelno) == (logging.INFO, logging.WARNING)
+    assert "'matches' is none of" in wrong.message
+    assert "status=400" in wrong.message
+    assert "publishing to 'a'" in denied.message

@@ -1,0 +1,732 @@
+"""Where keys come from: one key, and key sets behind a URL, of a server that does what servers do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+from joserfc import jwk, jws
+from structlog.testing import capture_logs
+
+from hub import ConfigurationError
+from hub.errors import InvalidToken, KeysUnavailable
+from hub.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set
+from hub.settings import PUBLIC_KEY_ALGORITHMS, Keys
+from tests.conftest import HANG
+from tests.hub.signing import ISSUER, RESOURCE, Clock, authorizer, current, detail, sign
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from hub.authorization import Authorizer
+
+pytestmark = pytest.mark.anyio
+
+EC = jwk.ECKey.generate_key("P-256")
+OTHER_EC = jwk.ECKey.generate_key("P-256")
+P384 = jwk.ECKey.generate_key("P-384")
+RSA = jwk.RSAKey.generate_key(2048)
+ED = jwk.OKPKey.generate_key("Ed25519")
+X25519 = jwk.OKPKey.generate_key("X25519")
+KIB = 1024
+
+
+def pem(key: Any, private: bool = False) -> str:
+    return str(key.as_pem(private=private).decode())
+
+
+def public(key: Any, **members: Any) -> dict[str, Any]:
+    """`key` as an entry of a key set."""
+    return {**key.as_dict(private=False), **members}
+
+
+def key_set(*entries: Any) -> bytes:
+    return json.dumps({"keys": list(entries)}).encode()
+
+
+def signed(key: Any, algorithm: str = "ES256", **header: Any) -> str:
+    """A current token for the hub that `hub_of` makes."""
+    return current(detail({"match": "a"}), key=pem(key, private=True), algorithm=algorithm, header=header)
+
+
+def extract(token: str) -> jws.CompactSignature:
+    return jws.extract_compact(token.encode(), registry=REGISTRY)
+
+
+# -- a server
+
+
+@dataclass
+class KeyServer:
+    """Answers every request with `answer`, once `gate` is open."""
+
+    answer: bytes = b""
+    requests: list[str] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
+    endless: bool = False
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/keys"
+
+    def serve(self, *entries: Any) -> None:
+        self.serve_text(key_set(*entries))
+
+    def serve_text(self, text: bytes, status: str = "200 OK", *headers: str) -> None:
+        head = [f"HTTP/1.1 {status}", f"Content-Length: {len(text)}", "Connection: close", *headers]
+        self.answer = "\r\n".join([*head, "", ""]).encode() + text
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            self.requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            self.asked.set()
+            await self.gate.wait()
+            writer.write(self.answer)
+            while self.endless:
+                writer.write(b" " * 64 * KIB)
+                await writer.drain()
+        self.hung_up.set()
+        writer.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[KeyServer]:
+    server = KeyServer()
+    server.gate.set()
+    listening = await asyncio.start_server(server.handle, "127.0.0.1")
+    server.port = listening.sockets[0].getsockname()[1]
+    async with listening:
+        yield server
+        server.gate.set()
+        server.endless = False
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def remote(server: KeyServer, clock: Clock) -> AsyncIterator[Callable[..., RemoteKeys]]:
+    """Make a source that asks the server; each is closed with the test."""
+    made = []
+
+    def make(**values: Any) -> RemoteKeys:
+        options = {"algorithms": PUBLIC_KEY_ALGORITHMS, "ttl": 300.0, "clock": clock, **values}
+        made.append(RemoteKeys("the issuer", server.url, **options))
+        return made[-1]
+
+    with capture_logs():
+        yield make
+    for source in made:
+        await source.aclose()
+
+
+def hub_of(server: KeyServer, clock: Clock, **values: Any) -> Authorizer:
+    return authorizer(monotonic=clock, issuers=[{"id": ISSUER, "keys": {"jwks_url": server.url}}], **values)
+
+
+async def verify(hub: Authorizer, token: str) -> bool:
+    """Whether `token` is valid."""
+    try:
+        return bool((await hub.verify("publish", token, resource=RESOURCE)).publish)
+    except InvalidToken:
+        return False
+
+
+# -- fetching
+
+
+async def test_n71_v32_a_set_is_fetched_when_it_is_first_needed_and_then_kept(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="one"))
+    hub = hub_of(server, clock, publisher_jwks_url=server.url, publisher_key=None, publisher_algorithm="ES256")
+    assert server.requests == []
+    token = signed(EC, kid="one")
+    for _ in range(3):
+        assert await verify(hub, token)
+    assert len(server.requests) == 1
+    classic = sign({"mercure": {"publish": ["a"]}}, key=pem(EC, private=True), algorithm="ES256")
+    assert await verify(hub, classic)  # a set of its own
+    assert len(server.requests) == 2
+    await hub.aclose()
+
+
+async def test_n71_how_a_set_is_asked_for(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+    server.serve(public(EC))
+    await remote().current(None)
+    request = server.requests[0].lower()
+    assert request.startswith("get /keys http/1.1\r\n")
+    assert "\r\naccept-encoding: identity\r\n" in request
+    assert "\r\nauthorization:" not in request
+    assert "\r\ncookie:" not in request
+
+
+async def test_n66_r7_it_is_fetched_again_after_its_time_and_not_before(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="old"))
+    hub = hub_of(server, clock, jwks_ttl=100)
+    old = signed(EC, kid="old")
+    assert await verify(hub, old)
+    server.serve(public(OTHER_EC, kid="new"))
+    clock.now += 99.9
+    assert await verify(hub, old)
+    assert len(server.requests) == 1
+    clock.now += 0.1
+    assert not await verify(hub, old)
+    assert await verify(hub, signed(OTHER_EC, kid="new"))
+    assert len(server.requests) == 2
+    await hub.aclose()
+
+
+async def test_a_token_that_was_verified_is_verified_again_when_the_keys_change(
+    server: KeyServer, clock: Clock
+) -> None:
+    server.serve(public(EC, kid="one"))
+    hub = hub_of(server, clock, jwks_ttl=30)
+    token = signed(EC, kid="one")
+    first = await hub.verify("publish", token, resource=RESOURCE)
+    clock.now += 29.9
+    assert await hub.verify("publish", token, resource=RESOURCE) is first
+    clock.now += 0.1
+    second = await hub.verify("publish", token, resource=RESOURCE)  # the set is a new one, though it is the same
+    assert second is not first
+    server.serve(public(OTHER_EC, kid="two"))
+    assert await verify(hub, signed(OTHER_EC, kid="two"))  # which is asked for out of turn
+    assert not await verify(hub, token)  # the first was withdrawn
+    await hub.aclose()
+
+
+async def test_an_old_set_is_good_while_no_new_one_can_be_had(
+    server: KeyServer, clock: Clock, remote: Callable[..., RemoteKeys]
+) -> None:
+    server.serve(public(EC, kid="one"))
+    source = remote()
+    keys = await source.current("one")
+    server.serve_text(b"", "503 Service Unavailable")
+    clock.now += 300
+    with capture_logs() as lines:
+        assert await source.current("one") is keys
+        assert await source.current("one") is keys
+        clock.now += 9.9
+        assert await source.current("unknown") is keys
+    assert len(server.requests) == 2
+    assert [(line["log_level"], line["keys"], line["reason"], line["old"]) for line in lines] == [
+        ("warning", "the issuer", "ValueError: answered 503", True)
+    ]
+    assert not source.is_current(keys)
+    server.serve(public(OTHER_EC, kid="two"))
+    clock.now += 0.1
+    assert (await source.current("one")).kids == frozenset({"two"})
+    assert len(server.requests) == 3
+    clock.now += 299.9
+    await source.current("two")
+    assert len(server.requests) == 3
+
+
+async def test_t43_where_there_never_was_a_set_it_is_not_the_token_s_fault(server: KeyServer, clock: Clock) -> None:
+    server.serve_text(b"", "500 Oh")
+    hub = hub_of(server, clock)
+    token = signed(EC)
+    with capture_logs():
+        for _ in range(2):
+            with pytest.raises(KeysUnavailable) as caught:
+                await hub.verify("publish", token, resource=RESOURCE)
+            assert caught.value.status == 503
+            assert caught.value.reason == f"the keys of issuer '{ISSUER}': ValueError: answered 500"
+    assert len(server.requests) == 1
+    server.serve(public(EC))
+    clock.now += 9.9
+    with pytest.raises(KeysUnavailable):
+        await hub.verify("publish", token, resource=RESOURCE)
+    clock.now += 0.1
+    assert await verify(hub, token)
+    await hub.aclose()
+
+
+async def test_a_server_that_is_not_there(clock: Clock) -> None:
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1") as gone:
+        port = gone.sockets[0].getsockname()[1]
+    with capture_logs():
+        source = RemoteKeys("x", f"http://127.0.0.1:{port}/", PUBLIC_KEY_ALGORITHMS, ttl=1, clock=clock)
+        with pytest.raises(KeysUnavailable, match="cannot be had now") as caught:
+            await source.current(None)
+    assert caught.value.reason.startswith("the keys of x: ConnectError: ")
+    await source.aclose()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "JSONDecodeError"),
+        (b"{", "JSONDecodeError"),
+        (b"\xff", "UnicodeDecodeError"),
+        (b"[" * 100_000, "RecursionError"),
+        (b"[]", "no key set"),
+        (b"{}", "no key set"),
+        (b'{"keys": {}}', "no key set"),
+        (b'{"keys": null}', "no key set"),
+        (key_set(*[{}] * 101), "101 keys are more than 100"),
+        (key_set(public(EC)) + b" " * 256 * KIB, "larger than 262144 bytes"),
+    ],
+)
+async def test_n71_what_is_no_key_set(
+    server: KeyServer, remote: Callable[..., RemoteKeys], text: bytes, told: str
+) -> None:
+    server.serve_text(text)
+    with pytest.raises(KeysUnavailable) as caught:
+        await remote().current(None)
+    assert told in caught.value.reason
+
+
+async def test_n71_a_set_may_be_as_large_as_that(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+    text = key_set(public(EC), *[{}] * 99)
+    server.serve_text(text + b" " * (256 * KIB - len(text)))
+    keys = await remote().current(None)
+    keys.check(extract(signed(EC)))
+
+
+async def test_n71_an_answer_without_an_end_is_not_read_to_it(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
+    server.answer, server.endless = b"HTTP/1.1 200 OK\r\n\r\n", True
+    with pytest.raises(KeysUnavailable) as caught:
+        await remote().current(None)
+    assert "larger than" in caught.value.reason
+    async with asyncio.timeout(HANG):
+        await server.hung_up.wait()
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"])
+async def test_n71_no_redirect_is_followed(server: KeyServer, remote: Callable[..., RemoteKeys], status: str) -> None:
+    server.serve_text(key_set(public(EC)), status, f"Location: {server.url}")
+    with pytest.raises(KeysUnavailable) as caught:
+        await remote().current(None)
+    assert caught.value.reason.endswith(f"answered {status[:3]}")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"])
+async def test_n71_a_server_that_does_not_go_on_is_given_up(
+    server: KeyServer, remote: Callable[..., RemoteKeys], answer: bytes
+) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(answer)
+            await reader.read()  # until the client goes away
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1") as stuck:
+        server.port = stuck.sockets[0].getsockname()[1]
+        with pytest.raises(KeysUnavailable) as caught:
+            await remote(timeout=0.05).current(None)
+    assert caught.value.reason.endswith("TimeoutError")
+
+
+# -- one flight
+
+
+async def test_however_many_wait_a_set_is_fetched_once(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+    server.serve(public(EC, kid="one"))
+    server.gate.clear()
+    source = remote()
+    waiting = [asyncio.create_task(source.current(kid)) for kid in [None, "one", "two"] * 10]
+    await server.asked.wait()
+    await asyncio.sleep(0)
+    server.gate.set()
+    assert len({id(keys) for keys in await asyncio.gather(*waiting)}) == 1
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+async def test_one_who_goes_away_takes_nothing_from_the_others(
+    server: KeyServer, remote: Callable[..., RemoteKeys], who: int
+) -> None:
+    server.serve(public(EC))
+    server.gate.clear()
+    source = remote()
+    waiting = [asyncio.create_task(source.current(None)) for _ in range(3)]
+    await server.asked.wait()
+    waiting[who].cancel()
+    await asyncio.wait([waiting[who]])
+    server.gate.set()
+    left = await asyncio.gather(*(task for task in waiting if task is not waiting[who]))
+    assert left[0] is left[1]
+    assert waiting[who].cancelled()
+    assert len(server.requests) == 1
+
+
+async def test_all_who_wait_in_vain_are_told(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+    server.serve_text(b"", "500 Oh")
+    server.gate.clear()
+    source = remote()
+    waiting = [asyncio.create_task(source.current(None)) for _ in range(3)]
+    await server.asked.wait()
+    server.gate.set()
+    assert [type(e) for e in await asyncio.gather(*waiting, return_exceptions=True)] == [KeysUnavailable] * 3
+    assert len(server.requests) == 1
+
+
+async def test_closing_ends_a_fetch_and_who_waits_for_it_is_told(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
+    server.gate.clear()
+    source = remote()
+    waiting = asyncio.create_task(source.current(None))
+    await server.asked.wait()
+    await source.aclose()
+    assert source._flight is None
+    with pytest.raises(KeysUnavailable) as caught:
+        await waiting
+    assert caught.value.reason == "the keys of the issuer: closed"
+    await source.aclose()
+    server.serve(public(EC))
+    server.gate.set()
+    with pytest.raises(KeysUnavailable):
+        await source.current(None)
+    assert len(server.requests) == 1
+
+
+# -- which key
+
+
+async def test_n66_kid_is_only_a_hint_among_trusted_keys(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="one"), public(OTHER_EC, kid="two"), public(RSA))
+    hub = hub_of(server, clock)
+    for key, algorithm, kid, fine in (
+        (EC, "ES256", {"kid": "one"}, True),
+        (EC, "ES256", {"kid": "two"}, False),
+        (OTHER_EC, "ES256", {"kid": "two"}, True),
+        (EC, "ES256", {}, True),  # each is tried
+        (OTHER_EC, "ES256", {}, True),
+        (RSA, "RS256", {}, True),
+        (RSA, "RS256", {"kid": "one"}, False),
+        (jwk.ECKey.generate_key("P-256"), "ES256", {"kid": "one"}, False),
+        (jwk.ECKey.generate_key("P-256"), "ES256", {}, False),
+    ):
+        assert await verify(hub, signed(key, algorithm, **kid)) is fine, (algorithm, kid)
+    await hub.aclose()
+
+
+async def test_n66_keys_that_share_a_kid_are_all_tried(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="one"), public(OTHER_EC, kid="one"))
+    hub = hub_of(server, clock)
+    assert await verify(hub, signed(EC, kid="one"))
+    assert await verify(hub, signed(OTHER_EC, kid="one"))
+    await hub.aclose()
+
+
+async def test_n66_for_an_unknown_kid_a_set_is_fetched_once_more_every_10_s(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="one"))
+    hub = hub_of(server, clock)
+    assert await verify(hub, signed(EC, kid="one"))
+    server.serve(public(EC, kid="one"), public(OTHER_EC, kid="two"))
+    assert await verify(hub, signed(OTHER_EC, kid="two"))  # at once: keys change
+    assert len(server.requests) == 2
+    for n in range(5):
+        assert not await verify(hub, signed(OTHER_EC, kid=f"unknown {n}"))
+    assert len(server.requests) == 2
+    clock.now += 9.9
+    assert not await verify(hub, signed(OTHER_EC, kid="unknown"))
+    assert len(server.requests) == 2
+    clock.now += 0.1
+    assert not await verify(hub, signed(OTHER_EC, kid="unknown"))
+    assert not await verify(hub, signed(OTHER_EC, kid="unknown"))
+    assert len(server.requests) == 3
+    await hub.aclose()
+
+
+async def test_n66_a_set_that_was_fetched_just_now_is_not_fetched_again(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
+    server.serve(public(EC, kid="one"))
+    assert (await remote().current("unknown")).kids == frozenset({"one"})
+    assert len(server.requests) == 1
+
+
+async def test_n66_those_with_an_unknown_kid_wait_for_the_fetch_that_is_under_way(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
+    server.serve(public(EC, kid="one"))
+    source = remote()
+    old = await source.current("one")
+    server.serve(public(EC, kid="two"))
+    server.gate.clear()
+    server.asked.clear()
+    first = asyncio.create_task(source.current("two"))
+    await server.asked.wait()
+    second = asyncio.create_task(source.current("two"))
+    assert await source.current("one") is old  # who needs nothing new does not wait
+    assert await source.current(None) is old
+    server.gate.set()
+    assert (await first).kids == (await second).kids == frozenset({"two"})
+    assert len(server.requests) == 2
+
+
+async def test_n66_an_extra_fetch_that_fails_leaves_the_set(
+    server: KeyServer, clock: Clock, remote: Callable[..., RemoteKeys]
+) -> None:
+    server.serve(public(EC, kid="one"))
+    source = remote()
+    keys = await source.current("one")
+    server.serve_text(b"", "500 Oh")
+    assert await source.current("two") is keys
+    assert source.is_current(keys)
+    assert await source.current("two") is keys
+    assert len(server.requests) == 2
+    clock.now += 10
+    assert await source.current("two") is keys
+    assert len(server.requests) == 3
+
+
+async def test_n91_the_log_says_which_key_is_not_there(server: KeyServer, clock: Clock) -> None:
+    server.serve(public(EC, kid="one"))
+    hub = hub_of(server, clock)
+    for token, reason in (
+        (signed(EC, kid="two"), f"issuer '{ISSUER}' has no key with kid 'two' for ES256"),
+        (signed(RSA, "RS256", kid="one"), f"issuer '{ISSUER}' has no key with kid 'one' for RS256"),
+        (signed(RSA, "RS256"), f"issuer '{ISSUER}' has no key for RS256"),
+        (signed(OTHER_EC, kid="one"), f"the signature is by no ES256 key of issuer '{ISSUER}'"),
+    ):
+        with pytest.raises(InvalidToken) as caught:
+            await hub.verify("publish", token, resource=RESOURCE)
+        assert caught.value.reason == reason
+    await hub.aclose()
+
+
+# -- what is in a set
+
+
+def verifies(keys: TrustedKeys, token: str) -> bool:
+    try:
+        keys.check(extract(token))
+    except InvalidToken:
+        return False
+    return True
+
+
+def weak_rsa() -> dict[str, Any]:
+    """A modulus of 1024 bits, which need not be one."""
+    return {"kty": "RSA", "e": "AQAB", "n": "w" + "A" * 169 + "E"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "algorithm"),
+    [
+        (public(EC, use="enc"), EC, "ES256"),
+        (public(EC, alg="ES384"), EC, "ES256"),
+        (public(EC, key_ops=["encrypt"]), EC, "ES256"),
+        (public(RSA, alg="RS512"), RSA, "RS256"),
+        (public(RSA, alg="PS256"), RSA, "RS256"),
+        (EC.as_dict(private=True), EC, "ES256"),  # everybody could sign with it
+        (public(EC, kty="RSA"), EC, "ES256"),
+        (public(EC, kid=7), EC, "ES256"),
+        (public(EC, crv="P-512"), EC, "ES256"),
+    ],
+)
+def test_n65_n66_keys_that_do_not_fit_are_passed_over(entry: dict[str, Any], key: Any, algorithm: str) -> None:
+    with capture_logs():
+        keys = parse_key_set("x", key_set(entry), PUBLIC_KEY_ALGORITHMS)
+        both = parse_key_set("x", key_set(entry, public(key)), PUBLIC_KEY_ALGORITHMS)
+    assert not verifies(keys, signed(key, algorithm))
+    assert verifies(both, signed(key, algorithm))
+
+
+def test_n66_the_ids_of_a_set_are_those_of_its_keys() -> None:
+    keys = parse_key_set("x", key_set(public(EC, kid=""), public(RSA, kid="one"), public(ED)), PUBLIC_KEY_ALGORITHMS)
+    assert keys.kids == frozenset({"", "one"})
+    assert verifies(keys, signed(EC, kid=""))
+
+
+@pytest.mark.parametrize("members", [{"use": "sig"}, {"alg": "RS256"}, {"key_ops": ["verify"]}, {"new": "member"}])
+def test_n65_keys_that_fit_are_used(members: dict[str, Any]) -> None:
+    keys = parse_key_set("x", key_set(public(RSA, **members)), PUBLIC_KEY_ALGORITHMS)
+    assert verifies(keys, signed(RSA, "RS256"))
+    assert verifies(keys, signed(RSA, "PS256")) is ("alg" not in members)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None, 7, "x", [], {}, {"kty": "EC"}, {"kty": "AKP", "pub": "x"}, {"kty": []}, {"kty": "EC", "crv": "P-256", "x": "", "y": ""},
+        {"kty": "EC", "crv": "P-256", "x": "AAAA", "y": "AAAA"}, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}, {"kty": "RSA", "n": 7, "e": 7},
+        {"kty": "OKP", "crv": "Ed25519", "x": "AA"}, {"kty": "OKP", "crv": "Ed25519", "x": "é"}, weak_rsa(), public(X25519),
+        {"kty": "oct", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"},
+    ],
+)  # fmt: skip
+def test_n71_what_is_no_key_of_ours_is_passed_over(entry: Any) -> None:
+    keys = parse_key_set("x", key_set(entry, public(EC, kid="one"), entry), PUBLIC_KEY_ALGORITHMS)
+    assert verifies(keys, signed(EC, kid="one"))
+    assert {id(key) for keys in keys.by_algorithm.values() for key in keys} == {id(keys.by_algorithm["ES256"][0])}
+
+
+def test_n65_only_algorithms_that_are_allowed() -> None:
+    keys = parse_key_set("x", key_set(public(RSA), public(EC), public(ED), public(P384)), ["PS256", "EdDSA", "ES384"])
+    assert verifies(keys, signed(RSA, "PS256"))
+    assert verifies(keys, signed(ED, "EdDSA"))
+    assert verifies(keys, signed(P384, "ES384"))
+    for key, algorithm in ((RSA, "RS256"), (EC, "ES256")):
+        with pytest.raises(InvalidToken) as caught:
+            keys.check(extract(signed(key, algorithm)))
+        assert caught.value.reason == f"alg '{algorithm}' is none of x: PS256, EdDSA, ES384"
+
+
+def test_n65_secrets_in_a_set_are_never_used() -> None:
+    secret = "secret" * 6
+    with capture_logs():
+        entry = {"kty": "oct", "k": jwk.OctKey.import_key(secret).as_dict()["k"]}
+        keys = parse_key_set("x", key_set(entry), ["HS256", "ES256"])
+    assert not verifies(keys, current(key=secret))
+    assert keys.by_algorithm == {"HS256": (), "ES256": ()}
+
+
+def test_a_set_without_a_key_for_us_is_logged() -> None:
+    with capture_logs() as lines:
+        parse_key_set("x", key_set(public(RSA), public(EC, use="enc")), ["ES256"])
+        parse_key_set("x", key_set(public(RSA), public(EC)), ["ES256"])
+    assert [(line["log_level"], line["keys"], line["count"]) for line in lines] == [("warning", "x", 2)]
+
+
+# -- a set in a file
+
+
+def from_file(path: Path, **values: Any) -> Any:
+    return open_keys("x", Keys(jwks_url=path.as_uri(), **values), ttl=300, clock=lambda: 0.0)
+
+
+async def test_r7_a_file_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a set.json"
+    path.write_bytes(key_set(public(EC, kid="one")))
+    source = from_file(path)
+    path.unlink()
+    for kid in (None, "one", "two"):
+        keys = await source.current(kid)
+        assert verifies(keys, signed(EC, kid="one"))
+        assert not verifies(keys, signed(EC, kid="two"))
+        assert source.is_current(keys)
+    await source.aclose()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "No such file"),
+        (b"{", "Expecting"),
+        (b"[" * 100_000, "recursion"),
+        (b"{}", "no key set"),
+        (key_set(), "no key is for ES256"),
+        (key_set(public(RSA)), "no key is for ES256"),
+        (key_set(public(EC)) + b" " * 256 * KIB, "larger than"),
+    ],
+)
+def test_r7_a_file_that_has_no_keys_for_us_stops_the_start(tmp_path: Path, text: bytes | None, told: str) -> None:
+    path = tmp_path / "keys.json"
+    if text is not None:
+        path.write_bytes(text)
+    with capture_logs(), pytest.raises(ConfigurationError, match=told) as caught:
+        from_file(path, algorithms=("ES256",))
+    assert "keys.json" in str(caught.value)
+
+
+# -- one key
+
+
+def test_v32_a_secret_is_for_hs256_unless_another_algorithm_is_said() -> None:
+    secret = "s" * 64
+    assert list(load_key("x", secret, None).by_algorithm) == ["HS256"]
+    assert list(load_key("x", secret, "HS384").by_algorithm) == ["HS384"]
+    for algorithm in ("HS256", "HS384", "HS512"):
+        token = sign({}, key=secret, algorithm=algorithm)
+        for other in ("HS256", "HS384", "HS512"):
+            assert verifies(load_key("x", secret, other), token) is (algorithm == other)
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("key", [EC, RSA, ED])
+def test_t47_n65_a_key_in_pem_is_no_secret(key: Any, private: bool, algorithm: str) -> None:
+    for text in (pem(key, private), "\n" + pem(key, private), "-----BEGIN PUBLIC KEY-----\nbroken"):
+        with pytest.raises(ConfigurationError, match=f"x: a key in PEM is no secret, as {algorithm} needs one"):
+            load_key("x", text, algorithm)
+
+
+def test_t47_a_public_key_in_another_format_is_no_secret_either() -> None:
+    ssh = ED.public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    with pytest.raises(ConfigurationError, match="x: no key for HS256"):
+        load_key("x", ssh, None)
+
+
+def test_t47_the_algorithm_of_a_key_in_pem_is_to_be_said() -> None:
+    with pytest.raises(ConfigurationError, match="x: say the algorithm of this key in PEM"):
+        load_key("x", pem(EC), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "algorithm"),
+    [
+        (pem(EC), "RS256"), (pem(RSA), "ES256"), (pem(RSA), "EdDSA"), (pem(EC), "ES384"), (pem(P384), "ES256"), (pem(EC), "EdDSA"),
+        (pem(X25519), "EdDSA"), ("not-a-key", "RS256"), ("not-a-key", "EdDSA"), ("", "HS256"), ("", "ES256"), ("é", "ES256"),
+        (pem(EC)[:-40], "ES256"), (pem(RSA).replace("M", "N"), "RS256"), ("secret", "none"), ("secret", "HS1"), ("secret", "ES1"),
+    ],
+)  # fmt: skip
+def test_n65_t47_a_key_that_does_not_fit_its_algorithm_stops_the_start(text: str, algorithm: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^x: ") as caught:
+        load_key("x", text, algorithm)
+    assert not text or text not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "bits", "least"),
+    [("s" * 31, "HS256", 248, 256), ("s" * 47, "HS384", 376, 384), ("s" * 63, "HS512", 504, 512), ("é", None, 16, 256)],
+)
+def test_v34_a_short_secret_is_good_and_warned_of(key: str, algorithm: str | None, bits: int, least: int) -> None:
+    with capture_logs() as lines:
+        keys = load_key("x", key, algorithm)
+    assert [(line["log_level"], line["key"], line["bits"], line["least"]) for line in lines] == [
+        ("warning", "x", bits, least)
+    ]
+    assert key not in repr(lines) + repr(keys)
+    with capture_logs() as lines:
+        load_key("x", "s" * (least // 8), algorithm)
+    assert lines == []
+
+
+def test_a_short_rsa_key_is_good_and_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        short = jwk.RSAKey.import_key(rsa.generate_private_key(65537, 1024))
+    with capture_logs() as lines:
+        keys = load_key("x", pem(short), "RS256")
+        assert verifies(keys, sign({}, key=pem(short, private=True), algorithm="RS256"))
+        assert [(line["bits"], line["least"]) for line in lines] == [(1024, 2048)]
+        load_key("x", pem(RSA), "RS256")
+        assert len(lines) == 1
+
+
+def test_v32_a_certificate_has_a_public_key() -> None:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    certificate = x509.CertificateBuilder(name, name, EC.public_key, 1, day, day + datetime.timedelta(days=1))
+    assert EC.private_key is not None
+    text = certificate.sign(EC.private_key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+    keys = load_key("x", text, "ES256")
+    assert verifies(keys, signed(EC))
+
+
+def test_a_key_does_not_show_itself() -> None:
+    keys = load_key("x", "s" * 40, None)
+    assert repr(keys) == "TrustedKeys(name='x', kids=None, expires=inf)"

@@ -1,0 +1,621 @@
+"""Matchers of every type: what each matches, alone and in the hub, what is refused, and how much there may be."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hub.authorization import Grant
+from hub.broadcaster import Broadcaster, _Interest
+from hub.subscriber import Subscriber
+from hub.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher
+from hub.transports.base import Entry
+from hub.updates import Update
+from skipfilter import PatternError, SelectorIndex, SkipFilter
+from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.hub.signing import at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from hub.application import HubApplication
+    from hub.broadcaster import Key, Receiver
+
+pytestmark = pytest.mark.anyio
+both_dialects = pytest.mark.parametrize("classic", [True, False])
+
+ORIGIN = "https://hub.example"
+HUB = ORIGIN + PATH
+COMPILER = MatcherCompiler(HUB)
+EVERY_TYPE = (*MATCHER_TYPES, CLASSIC)
+
+
+def a_hub(**chosen: Any) -> AbstractAsyncContextManager[HubApplication]:
+    """Without updates about subscriptions, which `*` matches too."""
+    return application(subscriptions=False, **chosen)
+
+
+def parameter(type: str) -> str:
+    return CLASSIC if type == CLASSIC else f"match_{type}"
+
+
+def types_of(*, classic: bool) -> tuple[str, ...]:
+    return EVERY_TYPE if classic else MATCHER_TYPES
+
+
+async def received(app: HubApplication, topics: Iterable[str], *asked: tuple[str, str], token: str = "") -> list[str]:
+    """Which of `topics`, each of a private update if there is a `token`, a subscriber receives."""
+    headers = [bearer(token)] if token else []
+    async with follow(app, *asked, ("match", "the end"), headers=headers) as stream:
+        assert stream.status == 200, stream.body
+        updates = [Update((topic,), topic, private=bool(token)) for topic in topics]
+        await app.state.hub.publish(*updates, Update(("the end",), "the end"))
+        return [event.data for event in await stream.until("the end")]
+
+
+# -- everything
+
+STRANGE = [
+    "a", "a/b", "a.b.c", "$SYS/uptime", "http://[", "not a URL", "https://example.com/{id}", "{", "é", "**", "#hash:",
+    "+", "urn:x", "x" * 4_000,
+]  # fmt: skip
+NOT_QUITE = ["**", "* ", " *", "\uff0a", "*a", "/*", "%2A"]
+
+
+@pytest.mark.parametrize("type", EVERY_TYPE)
+def test_n32_t38_the_asterisk_matches_every_topic_under_every_type(type: str) -> None:
+    for topic in (*STRANGE, "", "*", "\ud800", "\0"):
+        assert COMPILER.compile(type, "*").match(topic)
+
+
+@pytest.mark.parametrize("pattern", NOT_QUITE)
+def test_n32_nothing_else_is_the_asterisk(pattern: str) -> None:
+    for type in ("exact", CLASSIC):
+        matcher = COMPILER.compile(type, pattern)
+        assert [topic for topic in {*STRANGE, *NOT_QUITE} if matcher.match(topic)] == [pattern]
+
+
+@both_dialects
+async def test_n32_t38_the_asterisk_in_query_body_and_token(classic: bool) -> None:
+    topics = [topic for topic in STRANGE if topic != "#hash:"]
+    tokens = [current_token(subscribe=[(type, "*")]) for type in MATCHER_TYPES]
+    if classic:
+        tokens += [classic_token(subscribe=["*"])]
+    async with a_hub(classic=classic) as app:
+        for type in types_of(classic=classic):
+            assert await received(app, topics, (parameter(type), "*")) == topics
+            body = urlencode({parameter(type): "*"}).encode()
+            async with follow(app, target=PATH, method="QUERY", headers=[FORM], body=body) as stream:
+                await app.state.hub.publish(*(Update((topic,), topic) for topic in topics), Update(("x",), "the end"))
+                assert [event.data for event in await stream.until("the end")] == topics
+        for token in tokens:
+            assert await received(app, topics, ("match", "*"), token=token) == topics
+        for type in MATCHER_TYPES:
+            token = current_token([(type, "*")])
+            for topic in topics:
+                await publish(app, token, ("topic", topic))
+
+
+# -- what each type matches
+
+# As URLs, to a hub at https://hub.example/.well-known/mercure.
+URL_PATTERNS = [
+    ("/books/:id", "/books/1", True),
+    ("/books/:id", "https://hub.example/books/1", True),
+    ("/books/:id", "https://HUB.example:443/x/../books/1", True),
+    ("/books/:id", "https://other.example/books/1", False),
+    ("/books/:id", "http://hub.example/books/1", False),
+    ("/books/:id", "/books/1/2", False),
+    ("/books/:id", "books/1", False),
+    ("https://hub.example/books/:id", "/books/1", True),
+    ("https://hub.example/.well-known/books", "books", True),
+    ("books/:id", "books/1", True),
+    ("books/:id", "/.well-known/books/1", True),
+    ("../books/:id", "/books/1", True),
+    ("https://e.com/books/:id", "https://e.com/books/1", True),
+    ("https://e.com/books/:id", "/books/1", False),
+    ("https://e.com/:kind/:id(\\d+)", "https://e.com/films/12", True),
+    ("https://e.com/:kind/:id(\\d+)", "https://e.com/films/x", False),
+    ("https://*.e.com/*", "https://a.b.e.com/c/d", True),
+    ("https://e.com/a?q=:q", "https://e.com/a?q=1", True),
+    ("https://e.com/a?q=:q", "https://e.com/a", False),
+    ("https://e.com/é", "https://e.com/%C3%A9", True),
+    # Case counts, but for the host.
+    ("https://E.COM/a", "https://e.com/a", True),
+    ("https://e.com/a", "HTTPS://E.COM/a", True),
+    ("https://e.com/A", "https://e.com/a", False),
+    ("https://e.com/a", "https://e.com/A", False),
+    ("https://e.com/a?Q=1", "https://e.com/a?q=1", False),
+    # What is no URL.
+    ("/*", "http://[", False),
+    ("*://*/*", "https://a b/", False),
+    ("*", "http://[", True),
+    ("https://e.com/*", "", False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "topic", "expected"), URL_PATTERNS)
+def test_n34_n35_t36_url_patterns(pattern: str, topic: str, expected: bool) -> None:
+    assert COMPILER.compile("urlpattern", pattern).match(topic) is expected
+
+
+@both_dialects
+async def test_n34_n35_t36_url_patterns_route_and_grant(classic: bool) -> None:
+    vectors = [vector for vector in URL_PATTERNS if vector[1]]
+    topics = list(dict.fromkeys(topic for _, topic, _ in vectors))
+    async with a_hub(classic=classic, public_urls=(ORIGIN,)) as app:
+        for pattern in dict.fromkeys(pattern for pattern, _, _ in vectors):
+            expected = {topic for one, topic, matches in vectors if one == pattern and matches}
+            denied = {topic for one, topic, matches in vectors if one == pattern and not matches}
+            routed = set(await received(app, topics, ("match_urlpattern", pattern)))
+            token = current_token([("urlpattern", pattern)], [("urlpattern", pattern)])
+            granted = set(await received(app, topics, ("match", "*"), token=token))
+            assert expected <= routed == granted
+            assert denied.isdisjoint(routed)
+            for topic in topics:
+                answer = await ask(app, "POST", PATH, [FORM, bearer(token)], urlencode({"topic": topic}).encode())
+                assert answer.status == (200 if topic in routed else 403)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"public_urls": (ORIGIN, "https://other.example")}, ["/a", "https://hub.example/a"]),
+        ({"resource": HUB}, ["/a", "https://hub.example/a"]),
+        ({"resource": HUB, "public_urls": ("https://other.example",)}, ["/a", "https://hub.example/a"]),
+        ({"resource": "urn:hub", "public_urls": (ORIGIN,)}, ["/a", "https://hub.example/a"]),
+        # Nobody has said where the hub is.
+        ({}, ["/a"]),
+        ({"resource": "urn:hub"}, ["/a"]),
+    ],
+)
+async def test_n34_t36_the_base_is_the_hub_s_url(chosen: dict[str, Any], expected: list[str]) -> None:
+    topics = ["/a", "https://hub.example/a", "http://hub.example/a", "https://other.example/a", "a"]
+    # The host that a request names does not count.
+    host = chosen.get("public_urls", ("https://elsewhere.example",))[-1].removeprefix("https://")
+    async with (
+        a_hub(**chosen) as app,
+        follow(app, ("match_urlpattern", "/:a"), headers=[("host", host)]) as stream,
+    ):
+        await app.state.hub.publish(*(Update((topic,), topic) for topic in topics), Update(("/z",), "the end"))
+        assert [event.data for event in await stream.until("the end")] == expected
+
+
+async def test_n34_n6_the_base_has_the_path_of_the_hub() -> None:
+    async with a_hub(path="/chat/hub", public_urls=(ORIGIN,)) as app:
+        target = "/chat/hub?" + urlencode({"match_urlpattern": "rooms/:id"})
+        async with follow(app, target=target) as stream:
+            updates = [
+                Update((topic,), topic) for topic in ("/rooms/1", "/.well-known/rooms/1", "/chat/rooms/1", "rooms/2")
+            ]
+            await app.state.hub.publish(*updates, Update(("rooms/z",), "the end"))
+            assert [event.data for event in await stream.until("the end")] == ["/chat/rooms/1", "rooms/2"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [
+        ("/a", "https://hub.example/a"), ("a", "/.well-known/a"), ("https://e.com", "https://e.com/"), ("{id}", "1"),
+        (":id", "1"), ("A", "a"), ("a", "a "), ("%41", "A"), ("a.*", "a.b"), ("+", "a"), ("", "*"), ("(a)", "a"),
+    ],
+)  # fmt: skip
+def test_n33_exact_is_equal_and_nothing_is_resolved(pattern: str, topic: str) -> None:
+    matcher = COMPILER.compile("exact", pattern)
+    assert matcher.match(pattern)
+    assert not matcher.match(topic)
+
+
+WHOLE = [
+    ("exact", "a/b", "a/b"),
+    ("urlpattern", "/a/:b", "/a/b"),
+    ("uritemplate", "a/{b}", "a/b"),
+    (CLASSIC, "a/b", "a/b"),
+    (CLASSIC, "a/{b}", "a/b"),
+    ("amqp", "a.*.c", "a.b.c"),
+    ("mqtt", "a/+/c", "a/b/c"),
+]
+
+
+@pytest.mark.parametrize(("type", "pattern", "topic"), WHOLE)
+def test_n39_a_matcher_is_about_the_whole_topic(type: str, pattern: str, topic: str) -> None:
+    matcher = COMPILER.compile(type, pattern)
+    assert matcher.match(topic)
+    for other in (
+        f"x {topic}",
+        f"/x{topic}",
+        f"{topic} x/y",
+        f"{topic}/x",
+        topic[:-2],
+        f"x{topic}/x.x",
+        topic + "\n/",
+        "",
+    ):
+        assert not matcher.match(other), other
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "expected"),
+    [
+        ("https://e.com/{id}", "https://e.com/1", True),
+        ("https://e.com/{id}", "https://e.com/{id}", False),  # which `topic=` does match
+        ("https://e.com/{id}", "https://e.com/", True),
+        ("https://e.com/{id}", "https://e.com/1/2", False),
+        ("https://e.com/a", "https://e.com/a", True),
+        ("https://e.com/a", "https://E.com/a", False),
+        ("/a{/b}", "/a/b", True),
+        ("/a{/b}", "https://hub.example/a/b", False),  # nothing is resolved
+    ],
+)
+def test_v83_templates_without_another_meaning(pattern: str, topic: str, expected: bool) -> None:
+    assert COMPILER.compile("uritemplate", pattern).match(topic) is expected
+
+
+NO_TEMPLATES = ["{", "{a", "a}", "{}", "a b", "{a b}", "{=a}", "{a:0}", "%4", "<", "{a}}"]
+
+
+@both_dialects
+async def test_v83_n17_what_is_no_template_is_refused_in_requests_and_tokens(classic: bool) -> None:
+    async with a_hub(classic=classic) as app:
+        for pattern in NO_TEMPLATES:
+            for extra in ([], [("match", "a")]):
+                asked = urlencode([("match_uritemplate", pattern), *extra])
+                assert (await ask(app, "GET", f"{PATH}?{asked}")).status == 400
+            assert await token_is_refused(app, current_token([("uritemplate", pattern), "*"]))
+            assert (await ask(app, "GET", f"{PATH}?{urlencode({'match': pattern})}")).status == 200
+        assert await received(app, ["/a", "/a/b"], ("match_uritemplate", "/{id}")) == ["/a"]
+        token = current_token(subscribe=[("uritemplate", "/{id}")])
+        assert await received(app, ["/a", "/a/b"], ("match", "*"), token=token) == ["/a"]
+
+
+async def token_is_refused(app: HubApplication, token: str) -> bool:
+    """Whether for publishing and for subscribing, with nothing told of the reason."""
+    answers = [
+        await ask(app, "POST", PATH, [FORM, bearer(token)], b"topic=a"),
+        await ask(app, "GET", PATH + "?match=a", [bearer(token)]),
+    ]
+    for answer in answers:
+        if answer.status == 401:
+            assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+            assert answer.detail == "the token is not valid here; the hub's log says why"
+    return {answer.status for answer in answers} == {401}
+
+
+# -- types
+
+NO_TYPES = [
+    "regexp", "", "Exact", "EXACT", "URLPattern", "urlPattern", "uri_template", "exactly", "topic", "_deprecated_topic",
+    "everything", "prefix", "exact ", " exact", "exact\0", "*", "e",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("type", [type for type in NO_TYPES if type != CLASSIC])
+def test_n37_t37_a_type_that_does_not_exist_is_named(type: str) -> None:
+    with pytest.raises(LookupError, match=re.escape(f"{type!r} is none of exact, urlpattern, uritemplate, amqp, mqtt")):
+        COMPILER.compile(type, "a")
+
+
+@both_dialects
+@pytest.mark.parametrize("type", NO_TYPES)
+async def test_n37_t37_an_unknown_type_is_refused_and_never_skipped(type: str, classic: bool) -> None:
+    async with a_hub(classic=classic) as app:
+        bad = f"match_{type}"
+        for pairs in (
+            [(bad, "a")],
+            [("match", "a"), (bad, "a")],
+            [(bad, "a"), ("match", "a")],
+            [("match", "a"), (bad, "")],
+        ):
+            for answer in (
+                await ask(app, "GET", f"{PATH}?{urlencode(pairs)}"),
+                await ask(app, "QUERY", PATH, [FORM], urlencode(pairs).encode()),
+                await ask(app, "QUERY", f"{PATH}?match=a", [FORM], urlencode(pairs).encode()),
+            ):
+                assert answer.status == 400
+                assert f"{bad!r} is none of match, match_exact, match_urlpattern" in answer.detail
+        for token in (
+            current_token(["*", (type, "a")], ["*"]),
+            current_token(["*"], ["*", (type, "a")]),
+            current_token([(type, "a")]),
+        ):
+            assert await token_is_refused(app, token)
+
+
+@both_dialects
+async def test_n38_n37_v83_the_types_that_are_announced_are_those_there_are(classic: bool) -> None:
+    async with a_hub(classic=classic) as app:
+        metadata = await ask(app, "GET", f"/.well-known/oauth-protected-resource{PATH}")
+        types = metadata.json()["mercure_matcher_types_supported"]
+        assert types == ["exact", "urlpattern", "uritemplate", "amqp", "mqtt"]
+        for type in types:
+            assert re.fullmatch("[a-z][a-z0-9]*", type)
+            assert await received(app, ["/x", "/y"], (f"match_{type}", "/x")) == ["/x"]
+            assert await received(app, ["/x", "/y"], ("match", "*"), token=current_token([], [(type, "/x")])) == ["/x"]
+        assert (await ask(app, "GET", PATH + "?match_topic=a")).status == 400
+
+
+@both_dialects
+async def test_t25_n17_what_is_told_of_a_bad_url_pattern_is_nothing_of_the_inside(classic: bool) -> None:
+    async with a_hub(classic=classic, public_urls=(ORIGIN,)) as app:
+        for pattern in ("/(unclosed", "/{a", "/:", "/:a/:a", "/([)", "https://[", "/(a{2})", "/" + "*a" * 20):
+            answer = await ask(app, "GET", f"{PATH}?{urlencode({'match_urlpattern': pattern})}")
+            assert answer.status == 400
+            assert answer.detail == f"{pattern!r} is no URL Pattern that this hub takes"
+            assert await token_is_refused(app, current_token([("urlpattern", pattern), "*"]))
+
+
+# -- bounds
+
+
+@both_dialects
+async def test_t39_n18_so_many_matchers_and_so_many_bytes_and_no_more(classic: bool) -> None:
+    types = [type for type in types_of(classic=classic) if type not in ("urlpattern", "amqp", "mqtt")]
+    async with a_hub(classic=classic) as app:
+        for name in ("match", *map(parameter, types)):
+            for pairs, status in (
+                ([(name, "x" * 4_096)], 200),
+                ([(name, "x" * 4_097)], 400),
+                ([(name, "é" * 2_048)], 200),
+                ([(name, "é" * 2_048 + "x")], 400),
+                ([(name, f"x{n}") for n in range(100)], 200),
+                ([(name, f"x{n}") for n in range(101)], 400),
+                ([(name, f"x{n}") for n in range(50)] + [("match_mqtt", f"x{n}") for n in range(50)], 200),
+                ([(name, f"x{n}") for n in range(50)] + [("match_mqtt", f"x{n}") for n in range(51)], 400),
+            ):
+                assert (await ask(app, "GET", f"{PATH}?{urlencode(pairs)}")).status == status
+                assert (await ask(app, "QUERY", PATH, [FORM], urlencode(pairs).encode())).status == status
+                half = len(pairs) // 2
+                target = f"{PATH}?{urlencode(pairs[:half])}"
+                assert (await ask(app, "QUERY", target, [FORM], urlencode(pairs[half:]).encode())).status == status
+
+
+@both_dialects
+async def test_t39_names_of_parameters_are_taken_literally_and_others_ignored(classic: bool) -> None:
+    async with a_hub(classic=classic) as app:
+        asked = [("match_exact", "a"), ("match", "b"), ("match_mqtt", "c/+"), ("_", "1"), ("foo", "d"), ("amatch", "e")]
+        asked += [("Topic", "f"), ("TOPIC", "f"), ("topics", "f"), ("xmatch_exact", "f"), (" match", "f"), ("mat", "f")]
+        assert await received(app, ["a", "b", "c/1", "d", "e", "f", "1", "c"], *asked) == ["a", "b", "c/1"]
+        for name in ("Match", "MATCH_exact", "match_Exact", "mATCH", "match ", "match-exact", "matched", "match[]"):
+            answer = await ask(app, "GET", f"{PATH}?{urlencode([*asked, (name, 'a')])}")
+            assert answer.status == 400, name
+
+
+DEAR = [
+    ("uritemplate", "{a}" * 101),
+    ("amqp", ".".join("a" * 101)),
+    ("mqtt", "/".join("a" * 101)),
+    ("urlpattern", "/" + "/:a" * 13),
+    ("urlpattern", "/(" + "a" * 65 + ")"),
+    ("urlpattern", "/(a{1000})"),
+    ("urlpattern", "/(\\w\\s\\S)"),
+]
+
+
+@both_dialects
+async def test_n38_n36_what_would_cost_too_much_is_refused_in_requests_and_tokens(classic: bool) -> None:
+    async with a_hub(classic=classic) as app:
+        for type, pattern in DEAR:
+            assert (await ask(app, "GET", f"{PATH}?{urlencode({parameter(type): pattern})}")).status == 400
+            assert await token_is_refused(app, current_token(["*", (type, pattern)]))
+
+
+@pytest.mark.parametrize(
+    ("type", "pattern", "topic"),
+    [
+        ("urlpattern", "/((?:a+)+)", "/" + "a" * 4_000 + "!"),
+        ("urlpattern", "/((?:a*)*)b", "/" + "a" * 4_000),
+        ("urlpattern", "/*a*a*a*a*a*a", "/" + "b" * 4_000),
+        ("uritemplate", "{a*}", "," * 4_000 + "!"),
+        ("uritemplate", "{a}" * 100, "a" * 4_000 + "!"),
+        (CLASSIC, "{+a}/" * 50, "/" * 49),
+        ("amqp", "#" + ".a.#" * 49, ".".join("a" * 48)),
+        ("mqtt", "+/" * 98 + "a/#", "/" * 4_000),
+    ],
+)
+def test_n36_n38_what_explodes_under_backtracking_ends_here(type: str, pattern: str, topic: str) -> None:
+    assert not COMPILER.compile(type, pattern).match(topic)
+
+
+# -- one matcher for all who ask the same
+
+
+def test_matchers_are_equal_by_type_and_pattern_and_shared_while_held() -> None:
+    held = [COMPILER.compile(type, "a") for type in EVERY_TYPE]
+    assert [matcher.type for matcher in held] == list(EVERY_TYPE)
+    assert all(COMPILER.compile(matcher.type, "a") is matcher for matcher in held)
+    assert len(set(held)) == len(held)
+    assert len({COMPILER.compile("exact", "a"), COMPILER.compile("exact", "a"), COMPILER.compile("exact", "b")}) == 2
+
+
+def test_a_matcher_that_nobody_holds_is_forgotten() -> None:
+    compiler = MatcherCompiler(HUB)
+    held = compiler.compile("exact", "a")
+    compiler.compile("exact", "b")
+    assert list(compiler._held) == [(held.type, held.pattern)]
+
+
+def test_t26_what_one_hub_has_compiled_is_not_another_s() -> None:
+    here, there = MatcherCompiler(HUB), MatcherCompiler("https://there.example" + PATH)
+    assert here.compile("urlpattern", "/a").match("https://hub.example/a")
+    assert not there.compile("urlpattern", "/a").match("https://hub.example/a")
+    assert there.compile("urlpattern", "/a").match("https://there.example/a")
+    readers: SkipFilter[Receiver, Key] = SkipFilter(_Interest(HUB, 10))
+    with pytest.raises(ValueError, match="another base URL, than this index has"):
+        readers.add(connection([there.compile("urlpattern", "/a")]))
+    with pytest.raises(ValueError, match="another base URL, than this index has"):
+        readers.add(connection([], [there.compile("urlpattern", "/a")]))
+    assert len(readers) == 0
+
+
+async def test_t26_two_hubs_in_a_process_have_a_base_each() -> None:
+    async with (
+        a_hub(public_urls=(ORIGIN,)) as here,
+        a_hub(public_urls=("https://there.example",)) as there,
+        follow(here, ("match_urlpattern", "/:a"), headers=[("host", "hub.example")]) as stream_here,
+        follow(there, ("match_urlpattern", "/:a"), headers=[("host", "there.example")]) as stream_there,
+    ):
+        for app in (here, there):
+            updates = [Update((f"https://{host}.example/a",), host) for host in ("hub", "there")]
+            await app.state.hub.publish(*updates, Update(("/z",), "the end"))
+        assert [event.data for event in await stream_here.until("the end")] == ["hub"]
+        assert [event.data for event in await stream_there.until("the end")] == ["there"]
+
+
+# -- the hub and the matchers agree
+
+
+class Connection:
+    """A receiver that notes what it is written."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self.subscriber = subscriber
+        self.written = 0.0
+        self.number = -1
+        self.bodies = b""
+
+    def write(self, body: bytes, position: int) -> None:
+        self.bodies += body
+
+    def is_gone(self) -> bool:
+        return False
+
+    def close(self, reason: str) -> None: ...
+
+
+def connection(subscribed: Iterable[TopicMatcher], granted: Iterable[TopicMatcher] = ()) -> Connection:
+    return Connection(Subscriber(subscribed, Grant(subscribe=tuple(granted)), 0))
+
+
+def joined(parts: st.SearchStrategy[str], size: int) -> st.SearchStrategy[str]:
+    return st.lists(parts, max_size=size).map("".join)
+
+
+PATTERNS = {
+    "exact": joined(st.sampled_from(["a", "b", "/", ".", "{a}"]), 3),
+    "uritemplate": joined(st.sampled_from(["a", "b", "/", ".", "{a}", "{+b}", "{/a*}", "{?a,b}", "é"]), 4),
+    CLASSIC: joined(st.sampled_from(["a", "b", "/", ".", "{a}", "{+b}", "{/a*}", "{", " "]), 4),
+    "urlpattern": joined(
+        st.sampled_from(
+            ["a", "b", "/", ".", ":x", ":y", "*", "{/a}?", "(a|b)", "?a", "https://e.com", "https://*.e.com", "../"]
+        ),
+        5,
+    ),
+    "amqp": st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=4).map(".".join),
+    "mqtt": st.lists(st.sampled_from(["a", "b", "+", "", "$"]), min_size=1, max_size=4).map("/".join)
+    | st.lists(st.sampled_from(["a", "+"]), max_size=2).map(lambda levels: "/".join([*levels, "#"])),
+}
+TOPICS = joined(
+    st.sampled_from(
+        ["a", "b", "/", ".", "é", "?a", "{a}", " ", "$", "..", "https://e.com", "https://a.e.com/", "http://["]
+    ),
+    5,
+)
+
+
+def compiled(some: list[tuple[str, str]]) -> list[TopicMatcher]:
+    """Those that are patterns of their type."""
+    matchers = []
+    for type, pattern in some:
+        with contextlib.suppress(PatternError):
+            matchers.append(COMPILER.compile(type, pattern))
+    return matchers
+
+
+MATCHERS = [st.tuples(st.just(type), st.just("*") | patterns | patterns) for type, patterns in PATTERNS.items()]
+WANTED = st.lists(st.one_of(MATCHERS), max_size=3).map(compiled)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(WANTED, WANTED, st.booleans()), min_size=1, max_size=5), st.lists(TOPICS, min_size=1, max_size=3)
+)
+def test_n21_n39_t36_the_index_finds_whom_the_matchers_match_while_connections_come_and_go(
+    wanted: list[tuple[list[TopicMatcher], list[TopicMatcher], bool]], topics: list[str]
+) -> None:
+    readers: SkipFilter[Receiver, Key] = SkipFilter(_Interest(HUB, 100), capacity=2)
+    here: list[Connection] = []
+    for subscribed, granted, stays in wanted:
+        readers.add(one := connection(subscribed, granted))
+        here.append(one)
+        for topic in topics:
+            assert readers.match_any(("subscribed", topic)) == [
+                one for one in here if any(matcher.match(topic) for matcher in one.subscriber.subscribed)
+            ]
+            assert readers.match_any(("granted", topic)) == [
+                one for one in here if any(matcher.match(topic) for matcher in one.subscriber.grant.subscribe)
+            ]
+        if not stays:
+            readers.discard(here.pop(0))
+    readers._check()
+
+
+FEW = st.lists(st.sampled_from([("exact", "a"), (CLASSIC, "b"), ("amqp", "b.#"), ("urlpattern", "c")]), max_size=2)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(FEW.map(compiled), FEW.map(compiled)), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), st.booleans()), min_size=1, max_size=4
+    ),
+    st.booleans(),
+)
+def test_n21_n4_what_is_written_live_is_what_a_subscriber_wants(
+    wanted: list[tuple[list[TopicMatcher], list[TopicMatcher]]],
+    published: list[tuple[list[str], bool]],
+    at_a_time: bool,
+) -> None:
+    broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url=HUB, max_url_patterns=100, clock=lambda: 0.0)
+    connections = [connection(subscribed, granted) for subscribed, granted in wanted]
+    for one in connections:
+        broadcaster.connect(one)
+        broadcaster.join(one)
+    updates = [Update(tuple(topics), str(n), private) for n, (topics, private) in enumerate(published)]
+    entries = [Entry(position, update) for position, update in enumerate(updates, 1)]
+    for some in [[entry] for entry in entries] if at_a_time else [entries]:
+        at_once(broadcaster.dispatch(some))
+    for one in connections:
+        assert one.bodies == b"".join(entry.frame for entry in entries if one.subscriber.wants(entry.update))
+
+
+def test_r44_r45_an_answer_is_remembered_and_extended_by_those_who_came_since() -> None:
+    readers: SkipFilter[Receiver, Key] = SkipFilter(interest := _Interest(HUB, 10), capacity=10)
+    # Which only the matcher can tell: a question to it counts.
+    pattern = [COMPILER.compile("uritemplate", "{+a}b{+c}d")]
+    readers.add(first := connection(pattern))
+    for _ in range(3):
+        assert readers.match_any(("subscribed", "abcd")) == [first]
+    assert asked(interest) == 1
+    readers.add(second := connection(pattern))
+    readers.add(connection([COMPILER.compile("exact", "x")], pattern))
+    for _ in range(3):
+        assert readers.match_any(("subscribed", "abcd")) == [first, second]
+    assert asked(interest) == 2
+    readers.remove(first)
+    assert readers.match_any(("subscribed", "abcd")) == [second]
+    assert asked(interest) == 2
+
+
+def asked(interest: _Interest) -> int:
+    index: SelectorIndex = interest._subscribed
+    return index.verified
+
+
+@both_dialects
+async def test_r44_who_comes_later_gets_what_comes_later(classic: bool) -> None:
+    async with a_hub(classic=classic, cached_topics=1) as app:
+        hub = app.state.hub
+        async with follow(app, ("match", "a")) as first:
+            await hub.publish(Update(("a",), "1"))
+            assert (await first.next_event()).data == "1"
+            async with follow(app, ("match", "a")) as second:
+                await hub.publish(Update(("a",), "2"))
+                assert (await first.next_event()).data == (await second.next_event()).data == "2"
+            await hub.publish(Update(("a",), "3"))
+            assert (await first.next_event()).data == "3"

@@ -1,0 +1,613 @@
+"""Subscriptions that begin and end are updates: what they say, who sees them, and that none is missing or twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hub import Settings, create_app
+from hub import hub as hub_module
+from hub.authorization import Grant
+from hub.errors import Closing
+from hub.settings import DEVELOPMENT_KEY
+from hub.stream import Stream
+from hub.subscriptions import Subscription
+from hub.topics import FORBIDDEN, MatcherCompiler
+from hub.transports.memory import MemoryTransport
+from tests.asgi import (
+    FORM,
+    HANG,
+    PATH,
+    Following,
+    application,
+    ask,
+    bearer,
+    classic_token,
+    current_token,
+    follow,
+    publish,
+    scope_of,
+)
+from tests.hub import signing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from hub.application import HubApplication
+    from hub.transports.base import Entry
+    from hub.updates import Update
+
+pytestmark = pytest.mark.anyio
+
+BELOW = PATH + "/subscriptions"
+EVERYTHING = current_token(publish=["*"], subscribe=["*"])
+UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+@pytest.fixture(params=[True, False], ids=["both", "current"])
+async def app(request: pytest.FixtureRequest) -> AsyncIterator[HubApplication]:
+    """A hub of both dialects, and one of the current alone."""
+    async with application(classic=request.param) as app:
+        yield app
+
+
+@contextlib.asynccontextmanager
+async def watching(app: HubApplication, token: str = EVERYTHING) -> AsyncIterator[Following]:
+    """One who sees who comes and goes; its own arrival is read already."""
+    async with follow(app, ("match_urlpattern", BELOW + "/*"), headers=[bearer(token)]) as watcher:
+        await watcher.next_event()
+        yield watcher
+
+
+@contextlib.asynccontextmanager
+async def application_on(log: MemoryTransport, **settings: Any) -> AsyncIterator[HubApplication]:
+    """A hub on this log."""
+    app = create_app(Settings(dev=True, retry=0, max_lifetime=0, **settings))
+    app.state.hub.transport = log
+    async with app.running():
+        yield app
+
+
+def encoded(text: str) -> str:
+    """RFC 6570's simple expansion, byte by byte."""
+    return "".join(chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8"))
+
+
+def said(entries: Sequence[Entry]) -> list[tuple[str, bool]]:
+    """What the hub's own updates among these say: of which pattern, and whether it is active."""
+    documents = [json.loads(entry.update.data) for entry in entries if entry.update.topics[0].startswith(BELOW)]
+    return [(document.get("match", document.get("topic")), document["active"]) for document in documents]
+
+
+async def settled(app: HubApplication) -> list[tuple[str, bool]]:
+    """What the log says when all that was to be announced is."""
+    await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
+    return said(await app.state.hub.transport.read(0))
+
+
+def connecting(app: HubApplication, *patterns: str) -> tuple[Following, asyncio.Task[None]]:
+    """A subscriber, and its request, which nobody waits for."""
+    stream = Following()
+
+    async def receive() -> dict[str, str]:
+        await stream._gone.wait()
+        return {"type": "http.disconnect"}
+
+    query = "&".join(f"match={quote(pattern)}" for pattern in patterns)
+    scope = scope_of("GET", f"{PATH}?{query}", [])
+    return stream, asyncio.ensure_future(app(scope, receive, stream.send))
+
+
+# -- what they say
+
+
+async def test_n120_n121_n123_n124_one_update_literally_when_a_subscription_begins_and_one_when_it_ends(
+    app: HubApplication,
+) -> None:
+    async with watching(app) as watcher:
+        before = len(watcher.body)
+        async with follow(app, ("match", "https://example.com/books/1 2")):
+            came = await watcher.next_event()
+        went = await watcher.next_event()
+        await publish(app, EVERYTHING, ("topic", "x"))
+    subscriber = json.loads(came.data)["subscriber"]
+    path = f"/.well-known/mercure/subscriptions/exact/https%3A%2F%2Fexample.com%2Fbooks%2F1%202/{encoded(subscriber)}"
+    frames = [
+        f"id: {id}\nevent: mercure\n"
+        f'data: {{"id":"{path}","type":"subscription","match_type":"exact","match":"https://example.com/books/1 2",'
+        f'"subscriber":"{subscriber}","active":{active}}}\n\n'
+        for id, active in ((came.id, "true"), (went.id, "false"))
+    ]
+    assert watcher.body[before:].decode() == "".join(frames)
+    assert came.id != went.id
+
+
+async def test_n120_n124_each_matcher_is_a_subscription_in_the_order_of_the_request(app: HubApplication) -> None:
+    matchers = [
+        ("match", "b"),
+        ("match_urlpattern", "https://example.com/:id"),
+        ("match_uritemplate", "/a{?b}"),
+        ("match_amqp", "stock.#"),
+        ("match_mqtt", "sport/+"),
+        ("match_exact", "a"),
+    ]
+    expected = [(name.partition("_")[2] or "exact", pattern) for name, pattern in matchers]
+    async with watching(app) as watcher:
+        async with follow(app, *matchers, ("match_exact", "b")):
+            came = [json.loads((await watcher.next_event()).data) for _ in matchers]
+        went = [json.loads((await watcher.next_event()).data) for _ in matchers]
+    assert [(one["match_type"], one["match"]) for one in came] == expected
+    assert [one | {"active": False} for one in came] == went
+    assert all(one["active"] for one in came)
+
+
+@pytest.mark.parametrize("path", ["/hub", "/a/b.c~d"])
+async def test_n6_n121_the_topic_is_below_the_path_of_the_hub(path: str) -> None:
+    token = current_token(subscribe=[("urlpattern", path + "/subscriptions/*")], resource="https://hub.example" + path)
+    async with (
+        application(path=path) as app,
+        follow(app, target=f"{path}?match=*", headers=[bearer(token)]) as watcher,
+    ):
+        document = json.loads((await watcher.next_event()).data)
+    assert document["id"] == f"{path}/subscriptions/exact/%2A/{encoded(document['subscriber'])}"
+
+
+COMPILER = MatcherCompiler("https://hub.example/.well-known/mercure")
+CHARACTERS = st.characters(codec="utf-8", exclude_characters="".join(FORBIDDEN))
+TEXTS = st.text(st.sampled_from("%+* /\\\"'{}?#[]&=:~é\u2028\U0001f600") | CHARACTERS)
+
+
+@settings(deadline=None)
+@given(TEXTS, TEXTS.filter(bool))
+def test_n121_v60_each_variable_is_encoded_once_and_whole(pattern: str, subscriber: str) -> None:
+    for type, first in (("exact", "/exact"), ("topic", "")):
+        path = Subscription(PATH, COMPILER.compile(type, pattern), subscriber, None).path
+        assert path == f"{BELOW}{first}/{encoded(pattern)}/{encoded(subscriber)}"
+        assert unquote(path.rpartition("/")[2], errors="strict") == subscriber
+
+
+async def test_n124_what_is_json_inside_is_escaped_and_what_is_unicode_is_not(app: HubApplication) -> None:
+    pattern = 'a "quoted" \\ back\u2028slash é 😀'
+    async with watching(app) as watcher, follow(app, ("match", pattern)):
+        event = await watcher.next_event()
+    assert json.loads(event.data)["match"] == pattern
+    assert r'"match":"a \"quoted\" \\ back' in event.data
+    assert "é 😀" in event.data
+
+
+# -- whose they are
+
+
+async def test_n125_a_subscriber_has_a_random_id_for_all_of_a_connection(app: HubApplication) -> None:
+    async with watching(app) as watcher:
+        for _ in range(3):
+            async with follow(app, ("match", "a"), ("match", "b")):
+                pass
+        documents = [json.loads((await watcher.next_event()).data) for _ in range(12)]
+    ids = [document["subscriber"] for document in documents]
+    assert [ids[n] for n in range(0, 12, 4)] == [ids[n] for n in range(3, 12, 4)]
+    assert len(set(ids)) == 3
+    assert all(uuid.UUID(id).version == 4 and id == uuid.UUID(id).urn for id in ids)
+
+
+async def test_n125_no_client_chooses_its_id(app: HubApplication) -> None:
+    names = ["subscriber", "id", "subscriber_id", "client_id", "sub"]
+    wish = "urn:uuid:00000000-0000-4000-8000-000000000000"
+    token = current_token(subscribe=["*"], subject=wish, client_id=wish, payload={"subscriber": wish, "id": wish})
+    headers = [bearer(token), FORM, *((name, wish) for name in (*names, "last-event-id", "mercure-subscriber"))]
+    body = "&".join(f"{name}={wish}" for name in names)
+    async with (
+        watching(app) as watcher,
+        follow(app, target=f"{PATH}?match=a&{body}", method="QUERY", headers=headers, body=body.encode()),
+    ):
+        document = json.loads((await watcher.next_event()).data)
+    assert wish not in document["subscriber"]
+    assert wish not in document["id"]
+
+
+DETAILS: list[tuple[str, list[dict[str, Any]], tuple[str, str], Any]] = [
+    ("the first that matches", [{"match": ["b"], "payload": {"n": 1}}, {"match": ["a"], "payload": {"n": 2}}, {"match": ["a"], "payload": {"n": 3}}], ("match", "a"), {"n": 2}),
+    ("any topic of a detail", [{"match": ["x", "y", "a"], "payload": {"n": 1}}], ("match", "a"), {"n": 1}),
+    ("everything", [{"match": ["*"], "payload": {"n": 1}}], ("match_urlpattern", "https://example.com/:id"), {"n": 1}),
+    ("none matches", [{"match": ["b"], "payload": {"n": 1}}], ("match", "a"), None),
+    ("the first that matches has none", [{"match": ["a"]}, {"match": ["*"], "payload": {"n": 1}}], ("match", "a"), None),
+    ("null is none", [{"match": ["a"], "payload": None}, {"match": ["*"], "payload": {"n": 1}}], ("match", "a"), None),
+    ("an empty one is one", [{"match": ["a"], "payload": {}}], ("match", "a"), {}),
+    ("not of what may be published", [{"match": ["a"], "payload": {"n": 1}, "actions": ["publish"]}, {"match": ["a"], "payload": {"n": 2}, "actions": ["publish", "subscribe"]}], ("match", "a"), {"n": 2}),
+    ("the same pattern", [{"match": [("urlpattern", "https://example.com/bar/:id")], "payload": {"n": 1}}], ("match_urlpattern", "https://example.com/bar/:id"), {"n": 1}),
+    ("a pattern that is no topic of itself", [{"match": [("urlpattern", "https://example.com/(\\d+)")], "payload": {"n": 1}}], ("match_urlpattern", "https://example.com/(\\d+)"), {"n": 1}),
+    ("a pattern that is wider", [{"match": [("urlpattern", "https://example.com/*")], "payload": {"n": 1}}], ("match_urlpattern", "https://example.com/bar/:id"), {"n": 1}),
+    ("a pattern that is narrower", [{"match": [("urlpattern", "https://example.com/bar")], "payload": {"n": 1}}], ("match_urlpattern", "https://example.com/*"), None),
+    ("nested", [{"match": ["a"], "payload": {"é": [1.5, None, {"x": True}], "long": "x" * 1000}}], ("match", "a"), {"é": [1.5, None, {"x": True}], "long": "x" * 1000}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("details", "matcher", "expected"), [row[1:] for row in DETAILS], ids=[row[0] for row in DETAILS]
+)
+async def test_n126_t79_the_payload_is_of_the_first_detail_that_is_about_the_matcher(
+    details: list[dict[str, Any]], matcher: tuple[str, str], expected: Any, app: HubApplication
+) -> None:
+    token = signing.current(
+        *(
+            signing.detail(
+                *(
+                    {"match": one} if isinstance(one, str) else {"match_type": one[0], "match": one[1]}
+                    for one in given["match"]
+                ),
+                **{"actions": ["subscribe"]} | {name: value for name, value in given.items() if name != "match"},
+            )
+            for given in details
+        ),
+        key=DEVELOPMENT_KEY,
+        exp=time.time() + 600,
+    )
+    async with watching(app) as watcher:
+        async with follow(app, matcher, headers=[bearer(token)]) as stream:
+            assert stream.status == 200
+            came = json.loads((await watcher.next_event()).data)
+        went = json.loads((await watcher.next_event()).data)
+    assert came.get("payload") == went.get("payload") == expected
+    assert ("payload" in came) == ("payload" in went) == (expected is not None)
+
+
+async def test_n126_matchers_of_a_connection_have_payloads_of_their_own(app: HubApplication) -> None:
+    token = signing.current(
+        signing.detail({"match": "a"}, payload={"of": "a"}, actions=["subscribe"]),
+        signing.detail({"match": "b"}, payload={"of": "b"}, actions=["subscribe"]),
+        key=DEVELOPMENT_KEY,
+        exp=time.time() + 600,
+    )
+    matchers = [("match", "b"), ("match", "c"), ("match", "a")]
+    async with watching(app) as watcher, follow(app, *matchers, headers=[bearer(token)]):
+        documents = [json.loads((await watcher.next_event()).data) for _ in matchers]
+    assert [document.get("payload") for document in documents] == [{"of": "b"}, None, {"of": "a"}]
+
+
+# -- who sees them
+
+
+async def test_n122_only_who_is_granted_sees_them(app: HubApplication) -> None:
+    path_of_a = ("urlpattern", BELOW + "/exact/a/:subscriber")
+    granted = current_token(subscribe=[path_of_a])
+    async with (
+        follow(app, ("match", "*")) as anonymous,
+        follow(app, ("match", "*"), headers=[bearer(current_token(subscribe=["a", "b"]))]) as other,
+        follow(app, ("match", "*"), headers=[bearer(granted)]) as reader,
+    ):
+        async with follow(app, ("match", "b")), follow(app, ("match", "a")):
+            pass
+        await publish(app, EVERYTHING, ("topic", "a"), ("data", "the end"))
+        assert await anonymous.until("the end") == []
+        assert await other.until("the end") == []
+        events = await reader.until("the end")
+    assert [json.loads(event.data)["active"] for event in events] == [True, False]
+    assert {json.loads(event.data)["match"] for event in events} == {"a"}
+
+
+async def test_v82_a_grant_of_either_dialect_shows_those_of_the_current_one() -> None:
+    templates = classic_token(subscribe=[BELOW + "/exact/a{/subscriber}"])
+    async with (
+        application(classic=True) as app,
+        follow(app, ("topic", "*"), headers=[bearer(templates)]) as reader,
+        follow(app, ("match", "b")),
+        follow(app, ("match", "a")),
+    ):
+        event = await reader.next_event()
+    assert json.loads(event.data)["match"] == "a"
+    assert event.type == "mercure"
+
+
+async def test_t90_presence_by_url_pattern_for_one_topic(app: HubApplication) -> None:
+    pattern = f"{BELOW}/:match_type/:match/:subscriber"
+    token = current_token(subscribe=[("urlpattern", pattern)])
+    async with follow(app, ("match_urlpattern", pattern), headers=[bearer(token)]) as watcher:
+        assert json.loads((await watcher.next_event()).data)["match"] == pattern  # itself
+        async with follow(app, ("match", "https://example.com/a?b=c#d")):
+            came = json.loads((await watcher.next_event()).data)
+        went = json.loads((await watcher.next_event()).data)
+    assert (came["match"], came["active"], went["active"]) == ("https://example.com/a?b=c#d", True, False)
+
+
+# -- when
+
+
+async def test_n127_v62_t69_a_subscriber_sees_itself_arrive(app: HubApplication) -> None:
+    async with follow(app, ("match", "*"), ("match", "a"), headers=[bearer(EVERYTHING)]) as stream:
+        await publish(app, EVERYTHING, ("topic", "x"), ("data", "the end"))
+        events = await stream.until("the end")
+    assert [json.loads(event.data)["match"] for event in events] == ["*", "a"]
+    assert {json.loads(event.data)["active"] for event in events} == {True}
+
+
+class WatchedLog(MemoryTransport):
+    """A log that notes who is connected when something is appended, and may be told to wait, or to fail once."""
+
+    def __init__(self) -> None:
+        super().__init__(max_updates=1000, max_bytes=10**6)
+        self.connected: Callable[[], int] = int
+        self.noted: list[tuple[bool, int]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.fails: Exception | None = None
+        self.waiting = asyncio.Event()
+
+    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+        if not self.open.is_set():
+            self.waiting.set()
+            await self.open.wait()
+        if self.fails is not None:
+            error, self.fails = self.fails, None
+            raise error
+        active = json.loads(updates[0].data)["active"]
+        self.noted.append((active, self.connected()))
+        return await super().append(updates)
+
+
+async def test_n127_who_comes_is_there_before_that_is_said_and_who_goes_is_gone() -> None:
+    log = WatchedLog()
+    async with application_on(log) as app:
+        log.connected = lambda: app.state.hub.broadcaster.connected
+        async with follow(app, ("match", "a"), ("match", "b")):
+            pass
+        assert await settled(app) == [("a", True), ("b", True), ("a", False), ("b", False)]
+    assert log.noted == [(True, 1), (False, 0)]
+
+
+async def test_n127_a_stream_begins_when_it_is_announced() -> None:
+    log = WatchedLog()
+    async with application_on(log) as app:
+        log.open.clear()
+        stream, task = connecting(app, "a")
+        await asyncio.wait_for(log.waiting.wait(), HANG)
+        assert stream.status == 0
+        log.open.set()
+        await stream.begun()
+        assert said(await log.read(0)) == [("a", True)]
+        stream.go()
+        await task
+
+
+async def test_n128_they_are_in_the_history_like_any_others(app: HubApplication) -> None:
+    first = await publish(app, EVERYTHING, ("topic", "x"))
+    async with watching(app) as watcher:
+        async with follow(app, ("match", "a")):
+            seen = [await watcher.next_event()]
+        seen.append(await watcher.next_event())
+    for target in (f"{PATH}?match=*&last_event_id={first}", f"{PATH}?match=*&last_event_id={seen[0].id}"):
+        async with follow(app, target=target, headers=[bearer(EVERYTHING)]) as reader:
+            assert reader.headers["mercure-last-event-id"] == target.rpartition("=")[2]
+            await publish(app, EVERYTHING, ("topic", "x"), ("data", "the end"))
+            again = await reader.until("the end")
+        assert [event for event in again if event in seen] == (seen if first in target else seen[1:])
+    for token in ([bearer(current_token(subscribe=["a"]))], []):  # and are as private
+        async with follow(app, ("match", "*"), ("last_event_id", first), headers=token) as reader:
+            await publish(app, EVERYTHING, ("topic", "x"), ("data", "really"))
+            assert {event.data for event in await reader.until("really")} == {"the end"}
+
+
+async def test_n128_they_move_the_cursor(app: HubApplication) -> None:
+    async with watching(app) as watcher, follow(app, ("match", "a")):
+        event = await watcher.next_event()
+        answer = await ask(app, "GET", BELOW, [bearer(EVERYTHING)])
+    assert f'last-event-id="{event.id}"' in answer.headers["link"]
+
+
+async def test_n140_a_hub_that_does_not_announce_says_nothing() -> None:
+    async with application(subscriptions=False) as app:
+        async with follow(app, ("match", "*"), ("topic", "*"), headers=[bearer(EVERYTHING)]) as stream:
+            async with follow(app, ("match", "a")):
+                pass
+            await publish(app, EVERYTHING, ("topic", "x"), ("data", "the end"))
+            assert await stream.until("the end") == []
+        assert len(await app.state.hub.transport.read(0)) == 1
+
+
+# -- each once, whatever happens
+
+
+async def test_n120_who_goes_while_it_is_announced_has_come_and_gone() -> None:
+    log = WatchedLog()
+    async with application_on(log) as app:
+        log.open.clear()
+        gone, task = connecting(app, "a", "b")
+        gone.go()
+        other, other_task = connecting(app, "c")
+        await asyncio.wait_for(log.waiting.wait(), HANG)
+        log.open.set()
+        await asyncio.wait_for(task, HANG)
+        other.go()
+        await asyncio.wait_for(other_task, HANG)
+        ends = await settled(app)
+    assert [one for one in ends if one[0] != "c"] == [("a", True), ("b", True), ("a", False), ("b", False)]
+    assert [one for one in ends if one[0] == "c"] == [("c", True), ("c", False)]
+
+
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("queued", [False, True], ids=["alone", "behind another"])
+async def test_n120_a_request_that_is_cancelled_at_any_point_leaves_no_ghost(turns: int, queued: bool) -> None:
+    async with application() as app:
+        others = [connecting(app, "other")] if queued else []
+        _, task = connecting(app, "a", "b")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        for other, other_task in others:
+            other.go()
+            await asyncio.wait_for(other_task, HANG)
+        of_it = [one for one in await settled(app) if one[0] != "other"]
+        assert app.state.hub.broadcaster.connected == 0
+        assert not app.state.hub._clients
+    assert of_it in ([], [("a", True), ("b", True), ("a", False), ("b", False)])
+
+
+async def test_n120_who_was_listed_and_is_cancelled_before_it_is_announced_is_announced_as_gone() -> None:
+    log = WatchedLog()
+    async with application_on(log) as app:
+        log.open.clear()
+        first, first_task = connecting(app, "first")
+        _, task = connecting(app, "a")
+        await asyncio.wait_for(log.waiting.wait(), HANG)
+        while app.state.hub.broadcaster.connected < 2:
+            await asyncio.sleep(0)
+        listed = (await ask(app, "GET", BELOW + "/exact/a", [bearer(EVERYTHING)])).json()["subscriptions"]
+        assert len(listed) == 1
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        log.open.set()
+        first.go()
+        await asyncio.wait_for(first_task, HANG)
+        assert [one for one in await settled(app) if one[0] == "a"][-1] == ("a", False)
+
+
+async def test_t68_n127_a_subscriber_that_cannot_be_announced_is_refused_and_leaves_nothing() -> None:
+    log = WatchedLog()
+    async with application_on(log, max_connections_per_client=1) as app:
+        log.fails = OSError("the disk is full")
+        stream, task = connecting(app, "a")
+        with pytest.raises(OSError, match="the disk is full"):
+            await asyncio.wait_for(task, HANG)
+        assert stream.status == 500
+        assert app.state.hub.broadcaster.connected == 0
+        assert await settled(app) == []
+        async with follow(app, ("match", "b")) as stream:  # by the same client, which may have one
+            assert stream.status == 200
+        assert await settled(app) == [("b", True), ("b", False)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "first", "second"),
+    [
+        ({"max_connections": 1}, ("match", "a"), ("match", "b")),
+        ({"max_connections_per_client": 1}, ("match", "a"), ("match", "b")),
+        ({"max_url_patterns": 1}, ("match_urlpattern", "/a/:id"), ("match_urlpattern", "/b/:id")),
+    ],
+)
+async def test_t68_n23_who_is_refused_is_not_announced(
+    chosen: dict[str, int], first: tuple[str, str], second: tuple[str, str]
+) -> None:
+    async with application(**chosen) as app:
+        async with follow(app, first):
+            reply = await ask(app, "GET", f"{PATH}?{second[0]}={quote(second[1])}")
+            assert reply.status == 429
+            assert await settled(app) == [(first[1], True)]
+            assert app.state.hub.broadcaster.connected == 1
+        async with follow(app, second) as stream:
+            assert stream.status == 200
+        assert await settled(app) == [(first[1], True), (first[1], False), (second[1], True), (second[1], False)]
+
+
+async def test_n120_a_going_that_cannot_be_appended_does_not_stop_the_ones_after_it() -> None:
+    log = WatchedLog()
+    async with application_on(log) as app:
+        async with follow(app, ("match", "lost")):
+            log.fails = OSError("the disk is full")
+        async with follow(app, ("match", "a")):
+            pass
+        assert await settled(app) == [("lost", True), ("a", True), ("a", False)]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_n120_all_that_are_there_when_the_hub_closes_are_announced_as_gone(count: int) -> None:
+    async with contextlib.AsyncExitStack() as clients:
+        async with application() as app:
+            streams = [await clients.enter_async_context(follow(app, ("match", str(n)))) for n in range(count)]
+            log = app.state.hub.transport
+        assert all(stream.ended for stream in streams)
+        told = said(await log.read(0))
+    assert sorted(told) == sorted((str(n), active) for n in range(count) for active in (True, False))
+
+
+async def test_n120_who_is_being_announced_when_the_hub_closes_has_come_and_gone() -> None:
+    log = WatchedLog()
+    async with application_on(log) as app:
+        log.open.clear()
+        stream, task = connecting(app, "a")
+        await asyncio.wait_for(log.waiting.wait(), HANG)
+        asyncio.get_running_loop().call_soon(log.open.set)
+    await asyncio.wait_for(task, HANG)
+    assert stream.ended
+    assert said(await log.read(0)) == [("a", True), ("a", False)]
+
+
+async def test_n120_the_last_words_of_a_hub_are_that_all_have_gone() -> None:
+    async with application() as app:
+        async with follow(app, ("match", "a")) as stream:
+            ending = asyncio.ensure_future(app.state.hub._last_words())
+            await publish(app, EVERYTHING, ("topic", "a"), ("data", "still there"))
+            assert await stream.until("still there") == []
+            assert not ending.done()
+        await asyncio.wait_for(ending, HANG)
+        assert said(await app.state.hub.transport.read(0)) == [("a", True), ("a", False)]
+
+
+async def test_n120_who_comes_while_the_hub_closes_has_come_and_gone() -> None:
+    async with application() as app:
+        app.state.hub.close()
+        async with follow(app, ("match", "a")) as stream:
+            await stream.end()
+            assert stream.status == 200
+        assert await settled(app) == [("a", True), ("a", False)]
+
+
+async def test_n127_who_is_being_announced_when_the_hub_ends_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "LAST_WORDS", 0.01)
+    log = WatchedLog()
+    async with application_on(log) as app:
+        log.open.clear()
+        waiting = [connecting(app, "a"), connecting(app, "b")]
+        await asyncio.wait_for(log.waiting.wait(), HANG)
+        while app.state.hub.broadcaster.connected < 2:
+            await asyncio.sleep(0)
+    for stream, task in waiting:
+        await asyncio.wait_for(task, HANG)
+        assert stream.status == 503
+    assert app.state.hub.broadcaster.connected == 0
+
+
+async def test_n127_nobody_is_taken_in_by_a_hub_that_has_ended() -> None:
+    async with application() as app:
+        hub = app.state.hub
+    subscriber, _ = await hub.subscribe([COMPILER.compile("exact", "a")], Grant())
+    with pytest.raises(Closing):
+        await hub.connect(Stream(hub, subscriber, []))
+    assert hub.broadcaster.connected == 0
+    assert not hub._clients
+
+
+@pytest.mark.parametrize("classic", [True, False])
+async def test_n120_many_at_once_are_each_announced_once_and_in_order(classic: bool) -> None:
+    async with application(classic=classic, history_updates=1000) as app:
+        names = [str(n) for n in range(40)]
+        streams = [connecting(app, name, name + "'") for name in names]
+        for n, (stream, _) in enumerate(streams):
+            if n % 3 == 0:
+                stream.go()
+        for stream, _ in streams:
+            await stream.begun()
+            stream.go()
+        for _, task in streams:
+            await asyncio.wait_for(task, HANG)
+        await settled(app)
+        log: list[Entry] = []
+        while page := await app.state.hub.transport.read(len(log)):
+            log += page
+        told = said(log)
+    assert sorted(told) == sorted(
+        (one + mark, active) for one in names for mark in ("", "'") for active in (True, False)
+    )
+    for name in names:
+        of_it = [one for one in told if one[0].rstrip("'") == name]
+        assert of_it == [(name, True), (name + "'", True), (name, False), (name + "'", False)]

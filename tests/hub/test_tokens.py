@@ -1,0 +1,161 @@
+"""Tokens that are made here are those that a hub verifies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from joserfc import jwk, jws
+from structlog.testing import capture_logs
+
+from hub import ConfigurationError
+from hub.authorization import Action
+from hub.keys import ALGORITHMS, REGISTRY
+from hub.settings import DEVELOPMENT_TOKEN
+from hub.tokens import development_token, sign_classic_token, sign_token
+from tests.hub.signing import (
+    ISSUER,
+    ISSUER_KEY,
+    NOW,
+    ORIGIN,
+    PUBLISHER_KEY,
+    RESOURCE,
+    at_once,
+    authorizer,
+    patterns,
+    settings,
+)
+
+
+def signed(**values: Any) -> str:
+    return sign_token(
+        **{
+            "key": ISSUER_KEY,
+            "algorithm": None,
+            "issuer": ISSUER,
+            "resource": RESOURCE,
+            "publish": [("exact", "a"), ("uritemplate", "b{c}")],
+            "subscribe": [("mqtt", "d/#")],
+            "seconds": 60,
+            "now": NOW,
+            **values,
+        }
+    )
+
+
+def parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    extracted = jws.extract_compact(token.encode(), registry=REGISTRY)
+    return extracted.headers(), json.loads(extracted.payload)
+
+
+def test_n64_n79_a_current_token() -> None:
+    grant = at_once(authorizer().verify("publish", signed(payload={"n": 1}, subject="ann"), resource=RESOURCE))
+    assert patterns(grant.publish) == [("exact", "a"), ("uritemplate", "b{c}")]
+    assert patterns(grant.subscribe) == [("mqtt", "d/#")]
+    assert (grant.expires, grant.classic, grant.subject) == (NOW + 60, False, f"{ISSUER} ann")
+    assert (grant.payload_for("d/e"), grant.payload_for("a")) == ({"n": 1}, None)
+
+
+def test_n70_it_has_what_rfc_9068_asks_for() -> None:
+    header, claims = parts(signed(subject="ann", client_id="web", kid="k"))
+    assert header == {"alg": "HS256", "typ": "at+jwt", "kid": "k"}
+    assert (claims["iat"], claims["exp"], claims["sub"], claims["client_id"]) == (NOW, NOW + 60, "ann", "web")
+    assert claims["jti"] != parts(signed())[1]["jti"]
+    header, claims = parts(signed())
+    assert set(claims) == {"iss", "aud", "iat", "exp", "jti", "authorization_details"}
+    assert "kid" not in header
+
+
+def test_n74_what_is_empty_is_left_out() -> None:
+    claims = parts(signed(publish=[], subscribe=[]))[1]
+    assert claims["authorization_details"] == []
+    grant = at_once(authorizer().verify("subscribe", signed(publish=[]), resource=RESOURCE))
+    assert (grant.publish, patterns(grant.subscribe)) == ((), [("mqtt", "d/#")])
+
+
+@pytest.mark.parametrize("values", [{"payload": []}, {"payload": "x"}, {"payload": {}, "subscribe": []}])
+def test_n75_a_payload_that_no_hub_would_take(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="payload"):
+        signed(**values)
+
+
+def test_v30_a_classic_token() -> None:
+    token = sign_classic_token(
+        PUBLISHER_KEY, "HS256", publish=["a"], subscribe=["b{c}"], payload=[1], seconds=60.9, now=NOW
+    )
+    grant = at_once(authorizer().verify("publish", token, resource=RESOURCE))
+    assert (patterns(grant.publish), patterns(grant.subscribe)) == ([("topic", "a")], [("topic", "b{c}")])
+    assert (grant.expires, grant.classic, grant.payload_for("x")) == (NOW + 60, True, [1])
+    assert parts(token)[0] == {"alg": "HS256", "typ": "JWT"}
+
+
+def test_v31_a_classic_token_without_an_end() -> None:
+    token = sign_classic_token(PUBLISHER_KEY, None, publish=["a"], subscribe=(), seconds=None, now=NOW)
+    assert parts(token)[1] == {"mercure": {"publish": ["a"], "subscribe": []}}
+    assert at_once(authorizer().verify("publish", token, resource=RESOURCE)).expires is None
+
+
+KEYS: dict[str, jwk.RSAKey | jwk.ECKey | jwk.OKPKey] = {
+    "RS": jwk.RSAKey.generate_key(2048),
+    "PS": jwk.RSAKey.generate_key(2048),
+    "ES256": jwk.ECKey.generate_key("P-256"),
+    "ES384": jwk.ECKey.generate_key("P-384"),
+    "ES512": jwk.ECKey.generate_key("P-521"),
+    "Ed": jwk.OKPKey.generate_key("Ed25519"),
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_v32_any_algorithm_signs_what_it_verifies(algorithm: str) -> None:
+    key = KEYS.get(algorithm) or KEYS.get(algorithm[:2])
+    private = key.as_pem(private=True).decode() if key else "x" * 64
+    public = key.as_pem(private=False).decode() if key else "x" * 64
+    hub = authorizer(issuers=[{"id": ISSUER, "keys": {"key": public, "algorithm": algorithm}}])
+    assert at_once(hub.verify("publish", signed(key=private, algorithm=algorithm), resource=RESOURCE)).publish
+
+
+def test_a_key_that_cannot_sign() -> None:
+    public = KEYS["ES256"].as_pem(private=False).decode()
+    for key, algorithm, told in (
+        (public, "ES256", "signs nothing"),
+        (public, None, "say the algorithm"),
+        (public, "HS256", "is no secret"),
+        ("secret", "ES256", "no key for ES256"),
+        ("", None, "no key for HS256"),
+        ("secret", "HS1", "'HS1' is none of HS256"),
+        ("secret", "none", "'none' is none of HS256"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            signed(key=key, algorithm=algorithm)
+
+
+def test_v34_a_short_secret_signs() -> None:
+    with capture_logs() as lines:
+        token = sign_classic_token("!ChangeMe!", None, publish=["a"], subscribe=(), seconds=60, now=NOW)
+        assert lines == []  # the hub says so
+        hub = authorizer(publisher_key="!ChangeMe!")
+    assert at_once(hub.verify("publish", token, resource=RESOURCE)).publish
+
+
+def test_v34_the_token_of_development_may_do_everything() -> None:
+    classic = settings(dev=True)
+    assert development_token(classic, ORIGIN) == DEVELOPMENT_TOKEN
+    only: dict[str, Any] = {
+        "dev": True,
+        "classic": False,
+        "publisher_key": None,
+        "subscriber_key": None,
+        "public_urls": (),
+    }
+    hub = authorizer(**only, issuers=settings(dev=True, issuers=DEVELOPMENT_ISSUERS).issuers)
+    for origin in ("http://localhost:3000", ORIGIN):
+        token = development_token(settings(**only), origin, clock=lambda: NOW)
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        for action in get_args(Action):
+            grant = at_once(hub.authorize(action, headers, origin=origin))
+            assert (patterns(grant.publish), patterns(grant.subscribe)) == ([("exact", "*")], [("exact", "*")])
+            assert grant.expires == NOW + 86_400
+
+
+DEVELOPMENT_ISSUERS = [{"id": "https://issuer.example", "keys": {"key": PUBLISHER_KEY}}]
