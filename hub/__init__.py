@@ -27,14 +27,14 @@ __all__ = [
     "HubError",
     "Settings",
     "Update",
-    "app",
     "create_app",
     "settings_from_environment",
 ]
 
 
 def __getattr__(name: str) -> HubApplication:
-    # Not at import: a hub is made of the environment only for who asks for it.
+    # Not at import: a hub is made of the environment only for who asks for it, and then there is one.
     if name == "app":
-        return create_app(settings_from_environment())
+        application = globals()["app"] = create_app(settings_from_environment())
+        return application
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -144,9 +144,11 @@ def _before_signals(callback: Callable[[], None]) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    entered = True
 
     def handle(number: int, frame: Any) -> None:
-        loop.call_soon_threadsafe(callback)
+        if entered:  # another hub, entered since and left later, may still call this
+            loop.call_soon_threadsafe(callback)
         handler = handlers[signal.Signals(number)]
         if callable(handler):
             handler(number, frame)
@@ -157,6 +159,7 @@ def _before_signals(callback: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        entered = False
         for number, handler in handlers.items():
             if signal.getsignal(number) is handle:
                 signal.signal(number, handler)

@@ -67,7 +67,7 @@ class Grant:
     classic: bool = False
     """Whether it is of a classic token."""
     subject: str | None = None
-    """Whose token it is: the issuer and the `sub`, or the `sub` of a classic one; None where there is no `sub`."""
+    """Whose token it is: the issuer, which a classic one lacks, a space, and the `sub`; None without a `sub`."""
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
     """What to tell of subscriptions that one of the matchers is about, the first that is; None for nothing."""
 
@@ -364,7 +364,7 @@ class Authorizer:
             subscribe=tuple(matcher for matcher, _ in subscribe),
             expires=expires,
             classic=True,
-            subject=claims["sub"] if _has_subject(claims) else None,
+            subject=f" {claims['sub']}" if _has_subject(claims) else None,
             payloads=tuple(payloads),
         )
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from hub.errors import TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hub.broadcaster import Broadcaster
     from hub.transports.base import Entry
+    from hub.updates import Update
 
 
 class Backlog:
@@ -42,6 +43,19 @@ class Backlog:
                 f"{count} updates, of about {size} bytes in memory, are more than the hub takes at once: "
                 f"{self._max_updates} and {self._max_bytes}"
             )
+
+    def parts(self, updates: Iterable[Update]) -> Iterator[list[Update]]:
+        """`updates` in parts that there may be room for."""
+        part: list[Update] = []
+        size = 0
+        for update in updates:
+            if part and (len(part) == self._max_updates or size + update.size > self._max_bytes):
+                yield part
+                part, size = [], 0
+            part.append(update)
+            size += update.size
+        if part:
+            yield part
 
     async def take(self, count: int, size: int) -> None:
         """Wait for room for them, and take it.  First come, first served: else small ones would keep a batch out."""

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import defaultdict
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from pyroaring import BitMap64, FrozenBitMap64
+from sortedcontainers import SortedDict
 
 from hub import sse
 from hub.wheel import Wheel
@@ -27,8 +30,6 @@ from skipfilter import SelectorIndex, SkipFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from sortedcontainers import SortedDict
 
     from hub.subscriber import Subscriber
     from hub.topics import TopicMatcher
@@ -98,6 +99,13 @@ class _Interest:
         index = self._subscribed if role == "subscribed" else self._granted
         return index.passing(topic, values, start)
 
+    def bitmap(self, *keys: Key) -> BitMap64:
+        """The ids that pass any of `keys`, and nothing is remembered of that."""
+        ids = BitMap64()
+        for key in keys:
+            ids |= self.passing(key, SortedDict(), 0)
+        return ids
+
 
 def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:
     return (selector for matcher in matchers for selector in matcher.selectors)
@@ -127,8 +135,10 @@ class Broadcaster:
         self.position = 0
         self._heartbeat = heartbeat
         self._clock = clock
+        self._own = urlsplit(base_url).path + "/subscriptions/"
+        self._interest = _Interest(base_url, max_url_patterns)
         self._filter: SkipFilter[Receiver, Key] = SkipFilter(
-            _Interest(base_url, max_url_patterns), capacity=2 * cached_topics, lock=nullcontext()
+            self._interest, capacity=2 * cached_topics, lock=nullcontext()
         )
         self._connected: dict[str, Receiver] = {}
         self._live = BitMap64()
@@ -144,6 +154,10 @@ class Broadcaster:
         self._connected[receiver.subscriber.id] = receiver
         receiver.written = self._clock()
         self._schedule(receiver)
+
+    def wants(self, receiver: Receiver, update: Update) -> bool:
+        """What its subscriber's own `wants` says, and asked once for all receivers."""
+        return receiver.number in self._receivers(update)
 
     def join(self, receiver: Receiver) -> None:
         """Take it into the live set.  Its place must be this broadcaster's."""
@@ -198,14 +212,14 @@ class Broadcaster:
             self.move_to(position)
             now = self._clock()
             for count, (receiver, body) in enumerate(writes, 1):
-                if receiver.number in self._live:  # it may have gone since, or have been closed
+                if receiver.number in self._live:  # it may be catching up, have gone since, or have been closed
                     receiver.written = now
                     receiver.write(body, position)
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
 
-    def _writes(self, entries: list[Entry]) -> list[tuple[Receiver, bytes]]:
-        """Each receiver once, with its frames joined."""
+    def _writes(self, entries: list[Entry]) -> Iterable[tuple[Receiver, bytes]]:
+        """Each receiver once, with its frames joined; who receives what is settled before the first write."""
         if len(entries) == 1:
             body = entries[0].frame
             return [(receiver, body) for receiver in self._filter.values(self._receivers(entries[0].update))]
@@ -219,18 +233,24 @@ class Broadcaster:
         for receivers, choice in choices.items():
             for id in receivers:
                 wanted[id] = wanted.get(id, 0) | choice
-        bodies = {
-            choice: b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)
-            for choice in set(wanted.values())
-        }
+        choosers: defaultdict[int, list[Receiver]] = defaultdict(list)
         ids = BitMap64(wanted)
-        return [(receiver, bodies[wanted[id]]) for id, receiver in zip(ids, self._filter.values(ids), strict=True)]
+        for id, receiver in zip(ids, self._filter.values(ids), strict=True):
+            choosers[wanted[id]].append(receiver)
+        # One body at a time: there may be as many as receivers.
+        return (
+            (receiver, body)
+            for choice, receivers in choosers.items()
+            for body in [b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)]
+            for receiver in receivers
+        )
 
     def _receivers(self, update: Update) -> BitMap64:
-        ids = self._filter.bitmap(*(("subscribed", topic) for topic in update.topics))
+        # The hub's own topics are new ones each time: to remember them would cost others their place.
+        filter = self._interest if update.topics[0].startswith(self._own) else self._filter
+        ids = filter.bitmap(*(("subscribed", topic) for topic in update.topics))
         if update.private:
-            ids &= self._filter.bitmap(*(("granted", topic) for topic in update.topics))
-        ids &= self._live
+            ids &= filter.bitmap(*(("granted", topic) for topic in update.topics))
         return ids
 
     def move_to(self, position: int) -> None:

@@ -21,6 +21,7 @@ import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -190,7 +191,7 @@ class Endpoints:
     async def subscriptions(self, request: Request) -> Response:
         hub = self._hub
         grant = await self._authorize("subscribe", request, required=True)
-        path = decode_utf_8("the path", request.scope["raw_path"])
+        path = decode_utf_8("the path", request.scope.get("raw_path") or quote(request.scope["path"]).encode())
         grant.require_read(path)  # the path as it came, and without the query (N131, V64)
         asked = parse_subscription_path(path, hub.settings)
         accepted = ",".join(value.decode("latin-1") for value in header_values(request.scope["headers"], b"accept"))
@@ -199,14 +200,14 @@ class Endpoints:
             asks_for_json = accepted.strip().lower() == "application/json"  # and nothing else, as the debugger does
             wants_classic = "application/ld+json" in accepted.lower() or (grant.classic and not asks_for_json)
             classic = hub.settings.classic and wants_classic
-        cursor, subscribers = await hub.subscriptions()
+        cursor, repeated, subscribers = await hub.presence()
         one = None
         if asked.subscriber is not None:
             subscriber = hub.broadcaster.subscriber(asked.subscriber)
             one = next(filter(None, self._chosen([subscriber] if subscriber else [], asked, classic=classic)), None)
             if one is None:
                 raise NotThere("there is no such subscription")
-        if _is_known(request.scope["headers"], cursor):
+        if _is_known(request.scope["headers"], cursor) and not repeated:
             response = Response(status_code=304)
         elif one is not None:
             document = one.document(json_ld=classic)

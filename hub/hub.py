@@ -16,7 +16,7 @@ import structlog
 from hub import sse
 from hub.authorization import Authorizer
 from hub.backlog import Backlog
-from hub.broadcaster import TICK, Broadcaster
+from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Closing, InvalidRequest, OffTheLog, TooMany, TooSlow
 from hub.subscriber import EARLIEST, Subscriber
 from hub.subscriptions import subscription_of
@@ -38,8 +38,18 @@ log = structlog.stdlib.get_logger("hub")
 
 BACKLOG: Final = 1_024
 """Updates that may wait for dispatch before publishers do."""
+SLICE: Final = 16
+"""Updates of a request that are looked at between two looks at the other tasks; each may have many topics."""
 LAST_WORDS: Final = 2.0
 """Seconds that the announcements of who went may take when the hub has ended."""
+
+
+class Presence(NamedTuple):
+    cursor: str
+    """The id of the newest update, or `earliest`."""
+    repeated: bool
+    """Whether older updates have that id too, so that it does not tell one moment from another."""
+    subscribers: list[Subscriber]
 
 
 class _Announcement(NamedTuple):
@@ -108,17 +118,20 @@ class Hub:
                 check_update(update, path=self.settings.path)
             except InvalidRequest as error:
                 raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
         if grant is not None:
-            for update in updates:
+            for number, update in enumerate(updates, 1):
                 grant.require_publish(update)
-        await self._append(updates, bounded=True)
+                if number % SLICE == 0:
+                    await asyncio.sleep(0)
+        await self._append(updates)
         for update in updates:
             log.debug("update published", id=update.id, topics=update.topics, type=update.type, private=update.private)
 
-    async def _append(self, updates: Sequence[Update], *, bounded: bool = False) -> None:
+    async def _append(self, updates: Sequence[Update]) -> None:
         count, size = len(updates), sum(update.size for update in updates)
-        if bounded:
-            self._backlog.check(count, size)
+        self._backlog.check(count, size)
         await self._backlog.take(count, size)
         try:
             entries = await self.transport.append(updates)
@@ -156,14 +169,15 @@ class Hub:
             position = found
         else:
             preceding = "earliest"
+            if last_event_id != "earliest":
+                log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if self.settings.replay_unknown or last_event_id == "earliest":
                 # In a log that never had an entry, the place before all of them is 0, where the others are.
                 position = EARLIEST if await self.transport.newest() else 0
             else:
                 position = self.broadcaster.position
-        subscriber = Subscriber(
-            matchers, grant, position, deadline=deadline, lapse=lapse, client=grant.subject or address
-        )
+        client = f"address {address}" if grant.subject is None else f"subject {grant.subject}"
+        subscriber = Subscriber(matchers, grant, position, deadline=deadline, lapse=lapse, client=client)
         return subscriber, preceding
 
     def _deadline(self, grant: Grant) -> tuple[float, str]:
@@ -194,6 +208,9 @@ class Hub:
         except LimitError as error:
             raise TooMany(str(error)) from None
         self._clients[client] += 1
+        expires = receiver.subscriber.grant.expires
+        if expires is not None and expires - LATE <= self._wall_clock():
+            receiver.close("its token expires")  # before the next look at the clock, which may come too late (N82)
         try:
             # Shielded: it may be listed already, so its coming is announced even if nobody waits for that any more.
             await asyncio.shield(self._announce(receiver.subscriber, active=True))
@@ -223,8 +240,11 @@ class Hub:
     async def _publish_announcements(self) -> None:
         while True:
             subscriber, active, done = await self._announcements.get()
+            told = False
             try:
-                await self._append(self._updates_about(subscriber, active=active))
+                for part in self._backlog.parts(self._updates_about(subscriber, active=active)):
+                    await self._append(part)
+                    told = True
                 done.set_result(None)
             except asyncio.CancelledError:  # the hub has ended
                 if active:
@@ -232,6 +252,8 @@ class Hub:
                 raise
             except Exception as error:
                 if active:
+                    if told:  # a part of it, which is to be taken back
+                        self._announce(subscriber, active=False)
                     done.set_exception(error)
                 else:
                     log.exception("a subscriber that went could not be announced", id=subscriber.id)
@@ -254,16 +276,15 @@ class Hub:
         if not self._clients[client]:
             del self._clients[client]
 
-    async def subscriptions(self) -> tuple[str, list[Subscriber]]:
-        """Who is connected, and the cursor from which on all that changes that is announced (N135, N137).
-
-        The id of the newest update, or `earliest`.
-        """
+    async def presence(self) -> Presence:
+        """Who is connected, and the cursor from which on all that changes that is announced (N135, N137)."""
         # Whoever comes is taken in before that is announced, and whoever goes is forgotten before: so what the
         # log says up to the cursor is in the list, if the cursor is taken first.
         newest = await self.transport.newest()
-        # No await stands between the two, either, so the list is of one moment.
-        return "earliest" if newest is None else newest.update.id, self.broadcaster.subscribers()
+        if newest is None:
+            return Presence("earliest", False, self.broadcaster.subscribers())
+        repeated = await self.transport.find(newest.update.id) != newest.position
+        return Presence(newest.update.id, repeated, self.broadcaster.subscribers())
 
     async def read(self, subscriber: Subscriber) -> list[Entry]:
         """The next page of entries from the subscriber's place to where this node has dispatched.
@@ -325,7 +346,8 @@ class Hub:
         """Take no more updates, and end all streams, also those to come.  May be called twice."""
         self.closing = True
         for timeout in list(self._timeouts):
-            timeout.reschedule(asyncio.get_running_loop().time())
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
         self.broadcaster.close_all("the hub is shutting down")
 
     async def _follow(self) -> None:

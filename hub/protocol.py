@@ -27,6 +27,7 @@ _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{ty
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
 _RETRY_DIGITS: Final = 15
+_OTHER_FIELDS: Final = 1_000  # of a form; to look at very many would keep all others waiting
 _HEXADECIMAL: Final = frozenset(string.hexdigits)
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -92,6 +93,8 @@ def parse_subscribe(
     query: bytes, body: bytes, headers: Headers, settings: Settings, compiler: MatcherCompiler
 ) -> SubscribeRequest:
     """What a subscribe request asks for: all that its query and its body say together (N12–N20, V1–V3)."""
+    if (query + body).count(b"&") > settings.max_matchers + _OTHER_FIELDS:
+        raise InvalidRequest(f"more parameters than {settings.max_matchers} matchers, and {_OTHER_FIELDS} others")
     pairs = parse_form(query) + parse_form(body)
     wanted = [(name, value) for name, value in pairs if _is_matcher(name, settings)]
     if not wanted:
@@ -158,6 +161,8 @@ def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
         return _parse_batch(body, settings)
     if type != FORM:
         raise InvalidRequest(f"the content type must be {FORM} or {NDJSON}, not {shown(type)}")
+    if body.count(b"&") > settings.max_topics + _OTHER_FIELDS:
+        raise TooLarge(f"more fields than {settings.max_topics} topics, and {_OTHER_FIELDS} others")
     pairs = parse_form(body)
     fields = dict(reversed(pairs))  # the first of each name
     topics = tuple(value for name, value in pairs if name == "topic")

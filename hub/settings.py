@@ -168,7 +168,9 @@ class Settings(BaseModel):
     """Whether the web page for trying things out is served, at `path` + /debug/."""
 
     subscriptions: bool = False
-    """Whether subscribers coming and going are updates, and who is there can be asked, at `path` + /subscriptions."""
+    """Whether subscribers coming and going are updates, and who is there can be asked, at `path` + /subscriptions.
+    Those updates are in the log like others, two for each matcher of a connection: where strangers may subscribe, keep
+    max_connections_per_client, max_matchers and max_pattern low, lest they push out what was published."""
     typed_classic_events: bool = False
     """Whether updates about classic subscriptions have the type `mercure`, as the reference's 1.0 has it; without,
     they reach `onmessage`, as in 0.x (V61, V84)."""

@@ -73,7 +73,7 @@ class Stream(EventSourceResponse):
             return
         self._send = cast("_Send", scope.get(SERVER_SEND, send))
         await self._hub.connect(self)  # before the headers: whoever knows of the stream is in it (R20)
-        matchers = [f"{matcher.type}:{matcher.pattern}" for matcher in self.subscriber.subscribed[:5]]
+        matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in self.subscriber.subscribed[:5]]
         log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
         try:
             self._pending = _step(self._begin(send))
@@ -124,14 +124,16 @@ class Stream(EventSourceResponse):
             frames: list[bytes] = []
             size = 0
             for entry in page:
-                if subscriber.wants(entry.update):
+                if broadcaster.wants(self, entry.update):
                     frames.append(entry.frame)
                     size += len(entry.frame)
                 if size >= _CHUNK:
                     await self._send(_chunk(b"".join(frames)))
                     frames, size = [], 0
-                if now() - yielded > _SLICE:  # a subscriber may have many matchers, and dear ones
+                if now() - yielded > _SLICE:  # topics that nobody was asked about, and dear matchers
                     await asyncio.sleep(0)
+                    if self.is_gone():  # as nobody is listening, and nothing may be sent for long
+                        self.close("its connection is lost")
                     yielded = now()
             if frames:
                 await self._send(_chunk(b"".join(frames)))

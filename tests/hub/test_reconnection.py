@@ -50,7 +50,7 @@ async def replayed(app: ASGIApp, *parameters: tuple[str, str], **options: Any) -
         assert stream.status == 200, stream.body
         await caught_up(app)
         cursors = [(name, value) for name, value in stream.raw_headers if name in CURSOR_HEADERS]
-        assert [name for name, _ in cursors] == list(CURSOR_HEADERS)[: len(cursors)]  # each once, and both or none
+        assert [name for name, _ in cursors] in ([], list(CURSOR_HEADERS))
         return sorted({value for _, value in cursors}), ids_in(stream.body)
 
 

@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
-import hub
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, PUBLIC_KEY_ALGORITHMS
 
@@ -268,6 +267,7 @@ def test_t33_r6_a_resource_that_is_no_absolute_url_stops_the_start(resource: str
         ({"resource": HUB}, HUB, HUB),
         ({"resource": "urn:example:hub"}, "urn:example:hub", "http://mercure.invalid/.well-known/mercure"),
         ({"resource": "https://x.example/"}, "https://x.example/", "http://mercure.invalid/.well-known/mercure"),
+        ({"resource": "https://x.example/a/.well-known/mercure"}, "https://x.example/a/.well-known/mercure", "http://mercure.invalid/.well-known/mercure"),
         ({"public_urls": "https://a.example https://b.example"}, "https://asked.example/.well-known/mercure", "https://a.example/.well-known/mercure"),
         ({"public_urls": "https://a.example", "resource": "urn:x"}, "urn:x", "https://a.example/.well-known/mercure"),
         ({"public_urls": "https://a.example", "resource": HUB}, HUB, HUB),
@@ -486,10 +486,3 @@ def test_development_may_be_chosen_by_the_environment(monkeypatch: pytest.Monkey
     assert not settings.anonymous
     monkeypatch.setenv("HUB_CLASSIC", "off")
     assert settings_from_environment().classic_keys("publisher") is None
-
-
-def test_the_application_of_the_environment_is_made_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="nobody could publish"):
-        _ = hub.app
-    monkeypatch.setenv("HUB_DEV", "1")
-    assert hub.app.state.hub.settings.dev

@@ -349,6 +349,15 @@ async def test_n136_what_is_known_is_no_longer_when_somebody_comes_or_goes(app: 
     assert (await get(app, "", ("if-none-match", come.headers["etag"]))).json()["subscriptions"] == []
 
 
+async def test_n136_an_id_that_came_twice_does_not_hide_who_came_in_between(app: HubApplication) -> None:
+    await publish(app, EVERYTHING, ("topic", "x"), ("id", "1"))
+    tag = (await get(app)).headers["etag"]
+    async with follow(app, ("match", "a")):
+        await publish(app, EVERYTHING, ("topic", "x"), ("id", "1"))
+        answer = await get(app, "", ("if-none-match", tag))
+        assert [one["match"] for one in answer.json()["subscriptions"]] == ["a"]
+
+
 # -- paths
 
 
@@ -474,6 +483,11 @@ class UnsteadyLog(MemoryTransport):
         newest = await super().newest()
         await self._turns(5)
         return newest
+
+    async def find(self, id: str) -> int | None:
+        found = await super().find(id)
+        await self._turns(5)
+        return found
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         async for page in super().follow(after):

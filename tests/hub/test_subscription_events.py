@@ -339,13 +339,14 @@ class WatchedLog(MemoryTransport):
         self.open = asyncio.Event()
         self.open.set()
         self.fails: Exception | None = None
+        self.fails_after = 0
         self.waiting = asyncio.Event()
 
     async def append(self, updates: Sequence[Update]) -> list[Entry]:
         if not self.open.is_set():
             self.waiting.set()
             await self.open.wait()
-        if self.fails is not None:
+        if self.fails is not None and len(self.noted) >= self.fails_after:
             error, self.fails = self.fails, None
             raise error
         active = json.loads(updates[0].data)["active"]
@@ -485,6 +486,19 @@ async def test_t68_n127_a_subscriber_that_cannot_be_announced_is_refused_and_lea
         async with follow(app, ("match", "b")) as stream:  # by the same client, which may have one
             assert stream.status == 200
         assert await settled(app) == [("b", True), ("b", False)]
+
+
+async def test_t68_n120_what_was_announced_of_a_subscriber_that_is_refused_is_taken_back() -> None:
+    log = WatchedLog()
+    async with application_on(log, history_updates=4) as app:  # so the log takes two at a time
+        log.fails, log.fails_after = OSError("the disk is full"), 1
+        _, task = connecting(app, "a", "b", "c")
+        with pytest.raises(OSError, match="the disk is full"):
+            await asyncio.wait_for(task, HANG)
+        last = dict(await settled(app))
+        assert app.state.hub.broadcaster.connected == 0
+    assert last["a"] is last["b"] is False
+    assert last.get("c", False) is False
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,9 @@ async def test_n112_t85_the_log_keeps_its_bounds_whatever_is_appended_and_never_
     assert [entry.position for entry in await log.read(EARLIEST)] == [18]  # the newest one always
     await log.append([Update(("t",), id="small")])
     assert [entry.update.id for entry in await log.read(EARLIEST)] == ["small"]
+    exact = MemoryTransport(max_updates=10, max_bytes=3 * size)
+    await exact.append([Update(("t",), "x" * 100, id="i")] * 5)
+    assert [entry.position for entry in await exact.read(EARLIEST)] == [3, 4, 5]
 
 
 @pytest.mark.anyio

@@ -1,0 +1,233 @@
+"""What strangers may cost the others, and what a hub stands."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from hub import Settings, Update, create_app, stream
+from hub.authorization import Grant
+from hub.broadcaster import Broadcaster
+from hub.errors import Closing
+from hub.subscriber import Subscriber
+from hub.topics import MatcherCompiler
+from hub.transports.base import Entry
+from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow
+from tests.hub.world import plain, world
+
+pytestmark = pytest.mark.anyio
+
+
+# -- replay
+
+
+async def test_who_replays_shares_what_was_asked_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask_by_itself(subscriber: Subscriber, update: Update) -> bool:
+        raise AssertionError("each matcher was asked about each update")
+
+    async with world() as here:
+        for topic in ("a", "b", "a"):
+            await here.publish(topic)
+        with monkeypatch.context() as patch:
+            patch.setattr(Subscriber, "wants", ask_by_itself)
+            connection = await here.connect("a", after="earliest")
+            await here.caught_up()
+        assert connection.ids == ["1", "3"]
+
+
+async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_SLICE", -1.0)  # each update is one
+    async with world() as here:
+        for n in range(300):
+            await here.publish(str(n))
+        connection = await here.connect("nothing", after="earliest")
+        while not connection.writes:
+            await asyncio.sleep(0)
+        connection.cut = True  # and `receive`, which nobody asks, does not say so
+        await asyncio.wait_for(connection.task, 10)
+        assert connection.stream._closed == "its connection is lost"
+        assert connection.subscriber.position < 300
+
+
+# -- announcements
+
+
+@pytest.mark.parametrize("bounds", [{"history_updates": 20}, {"history_bytes": 20_000}])
+async def test_n120_a_connection_with_more_matchers_than_the_log_holds_pushes_nobody_off_it(
+    bounds: dict[str, int],
+) -> None:
+    async with world(plain(subscriptions=True, **bounds)) as here:
+        reader = await here.connect("a")
+        await here.settle()
+        other = await here.connect(*[f"{n} {'x' * 50}" for n in range(100)])
+        await here.publish("a")
+        await here.caught_up()
+        assert reader.ids == ["1"]
+        assert not reader.ended
+        assert other.begun  # though what it has announced itself may have pushed it off at once
+
+
+async def test_announcements_take_nobody_s_place_in_what_is_remembered() -> None:
+    presence = "/.well-known/mercure/subscriptions{/topic,subscriber}"
+    async with world(plain(subscriptions=True)) as here:
+        await here.connect(presence, granted=[presence])
+        await here.publish("a")
+        for _ in range(3):
+            (await here.connect("b")).go()
+            await here.caught_up()
+        remembered = here.hub.broadcaster._filter._entries
+        assert len(remembered) == 1
+        assert remembered.get(("subscribed", "a")) is not None
+        assert len(here.connections[0].ids) == 7  # its own arrival too (N127)
+
+
+# -- requests
+
+
+@pytest.mark.parametrize("classic", [True, False])
+async def test_n18_n56_very_many_parameters_are_refused_before_they_are_looked_at(classic: bool) -> None:
+    async with application(classic=classic, max_matchers=5, max_topics=5) as app:
+        for count, status in ((1_005, 200), (1_006, 400)):
+            reply = await ask(app, "QUERY", f"{PATH}?match=a", [FORM], b"&a" * count)
+            assert reply.status == status
+            assert status == 200 or reply.detail == "more parameters than 5 matchers, and 1000 others"
+        token = bearer(current_token(["*"]))
+        for count, status in ((1_005, 200), (1_006, 413)):
+            reply = await ask(app, "POST", PATH, [FORM, token], b"topic=a" + b"&a" * count)
+            assert reply.status == status
+            assert status == 200 or reply.detail == "more fields than 5 topics, and 1000 others"
+
+
+async def test_n23_a_subject_is_nobody_s_address_and_no_other_issuer_s() -> None:
+    subjects = [classic_token(["a"], ["a"]), current_token(subscribe=["a"], subject="203.0.113.7")]
+    async with application(max_connections_per_client=1) as app:
+        hub = app.state.hub
+        grants = [
+            await hub.authorizer.verify("subscribe", token, resource=f"https://hub.example{PATH}") for token in subjects
+        ]
+        assert [grant.subject for grant in grants] == [None, "https://issuer.example 203.0.113.7"]
+        matchers = [hub.compiler.compile("exact", "a")]
+        named = Grant(classic=True, subject=" 203.0.113.7")
+        clients = {
+            (await hub.subscribe(matchers, grant, address="203.0.113.7"))[0].client
+            for grant in (Grant(), named, *grants)
+        }
+        assert len(clients) == 3  # the anonymous one and the one without a subject are one
+
+
+async def test_n136_an_id_that_came_again_is_no_tag_of_one_state() -> None:
+    async with application() as app:
+        hub, headers = app.state.hub, [bearer(classic_token((), ["*"])), ("accept", "application/json")]
+        where = f"{PATH}/subscriptions/exact/a"
+        await hub.publish(Update(("t",), id="x"))
+        tag = (await ask(app, "GET", where, headers)).headers["etag"]
+        assert (await ask(app, "GET", where, [*headers, ("if-none-match", tag)])).status == 304
+        async with follow(app, ("match", "a")):
+            await hub.publish(Update(("t",), id="x"))
+            answer = await ask(app, "GET", where, [*headers, ("if-none-match", tag)])
+            assert (answer.status, len(answer.json()["subscriptions"])) == (200, 1)
+
+
+async def test_r71_a_server_that_gives_no_raw_path_is_understood() -> None:
+    async with application() as app, follow(app, ("match", "a b/ü")):
+        headers = [bearer(classic_token((), ["*"]))]
+        answer = await ask(app, "GET", f"{PATH}/subscriptions", headers, raw_path=None)
+        assert answer.status == 200
+
+
+async def test_a_batch_lets_others_run_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hub.hub.SLICE", 10)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with application() as app:
+        other = asyncio.ensure_future(count())
+        grant = Grant(publish=(app.state.hub.compiler.compile("exact", "*"),))
+        await app.state.hub.publish(*(Update(("a",), id=str(n)) for n in range(100)), grant=grant)
+        other.cancel()
+    assert turns >= 20  # ten while they are checked, ten while they are authorized
+
+
+# -- dispatch
+
+
+def test_frames_are_joined_for_one_choice_at_a_time() -> None:
+    compiler = MatcherCompiler("https://hub.example/")
+    broadcaster = Broadcaster(
+        heartbeat=0, cached_topics=200, base_url="https://hub.example/", max_url_patterns=1, clock=lambda: 0.0
+    )
+
+    class Receiver:
+        number, written = -1, 0.0
+
+        def __init__(self, *topics: int) -> None:
+            matchers = [compiler.compile("exact", str(topic)) for topic in topics]
+            self.subscriber = Subscriber(matchers, Grant(), 0)
+
+    count = 40
+    for n in range(count):
+        receiver: Any = Receiver(*(topic for topic in range(count) if topic != n))
+        broadcaster.connect(receiver)
+        broadcaster.join(receiver)
+    entries = [Entry(n + 1, Update((str(n),), "x" * 10_000)) for n in range(count)]
+    expected = {len(b"".join(entry.frame for entry in entries if entry is not other)) for other in entries}
+    tracemalloc.start()
+    sizes = [len(body) for _, body in broadcaster._writes(entries)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert set(sizes) == expected
+    assert len(sizes) == count
+    assert peak < 10 * max(sizes)  # and not forty times
+
+
+# -- the end
+
+
+async def test_closing_twice_or_while_a_body_is_given_up_ends_everything() -> None:
+    app = create_app(Settings(dev=True))
+    hub = app.state.hub
+    async with app.running():
+
+        async def wait(seconds: float) -> None:
+            async with hub.until_closing(seconds):
+                await asyncio.Event().wait()
+
+        waiting = asyncio.ensure_future(wait(60))
+        await asyncio.sleep(0)
+        hub.close()
+        late = next(iter(hub._timeouts))
+        while not late.expired():
+            await asyncio.sleep(0)
+        hub._timeouts.add(late)
+        hub.close()
+        with pytest.raises(Closing):
+            await waiting
+    assert not hub.is_running
+
+
+def test_hubs_that_end_in_the_order_of_their_coming_leave_signals_to_who_had_them() -> None:
+    async def run() -> None:
+        first, second = (create_app(Settings(dev=True)) for _ in range(2))
+        entered = [app.running() for app in (first, second)]
+        for one in entered:
+            await one.__aenter__()
+        for one in entered:
+            await one.__aexit__(None, None, None)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        asyncio.run(run())
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
