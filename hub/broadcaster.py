@@ -1,4 +1,4 @@
-"""Broadcaster: the live receivers in a SkipFilter, and one frame written to many.
+"""Broadcaster: all receivers in a SkipFilter, and one frame written to many.
 
     entry (topics T)  ─►  ⋃ subscribed[t]   ∩   ⋃ granted[t] if it is private      t ∈ T
                           a bitmap a topic, asked once; the ids of the receivers
@@ -156,7 +156,7 @@ class Broadcaster:
         self._schedule(receiver)
 
     def wants(self, receiver: Receiver, update: Update) -> bool:
-        """What its subscriber's own `wants` says, and asked once for all receivers."""
+        """Whether it is to receive `update`, live or not."""
         return receiver.number in self._receivers(update)
 
     def join(self, receiver: Receiver) -> None:

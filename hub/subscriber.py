@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from hub.authorization import Grant
     from hub.topics import TopicMatcher
-    from hub.updates import Update
 
 EARLIEST: Final = -1
 """The place before all that the log still holds; the positions of a log's entries start at 1."""
@@ -44,14 +43,3 @@ class Subscriber:
         self.lapse = lapse
         self.client = client
         self.position = position
-
-    def wants(self, update: Update) -> bool:
-        """Whether it receives `update`.
-
-        A matcher and the grant may hit different topics of the update (N21, N81, V50).
-        """
-        return _any_match(self.subscribed, update) and (not update.private or _any_match(self.grant.subscribe, update))
-
-
-def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:
-    return any(matcher.match(topic) for topic in update.topics for matcher in matchers)
