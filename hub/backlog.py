@@ -49,11 +49,12 @@ class Backlog:
         part: list[Update] = []
         size = 0
         for update in updates:
-            if part and (len(part) == self._max_updates or size + update.size > self._max_bytes):
+            own = update.size
+            if part and (len(part) == self._max_updates or size + own > self._max_bytes):
                 yield part
                 part, size = [], 0
             part.append(update)
-            size += update.size
+            size += own
         if part:
             yield part
 

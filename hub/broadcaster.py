@@ -101,9 +101,9 @@ class _Interest:
 
     def bitmap(self, *keys: Key) -> BitMap64:
         """The ids that pass any of `keys`, and nothing is remembered of that."""
-        ids = BitMap64()
+        ids, nobody = BitMap64(), SortedDict()  # an index needs no values: they have declared what they want
         for key in keys:
-            ids |= self.passing(key, SortedDict(), 0)
+            ids |= self.passing(key, nobody, 0)
         return ids
 
 

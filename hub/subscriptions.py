@@ -66,7 +66,7 @@ class Subscription:
         """The update that says that it has begun, or ended (N120–N123, V61)."""
         document = self.document(active=active, json_ld=self.is_classic)
         return Update(
-            (self.path,),
+            (document["id"],),
             to_json(CONTEXT | document if self.is_classic else document),
             private=True,
             type="mercure" if typed_classic or not self.is_classic else None,

@@ -17,18 +17,19 @@ from urllib.parse import unquote, urlencode
 from hub import Settings, create_app
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.tokens import sign_classic_token, sign_token
+from tests.wire import FORM as FORM
+from tests.wire import HANG as HANG
+from tests.wire import PATH as PATH
 from tests.wire import Event, parse_event
+from tests.wire import bearer as bearer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
-    from starlette.types import ASGIApp, Message
+    from starlette.types import ASGIApp, Message, Receive
 
     from hub.application import HubApplication
 
-HANG = 30.0
-PATH = "/.well-known/mercure"
-FORM = ("content-type", "application/x-www-form-urlencoded")
 NDJSON = ("content-type", "application/x-ndjson")
 
 
@@ -121,6 +122,19 @@ def _bytes(text: str | bytes) -> bytes:
     return text.encode("utf-8") if isinstance(text, str) else text
 
 
+def _sending(body: bytes, *, until: asyncio.Event) -> Receive:
+    """What a client sends that goes away then."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await until.wait()
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
 async def ask(
     app: ASGIApp,
     method: str,
@@ -132,22 +146,13 @@ async def ask(
     """The response to one request.  The client of an event stream goes as soon as it has begun."""
     messages: list[Message] = []
     begun = asyncio.Event()
-    sent = False
-
-    async def receive() -> Message:
-        nonlocal sent
-        if not sent:
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-        await begun.wait()
-        return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         messages.append(message)
         if message["type"] == "http.response.body":
             begun.set()
 
-    await asyncio.wait_for(app(scope_of(method, target, headers, **scope), receive, send), HANG)
+    await asyncio.wait_for(app(scope_of(method, target, headers, **scope), _sending(body, until=begun), send), HANG)
     assert [message["type"] for message in messages] == ["http.response.start"] + ["http.response.body"] * (
         len(messages) - 1
     )
@@ -232,18 +237,10 @@ async def follow(
 ) -> AsyncIterator[Following]:
     """Subscribe, by `parameters` or to a whole `target`; the stream has begun, or has been refused, when it is entered."""
     stream = Following()
-    sent = False
-
-    async def receive() -> Message:
-        nonlocal sent
-        if not sent:
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-        await stream._gone.wait()
-        return {"type": "http.disconnect"}
-
     where = f"{PATH}?{urlencode(parameters)}" if target is None else target
-    task = asyncio.ensure_future(app(scope_of(method, where, headers, **scope), receive, stream.send))
+    task = asyncio.ensure_future(
+        app(scope_of(method, where, headers, **scope), _sending(body, until=stream._gone), stream.send)
+    )
     begun = asyncio.ensure_future(stream.begun())
     await asyncio.wait([task, begun], return_when=asyncio.FIRST_COMPLETED, timeout=HANG)
     begun.cancel()
@@ -261,7 +258,3 @@ async def publish(app: ASGIApp, token: str, *fields: tuple[str, str], path: str 
     reply = await ask(app, "POST", path, [FORM, bearer(token)], urlencode(fields).encode())
     assert reply.status == 200, reply.text
     return reply.text
-
-
-def bearer(token: str) -> tuple[str, str]:
-    return "authorization", f"Bearer {token}"

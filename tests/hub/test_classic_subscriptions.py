@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hub.settings import DEVELOPMENT_KEY
 from hub.topics import FORBIDDEN, MATCHER_TYPES
 from tests import wire
-from tests.asgi import PATH, Answer, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.asgi import Answer, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub import signing
+from tests.hub.presence import BELOW, EVERYTHING, document, encoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,12 +26,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-BELOW = PATH + "/subscriptions"
 CLASSIC = classic_token(publish=["*"], subscribe=["*"])
-CURRENT = current_token(publish=["*"], subscribe=["*"])
 CONTEXT = {"@context": "https://mercure.rocks/"}
 TEMPLATE = "https://example.com/{selector}"
-UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 @pytest.fixture
@@ -43,11 +41,6 @@ async def get(
     app: HubApplication, below: str = "", *headers: tuple[str, str], token: str = CLASSIC, method: str = "GET"
 ) -> Answer:
     return await ask(app, method, BELOW + below, [bearer(token), *headers])
-
-
-def encoded(text: str) -> str:
-    """RFC 6570's simple expansion, byte by byte."""
-    return "".join(chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8"))
 
 
 def subscribers(app: HubApplication) -> list[str]:
@@ -66,17 +59,6 @@ def classic_document(topic: str, subscriber: str, **more: Any) -> dict[str, Any]
     }
 
 
-def current_document(type: str, pattern: str, subscriber: str) -> dict[str, Any]:
-    return {
-        "id": f"{BELOW}/{type}/{encoded(pattern)}/{encoded(subscriber)}",
-        "type": "subscription",
-        "match_type": type,
-        "match": pattern,
-        "subscriber": subscriber,
-        "active": True,
-    }
-
-
 def terms(document: Any) -> set[str]:
     """The names that are JSON-LD's in a document: of its members, but for those of payloads, and of its types."""
     if isinstance(document, list):
@@ -92,7 +74,7 @@ def terms(document: Any) -> set[str]:
 
 async def test_v60_v61_an_update_literally_when_a_subscription_begins_and_when_it_ends(app: HubApplication) -> None:
     token = classic_token(subscribe=["x"], payload={"foo": "bär"})
-    async with follow(app, ("match_urlpattern", BELOW + "/*"), headers=[bearer(CURRENT)]) as watcher:
+    async with follow(app, ("match_urlpattern", BELOW + "/*"), headers=[bearer(EVERYTHING)]) as watcher:
         await watcher.next_event()
         before = len(watcher.body)
         async with follow(app, ("topic", TEMPLATE), headers=[bearer(token)]):
@@ -139,7 +121,7 @@ async def test_v84_an_update_is_in_the_dialect_of_the_subscription(app: HubAppli
         subscriber = subscribers(app)[1]
     assert (classic.type, current.type) == ("message", "mercure")
     assert json.loads(classic.data) == CONTEXT | classic_document("a", subscriber)
-    assert json.loads(current.data) == current_document("exact", "a", subscriber)
+    assert json.loads(current.data) == document("exact", "a", subscriber)
 
 
 async def test_v84_v61_updates_about_classic_subscriptions_may_have_the_type_of_the_others() -> None:
@@ -182,7 +164,7 @@ async def test_v73_t79_the_payload_is_of_the_entry_that_matches_or_of_the_claim(
 ) -> None:
     token = signing.sign({"mercure": claim}, key=DEVELOPMENT_KEY)
     async with (
-        follow(app, ("match", "*"), headers=[bearer(CURRENT)]) as watcher,
+        follow(app, ("match", "*"), headers=[bearer(EVERYTHING)]) as watcher,
         follow(app, (parameter, "a"), headers=[bearer(token)]) as stream,
     ):
         assert stream.status == 200
@@ -329,12 +311,12 @@ async def test_v63_head_has_the_headers_of_get(app: HubApplication) -> None:
 @pytest.mark.parametrize(
     ("token", "accept", "is_classic"),
     [
-        (CURRENT, None, False),
-        (CURRENT, "*/*", False),
-        (CURRENT, "application/json", False),
-        (CURRENT, "application/ld+json", True),
-        (CURRENT, "Application/LD+JSON; q=1", True),
-        (CURRENT, "text/html, application/ld+json", True),
+        (EVERYTHING, None, False),
+        (EVERYTHING, "*/*", False),
+        (EVERYTHING, "application/json", False),
+        (EVERYTHING, "application/ld+json", True),
+        (EVERYTHING, "Application/LD+JSON; q=1", True),
+        (EVERYTHING, "text/html, application/ld+json", True),
         (CLASSIC, None, True),
         (CLASSIC, "*/*", True),
         (CLASSIC, "application/ld+json", True),
@@ -354,7 +336,7 @@ async def test_v84_all_are_listed_in_one_dialect_or_the_other(
         in_both |= {"subscriber": subscriber, "active": True}
         listed = {
             True: [classic_document("a", subscriber)],
-            False: [in_both, current_document("exact", "b", subscriber)],
+            False: [in_both, document("exact", "b", subscriber)],
         }
         assert answer.json()["subscriptions"] == listed[is_classic]
         assert answer.json()["type"] == ("Subscriptions" if is_classic else "subscriptions")
@@ -363,7 +345,7 @@ async def test_v84_all_are_listed_in_one_dialect_or_the_other(
         assert "Accept" in answer.headers["vary"]
 
 
-@pytest.mark.parametrize("token", [CURRENT, CLASSIC])
+@pytest.mark.parametrize("token", [EVERYTHING, CLASSIC])
 @pytest.mark.parametrize("accept", ["application/json", "application/ld+json"])
 async def test_v84_v74_of_one_matcher_the_path_says_which(token: str, accept: str, app: HubApplication) -> None:
     async with follow(app, ("topic", "a"), ("match", "a")):
@@ -380,12 +362,12 @@ async def test_v84_v74_of_one_matcher_the_path_says_which(token: str, accept: st
 
 async def test_v84_v88_a_hub_of_the_current_dialect_alone_has_no_classic_documents() -> None:
     async with application(classic=False) as app:
-        answer = await get(app, "", ("accept", "application/ld+json"), token=CURRENT)
+        answer = await get(app, "", ("accept", "application/ld+json"), token=EVERYTHING)
         assert answer.headers["content-type"] == "application/json"
         assert answer.json() == {"id": BELOW, "type": "subscriptions", "subscriptions": []}
-        assert (await get(app, "/a", token=CURRENT)).status == 404
-        assert (await get(app, "/", token=CURRENT)).status == 404
-        assert (await get(app, "/a/nobody", token=CURRENT)).status == 400
+        assert (await get(app, "/a", token=EVERYTHING)).status == 404
+        assert (await get(app, "/", token=EVERYTHING)).status == 404
+        assert (await get(app, "/a/nobody", token=EVERYTHING)).status == 400
         assert (await get(app, "", token=CLASSIC)).status == 401
 
 
@@ -397,9 +379,7 @@ async def test_v87_v74_a_first_segment_that_is_a_matcher_type_is_one(type: str, 
         one = encoded(subscriber)
         assert (await get(app, f"/{type}")).json()["subscriptions"] == [classic_document(type, subscriber)]
         for segment in (type, f"%{ord(type[0]):02x}{type[1:]}"):
-            assert (await get(app, f"/{segment}/%2Fa")).json()["subscriptions"] == [
-                current_document(type, "/a", subscriber)
-            ]
+            assert (await get(app, f"/{segment}/%2Fa")).json()["subscriptions"] == [document(type, "/a", subscriber)]
         ambiguous = await get(app, f"/{type}/{one}")  # a pattern, not a subscriber
         assert ambiguous.json() == {"id": f"{BELOW}/{type}/{one}", "type": "subscriptions", "subscriptions": []}
     upper = await get(app, f"/{type.upper()}/a")  # a topic, and no subscriber

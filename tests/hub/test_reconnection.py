@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -399,3 +400,18 @@ async def test_n106_a_batch_is_replayed_from_within() -> None:
         answer = await ask(app, "POST", PATH, [NDJSON, bearer(WRITER)], lines)
         assert answer.text.split() == ["0", "1", "2", "3", "4"]
         assert await replayed(app, ("last_event_id", "2")) == ([b"2"], ["3", "4"])
+
+
+async def test_r53_a_cursor_that_is_not_found_is_logged_and_a_found_one_and_earliest_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with application() as app:
+        await publish(app, current_token(["a"]), ("topic", "a"), ("id", "known"))
+        for cursor, count in (("known", 0), ("earliest", 0), ("x" * 100, 1)):
+            async with follow(app, ("match", "a"), ("last_event_id", cursor)):
+                pass
+            said = [record.message for record in caplog.records if "cursor not found" in record.message]
+            assert len(said) == count
+    assert f"last_event_id={'x' * 80}" in said[0]
+    assert "x" * 81 not in said[0]

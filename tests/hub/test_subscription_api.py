@@ -32,6 +32,7 @@ from tests.asgi import (
     publish,
     scope_of,
 )
+from tests.hub.presence import BELOW, EVERYTHING, document, encoded
 from tests.wire import Event, Reply
 
 if TYPE_CHECKING:
@@ -45,10 +46,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-BELOW = PATH + "/subscriptions"
-EVERYTHING = current_token(publish=["*"], subscribe=["*"])
 LINK = '</.well-known/mercure>; rel="mercure"; last-event-id="{}"; type="mercure"; content-type="application/json"'
-UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 @pytest.fixture(params=[True, False], ids=["both", "current"])
@@ -60,23 +58,6 @@ async def app(request: pytest.FixtureRequest) -> AsyncIterator[HubApplication]:
 
 async def get(app: HubApplication, below: str = "", *headers: tuple[str, str | bytes], method: str = "GET") -> Answer:
     return await ask(app, method, BELOW + below, [bearer(EVERYTHING), *headers])
-
-
-def encoded(text: str) -> str:
-    """RFC 6570's simple expansion, byte by byte."""
-    return "".join(chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8"))
-
-
-def document(type: str, pattern: str, subscriber: str, **more: Any) -> dict[str, Any]:
-    return {
-        "id": f"{BELOW}/{type}/{encoded(pattern)}/{encoded(subscriber)}",
-        "type": "subscription",
-        "match_type": type,
-        "match": pattern,
-        "subscriber": subscriber,
-        "active": True,
-        **more,
-    }
 
 
 def subscribers(app: HubApplication) -> list[str]:

@@ -38,6 +38,7 @@ from tests.asgi import (
     scope_of,
 )
 from tests.hub import signing
+from tests.hub.presence import BELOW, EVERYTHING, encoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,10 +48,6 @@ if TYPE_CHECKING:
     from hub.updates import Update
 
 pytestmark = pytest.mark.anyio
-
-BELOW = PATH + "/subscriptions"
-EVERYTHING = current_token(publish=["*"], subscribe=["*"])
-UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 @pytest.fixture(params=[True, False], ids=["both", "current"])
@@ -75,11 +72,6 @@ async def application_on(log: MemoryTransport, **settings: Any) -> AsyncIterator
     app.state.hub.transport = log
     async with app.running():
         yield app
-
-
-def encoded(text: str) -> str:
-    """RFC 6570's simple expansion, byte by byte."""
-    return "".join(chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8"))
 
 
 def said(entries: Sequence[Entry]) -> list[tuple[str, bool]]:
