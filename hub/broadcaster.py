@@ -212,17 +212,22 @@ class Broadcaster:
             self.move_to(position)
             now = self._clock()
             for count, (receiver, body) in enumerate(writes, 1):
-                if receiver.number in self._live:  # it may be catching up, have gone since, or have been closed
+                if receiver.number in self._live:  # it may have gone since, or have been closed
                     receiver.written = now
                     receiver.write(body, position)
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
 
     def _writes(self, entries: list[Entry]) -> Iterable[tuple[Receiver, bytes]]:
-        """Each receiver once, with its frames joined; who receives what is settled before the first write."""
+        """Each receiver once, with its frames joined; who receives what is settled before the first write.
+
+        Only who is live now: whoever joins before the last write has read `entries` in the log.
+        """
         if len(entries) == 1:
             body = entries[0].frame
-            return [(receiver, body) for receiver in self._filter.values(self._receivers(entries[0].update))]
+            return [
+                (receiver, body) for receiver in self._filter.values(self._receivers(entries[0].update) & self._live)
+            ]
         # Bit n of a choice stands for entries[n].  Entries with the same receivers are added up first, so
         # a hundred updates of one topic cost one pass over its receivers.
         choices: dict[FrozenBitMap64, int] = {}
@@ -234,7 +239,7 @@ class Broadcaster:
             for id in receivers:
                 wanted[id] = wanted.get(id, 0) | choice
         choosers: defaultdict[int, list[Receiver]] = defaultdict(list)
-        ids = BitMap64(wanted)
+        ids = BitMap64(wanted) & self._live
         for id, receiver in zip(ids, self._filter.values(ids), strict=True):
             choosers[wanted[id]].append(receiver)
         # One body at a time: there may be as many as receivers.

@@ -297,6 +297,30 @@ async def test_who_leaves_in_the_middle_of_a_dispatch_is_not_written_to(monkeypa
         assert connections[3].ended
 
 
+@pytest.mark.parametrize("updates", [1, 3])
+async def test_t71_who_catches_up_in_the_middle_of_a_dispatch_is_passed_over(
+    updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read from the log what the dispatch has yet to write to those after it."""
+    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    async with world() as here:
+        connections = [await here.connect("a") for _ in range(40)]
+        first, *_, last = connections
+        await here.settle()
+        last.block()
+        await here.publish("a")
+        while here.hub.broadcaster.live == 40:
+            await asyncio.sleep(0)
+        last.unblock()
+        await here.hub.publish(*(Update(("a",), id=f"more {n}") for n in range(updates)), grant=EVERYTHING)
+        while here.hub.broadcaster.live < 40:
+            await asyncio.sleep(0)
+        assert len(first.ids) == len(last.ids) == 1 + updates
+        assert len(connections[-2].ids) == 1  # the dispatch has yet to come to the last
+        await here.caught_up()
+        assert [connection.ids for connection in connections] == [here.expected(first)] * 40
+
+
 async def test_r32_a_write_that_fails_ends_that_stream_alone() -> None:
     async with world() as here:
         broken, healthy = await here.connect("a"), await here.connect("a")
