@@ -19,11 +19,11 @@ from hub.errors import RequestError
 from hub.hub import Hub
 from hub.origins import allows_origin
 from hub.protocol import take_tokens
-from hub.stream import SERVER_SEND
+from hub.stream import REST, SERVER_SEND
 from hub.transports.memory import MemoryTransport
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from starlette.datastructures import Headers
     from starlette.types import Message, Receive, Scope, Send
@@ -63,8 +63,12 @@ class HubApplication(Starlette):
                 message["headers"] = [*message["headers"], *_SECURITY_HEADERS]
             await send(message)
 
-        own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
+        rest: list[Coroutine[Any, Any, None]] = []
+        own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens, REST: rest}
         await super().__call__(own, receive, send_with_headers)
+        del own, scope, send_with_headers  # for as long as a stream may take
+        while rest:
+            await rest.pop()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -39,12 +39,22 @@ if TYPE_CHECKING:
 
 SLICE: Final = 256
 """Writes between two looks at the other tasks: about 2 ms."""
+WRITE: Final = 2**12
+"""Bytes that cost about as much as another write."""
+MATCHES: Final = 16
+"""Updates whose receivers are looked for between two looks at the other tasks; each may have many topics."""
+IDS: Final = 2**13
+"""Ids that are sorted between two looks at the other tasks: about 2 ms."""
+EARLY: Final = 0.25
+"""The share of its time by which a heartbeat may come early: who was written the same is not beaten at once."""
 TICK: Final = 1.0
 """Seconds between two looks at the clock, which is one that nobody sets."""
 LOOK: Final = 40.0
 """Seconds between two looks at a connection that gets no heartbeats."""
 LATE: Final = 2 * TICK
 """Seconds by which a heartbeat may come late; a connection is closed so much before its token expires (N82)."""
+
+_GOLDEN: Final = (5**0.5 - 1) / 2
 
 Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
 
@@ -58,6 +68,8 @@ class Receiver(Protocol):
 
     number: int
     """Its id in the filter of receivers; the broadcaster's own."""
+    live: bool
+    """Whether it is in the live set; the broadcaster's own."""
 
     def write(self, body: bytes, position: int) -> None:
         """Write without waiting.  Where that is not possible, leave; the place is then `position`."""
@@ -163,18 +175,26 @@ class Broadcaster:
         """Take it into the live set.  Its place must be this broadcaster's."""
         assert receiver.subscriber.position == self.position
         self._live.add(receiver.number)
+        receiver.live = True
 
     def leave(self, receiver: Receiver, position: int) -> None:
         """Take it out of the live set, at its place in the log."""
         self._live.discard(receiver.number)
+        receiver.live = False
         receiver.subscriber.position = position
 
     def disconnect(self, receiver: Receiver) -> None:
         """Forget it."""
         self._live.discard(receiver.number)
+        receiver.live = False
         self._filter.discard(receiver)
         self._wheel.discard(receiver)
         del self._connected[receiver.subscriber.id]
+
+    def close(self, id: str, reason: str) -> None:
+        """End the connection of the subscriber with this id, if it is still there."""
+        if (receiver := self._connected.get(id)) is not None:
+            receiver.close(reason)
 
     def close_all(self, reason: str) -> None:
         for receiver in list(self._connected.values()):
@@ -202,52 +222,46 @@ class Broadcaster:
     # -- entries
 
     async def dispatch(self, entries: list[Entry]) -> None:
-        """Write consecutive entries of the log to all live receivers that want them.
+        """Write consecutive entries of the log to all live receivers that want them, to each at once.
 
         Never waits for a receiver; lets other tasks run between slices.
         """
         async with self._turn:
-            writes = self._writes(entries)
-            position = entries[-1].position
+            # Who is live now gets them from here; who joins before the last write has read them in the log.
+            live, position = self._live.copy(), entries[-1].position
             self.move_to(position)
-            now = self._clock()
-            for count, (receiver, body) in enumerate(writes, 1):
-                if receiver.number in self._live:  # it may have gone since, or have been closed
-                    receiver.written = now
-                    receiver.write(body, position)
-                if count % SLICE == 0:
-                    await asyncio.sleep(0)
+            now, left = self._clock(), SLICE
+            for ids, body in await self._choices(entries, live):
+                cost = 1 + len(body) // WRITE
+                for receiver in self._filter.values(ids):
+                    if receiver.live:  # it may have gone since, or have been closed
+                        receiver.written = now
+                        receiver.write(body, position)
+                        left -= cost
+                        if left <= 0:
+                            left = SLICE
+                            await asyncio.sleep(0)
 
-    def _writes(self, entries: list[Entry]) -> Iterable[tuple[Receiver, bytes]]:
-        """Each receiver once, with its frames joined; who receives what is settled before the first write.
-
-        Only who is live now: whoever joins before the last write has read `entries` in the log.
-        """
+    async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, bytes]]:
+        """Who of `live` is to receive what: sets of ids, each id in one at most, and the joined frames of each."""
         if len(entries) == 1:
-            body = entries[0].frame
-            return [
-                (receiver, body) for receiver in self._filter.values(self._receivers(entries[0].update) & self._live)
-            ]
+            return [(self._receivers(entries[0].update) & live, entries[0].frame)]
         # Bit n of a choice stands for entries[n].  Entries with the same receivers are added up first, so
-        # a hundred updates of one topic cost one pass over its receivers.
+        # a hundred updates of one topic cost one pass over its receivers, and nothing for each.
         choices: dict[FrozenBitMap64, int] = {}
-        for n, entry in enumerate(entries):
-            receivers = FrozenBitMap64(self._receivers(entry.update))
-            choices[receivers] = choices.get(receivers, 0) | 1 << n
-        wanted: dict[int, int] = {}
-        for receivers, choice in choices.items():
-            for id in receivers:
-                wanted[id] = wanted.get(id, 0) | choice
-        choosers: defaultdict[int, list[Receiver]] = defaultdict(list)
-        ids = BitMap64(wanted) & self._live
-        for id, receiver in zip(ids, self._filter.values(ids), strict=True):
-            choosers[wanted[id]].append(receiver)
+        for n, entry in enumerate(entries, 1):
+            ids = FrozenBitMap64(self._receivers(entry.update) & live)
+            choices[ids] = choices.get(ids, 0) | 1 << n - 1
+            if n % MATCHES == 0:
+                await asyncio.sleep(0)
+        if len(choices) == 1:
+            choosers = {choice: BitMap64(ids) for ids, choice in choices.items()}
+        else:
+            choosers = await _choosers(choices)
         # One body at a time: there may be as many as receivers.
         return (
-            (receiver, body)
-            for choice, receivers in choosers.items()
-            for body in [b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)]
-            for receiver in receivers
+            (ids, b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1))
+            for choice, ids in choosers.items()
         )
 
     def _receivers(self, update: Update) -> BitMap64:
@@ -283,7 +297,7 @@ class Broadcaster:
                 if receiver.is_gone():
                     receiver.close("its connection is lost")
                     continue
-                if self._heartbeat and receiver.written + self._heartbeat <= now:
+                if self._heartbeat and self._beat(receiver) <= now:
                     receiver.written = now
                     if receiver.number in self._live:
                         receiver.write(sse.HEARTBEAT, self.position)
@@ -292,5 +306,31 @@ class Broadcaster:
                     await asyncio.sleep(0)
 
     def _schedule(self, receiver: Receiver) -> None:
-        beat = receiver.written + self._heartbeat if self._heartbeat else self._clock() + LOOK
+        beat = self._beat(receiver) if self._heartbeat else self._clock() + LOOK
         self._wheel.set(receiver, min(beat, receiver.subscriber.deadline - LATE))
+
+    def _beat(self, receiver: Receiver) -> float:
+        """When it is due a heartbeat.  Multiples of the golden ratio lie evenly between 0 and 1, however many."""
+        phase = receiver.number * _GOLDEN % 1.0
+        return receiver.written + self._heartbeat * (1.0 - EARLY * phase)
+
+
+async def _choosers(choices: dict[FrozenBitMap64, int]) -> dict[int, BitMap64]:
+    """Whose choice is the same: all that is chosen for an id, by the sets that it is in."""
+    choice_of: dict[int, int] = {}
+    left = IDS
+    for ids, choice in choices.items():
+        for id in ids:
+            choice_of[id] = choice_of.get(id, 0) | choice
+            left -= 1
+            if left == 0:
+                left = IDS
+                await asyncio.sleep(0)
+    alike: defaultdict[int, list[int]] = defaultdict(list)
+    for id, choice in choice_of.items():
+        alike[choice].append(id)
+        left -= 1
+        if left == 0:
+            left = IDS
+            await asyncio.sleep(0)
+    return {choice: BitMap64(ids) for choice, ids in alike.items()}

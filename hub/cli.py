@@ -1,4 +1,4 @@
-"""Flags and environment -> Settings -> uvicorn."""
+"""Flags and environment -> Settings -> a server."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-import uvicorn
 
 from hub.application import create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
+from hub.server import fitting, run
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, Algorithm, settings_from_environment
 from hub.tokens import development_token, sign_classic_token, sign_token
 from hub.topics import MATCHER_TYPES
@@ -45,9 +45,10 @@ def serve(
     dev: Annotated[
         bool, typer.Option("--dev", help="Development mode: a well-known key, and anybody may read.")
     ] = False,
+    park: Annotated[bool, typer.Option(help="Whether streams do without a task, which takes half as much.")] = True,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
 ) -> None:
-    """Serve one hub until SIGINT or SIGTERM."""
+    """Serve one hub until SIGINT or SIGTERM; its streams then end over HUB_DRAIN seconds, at a second one at once."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     log_to_stdlib()
@@ -55,14 +56,13 @@ def serve(
         listener = _listen(host, port)
         url = f"http://{_authority(host, listener)}"
         chosen = {"dev": True} if dev else {}
-        app = create_app(settings_from_environment(**chosen))
+        app = create_app(fitting(settings_from_environment(**chosen)))
     except (ConfigurationError, OSError) as error:
         typer.echo(f"hub: {error}", err=True)
         raise typer.Exit(2) from None
     typer.echo(_welcome(app.state.hub, url))
-    config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, timeout_graceful_shutdown=5)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has shut down
-        uvicorn.Server(config).run(sockets=[listener])
+        run(app, listener, park=park)
 
 
 @main.command()

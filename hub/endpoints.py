@@ -8,6 +8,8 @@ GET        HUB/subscriptions/{match_type}/{match}          of one matcher
 GET        HUB/subscriptions/{match_type}/{match}/{id}     of one subscriber
 GET        HUB/subscriptions/{topic}                       the same in the classic dialect
 GET        HUB/subscriptions/{topic}/{id}
+GET        HUB/health/ready                                whether new clients are to come here      R51
+GET        HUB/health/live                                 whether it answers
 GET        /.well-known/oauth-protected-resource + HUB     what clients need to know               N145–N156
 GET        HUB/debug/                                      the debugger, if it is on               R29
 GET        /                                               there, if it is on
@@ -61,7 +63,7 @@ from hub.protocol import (
     parse_subscription_path,
     parse_updates,
 )
-from hub.stream import Stream
+from hub.stream import StreamResponse
 from hub.subscriptions import CONTEXT, subscription_of, to_json
 from hub.tokens import development_token
 from hub.topics import CLASSIC, MATCHER_TYPES
@@ -84,6 +86,7 @@ DEBUGGER: Final = "/debug/"
 TOKENS: Final = "hub.tokens"
 """Where in a request's scope the tokens of its query are, which is without them (V42)."""
 
+NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parent / "debugger"
 _CHUNK: Final = 100
 """Subscriptions that are written between two looks at the other tasks."""
@@ -103,6 +106,8 @@ class Endpoints:
         routes: list[Route | Mount] = [
             Route(settings.path, self.publish_or_subscribe, methods=subscribe + publish),
             Route(settings.metadata_path, self.metadata),
+            Route(settings.path + "/health/ready", self.ready),
+            Route(settings.path + "/health/live", self.live),
         ]
         if settings.subscriptions:
             who = settings.path + "/subscriptions"
@@ -141,7 +146,7 @@ class Endpoints:
             # An id may be any Unicode, and goes out as UTF-8 (R77).  The second name is the classic one (V52).
             cursor = preceding.encode("utf-8")
             extra = [(b"mercure-last-event-id", cursor), (b"last-event-id", cursor)]
-        return Stream(hub, subscriber, extra)
+        return StreamResponse(hub, subscriber, extra)
 
     async def publish(self, request: Request) -> Response:
         grant = await self._authorize("publish", request)
@@ -267,6 +272,16 @@ class Endpoints:
             {name: value for name, value in document.items() if value}, headers={"Access-Control-Allow-Origin": "*"}
         )
 
+    async def ready(self, request: Request) -> Response:
+        """Whether new clients are to come here (R51); not any more from the signal on that ends the server."""
+        if self._hub.closing:
+            return JSONResponse({"status": "error", "error": "the hub is shutting down"}, 503, NOT_STORED)
+        return await self.live(request)
+
+    async def live(self, request: Request) -> Response:
+        """Whether it answers at all."""
+        return JSONResponse({"status": "ok"}, headers=NOT_STORED)
+
     async def debugger(self, request: Request) -> Response:
         return FileResponse(_DEBUGGER_FILES / "index.html")
 
@@ -281,7 +296,7 @@ class Endpoints:
                 "classic": settings.classic,
                 "subscriptions": settings.subscriptions,
             },
-            headers={"Cache-Control": "no-store"},
+            headers=NOT_STORED,
         )
 
 

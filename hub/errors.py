@@ -15,6 +15,7 @@
         ├── UnsupportedContent      415    a QUERY body that is no form (N11)
         ├── Misdirected             421    a request for another host (R6)
         ├── TooMany                 429    as many subscribers, or patterns, as may be (N23)
+        ├── Busy                    503    more subscribers a second than the hub takes
         ├── KeysUnavailable         503    a key set that cannot be fetched
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
@@ -23,7 +24,12 @@ They are answered in one place, `endpoints.answer`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
 
 
 class HubError(Exception):
@@ -45,7 +51,12 @@ class RequestError(HubError):
     title: ClassVar[str]
     challenge: ClassVar[str | None] = None
     """The `error` of a WWW-Authenticate header; "" for a header without one, None for no header."""
-    headers: ClassVar[dict[str, str]] = {}
+    headers: Mapping[str, str] = {}
+
+    def retry_after(self, seconds: float) -> Self:
+        """This error, which says when to try again: after so many seconds, rounded up."""
+        self.headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
+        return self
 
 
 class InvalidRequest(RequestError):
@@ -101,7 +112,7 @@ class TooLarge(RequestError):
 class UnsupportedContent(RequestError):
     status = 415
     title = "Unsupported content"
-    headers: ClassVar[dict[str, str]] = {"Accept-Query": "application/x-www-form-urlencoded"}
+    headers: Mapping[str, str] = {"Accept-Query": "application/x-www-form-urlencoded"}
 
 
 class Misdirected(RequestError):
@@ -112,7 +123,12 @@ class Misdirected(RequestError):
 class TooMany(RequestError):
     status = 429
     title = "Too many"
-    headers: ClassVar[dict[str, str]] = {"Retry-After": "10"}
+    headers: Mapping[str, str] = {"Retry-After": "10"}
+
+
+class Busy(RequestError):
+    status = 503
+    title = "Busy"
 
 
 class KeysUnavailable(RequestError):
@@ -120,7 +136,7 @@ class KeysUnavailable(RequestError):
 
     status = 503
     title = "Keys unavailable"
-    headers: ClassVar[dict[str, str]] = {"Retry-After": "10"}
+    headers: Mapping[str, str] = {"Retry-After": "10"}
 
     def __init__(self, reason: str) -> None:
         super().__init__("the keys that would verify the token cannot be had now; try again in a moment")
@@ -130,7 +146,7 @@ class KeysUnavailable(RequestError):
 class Closing(RequestError):
     status = 503
     title = "Shutting down"
-    headers: ClassVar[dict[str, str]] = {"Retry-After": "1"}
+    headers: Mapping[str, str] = {"Retry-After": "1"}
 
     def __init__(self) -> None:
         super().__init__("the hub is shutting down; try again in a moment")

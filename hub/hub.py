@@ -17,7 +17,8 @@ from hub import sse
 from hub.authorization import Authorizer
 from hub.backlog import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
-from hub.errors import Closing, InvalidRequest, OffTheLog, TooMany, TooSlow
+from hub.errors import Busy, Closing, InvalidRequest, OffTheLog, TooMany, TooSlow
+from hub.rates import Rates, TokenBucket
 from hub.subscriber import EARLIEST, Subscriber
 from hub.subscriptions import subscription_of
 from hub.topics import MatcherCompiler
@@ -40,6 +41,9 @@ BACKLOG: Final = 1_024
 """Updates that may wait for dispatch before publishers do."""
 SLICE: Final = 16
 """Updates of a request that are looked at between two looks at the other tasks; each may have many topics."""
+SHUTTING_DOWN: Final = "the hub is shutting down"
+DRAIN_STEP: Final = 0.02
+"""Seconds between two looks at how many streams are to have ended."""
 LAST_WORDS: Final = 2.0
 """Seconds that the announcements of who went may take when the hub has ended."""
 
@@ -63,7 +67,8 @@ class Hub:
 
     All its mutable state, beside that of its parts: `_clients`, how many connections each client has;
     `_announcements`, the subscribers whose coming or going is to be published, oldest first; `_left`, the event that
-    one has gone; `_timeouts` of what waits for a client; and whether it `is_running` or `closing`.
+    one has gone; `_timeouts` of what waits for a client; and whether it `is_running` or `closing`, with the task
+    `_draining`; and the buckets of who comes, `_rate` and `_rates`.
     """
 
     def __init__(
@@ -95,11 +100,15 @@ class Hub:
             max_bytes=settings.history_bytes // 2,
         )
         self._clients: Counter[str] = Counter()
+        self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
+        per_client = settings.connection_rate_per_client
+        self._rates = Rates(per_client, clock=clock) if per_client else None
         self._announcements: asyncio.Queue[_Announcement] = asyncio.Queue()
         self._left = asyncio.Event()
         self._timeouts: set[asyncio.Timeout] = set()
         self.is_running = False
         self.closing = False
+        self._draining: asyncio.Task[None] | None = None
 
     # -- updates
 
@@ -196,9 +205,14 @@ class Hub:
     async def connect(self, receiver: Receiver) -> None:
         """Take a connection in, and then announce its subscriptions (N127): so it may see its own arrival.
 
-        Raises TooMany, and has then done nothing.
+        Raises TooMany or Busy, and has then done nothing.
         """
         settings, client = self.settings, receiver.subscriber.client
+        if self._rates is not None and (wait := self._rates.take(client)):
+            raise TooMany("you subscribe more often than one client may").retry_after(wait)
+        if self._rate is not None and self._rate.take(self._clock()):
+            # At random: whoever is told the same comes back together.
+            raise Busy("more subscribers come than the hub takes in a second").retry_after(self._random.uniform(1, 10))
         if self.broadcaster.connected >= settings.max_connections:
             raise TooMany(f"there are {settings.max_connections} subscribers, as many as may be")
         if 0 < settings.max_connections_per_client <= self._clients[client]:
@@ -307,6 +321,8 @@ class Hub:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._last_words(), LAST_WORDS)
             self.is_running = False
+            if self._draining is not None:
+                tasks.append(self._draining)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -343,12 +359,31 @@ class Hub:
             raise TooSlow(f"the body did not arrive within {seconds:g} seconds") from None
 
     def close(self) -> None:
-        """Take no more updates, and end all streams, also those to come.  May be called twice."""
+        """Take no more updates, and end all streams, also those to come.
+
+        Those that there are end at random in the time that the settings give them; at a second call, at once.
+        """
+        if self.closing or not self.settings.drain:
+            self.broadcaster.close_all(SHUTTING_DOWN)
+        else:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
         self.closing = True
         for timeout in list(self._timeouts):
             if not timeout.expired():
                 timeout.reschedule(asyncio.get_running_loop().time())
-        self.broadcaster.close_all("the hub is shutting down")
+
+    async def _drain(self) -> None:
+        """End the streams one by one, as many in each part of the time."""
+        subscribers = self.broadcaster.subscribers()
+        self._random.shuffle(subscribers)
+        began, closed = self._clock(), 0
+        log.info("draining", subscribers=len(subscribers), seconds=self.settings.drain)
+        while closed < len(subscribers):
+            await asyncio.sleep(DRAIN_STEP)
+            due = math.ceil(len(subscribers) * (self._clock() - began) / self.settings.drain)
+            for subscriber in subscribers[closed:due]:
+                self.broadcaster.close(subscriber.id, SHUTTING_DOWN)
+            closed = due
 
     async def _follow(self) -> None:
         while True:

@@ -49,6 +49,7 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
     "cookie": "mercure_access_token",  # the __Secure- prefix needs HTTPS (N62)
     "cors_origins": ("*",),
     "debugger": True,
+    "drain": 0.0,
     "issuers": ({"id": DEVELOPMENT_ISSUER, "keys": {"key": DEVELOPMENT_KEY}},),
     "subscriptions": True,
 }
@@ -183,11 +184,26 @@ class Settings(BaseModel):
     """Seconds after which a client should come back that lost its connection, give or take a random half, so that
     not all come at once (N30); 0 leaves it to the client."""
 
+    send_buffer: int = Field(2**17, ge=2**12)
+    """Bytes that the kernel may hold for a client that does not read; what comes after them waits in the log."""
+    client_timeout: float = Field(30.0, ge=0)
+    """Seconds after which a client counts as gone that acknowledges nothing, or reads nothing though its buffers are
+    full; 0 for what the kernel thinks right."""
+
     max_connections: int = Field(100_000, ge=1)
     """Subscribers that may be connected (N23)."""
     max_connections_per_client: int = Field(0, ge=0)
     """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  Behind a proxy that does
     not say whom it speaks for, all have one address."""
+
+    connection_rate: float = Field(0.0, ge=0)
+    """Subscribers that may come in a second, and at once as many; 0 for no limit.  Others get 503, upon which an
+    EventSource stays away for good: so it is to be more than all that come back at a time."""
+    connection_rate_per_client: float = Field(0.0, ge=0)
+    """The same of one client, as in max_connections_per_client; others of it get 429."""
+
+    drain: float = Field(5.0, ge=0)
+    """Seconds over which the streams are ended when the hub shuts down, so that not all clients come back at once."""
 
     history_updates: int = Field(10_000, ge=1)
     """Updates that the log keeps."""

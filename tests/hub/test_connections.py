@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.asgi import Answer, Following
     from tests.hub.world import Connection
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
 BEAT = 10
 
@@ -111,7 +111,7 @@ async def test_n82_r33_a_connection_lasts_at_random_four_fifths_of_its_time_to_a
         assert min(ages.values()) < 84
         assert max(ages.values()) > 94
         assert 86 < mean(ages.values()) < 92
-        assert all(one.stream._closed == "it has lasted as long as it may" for one in connections)
+        assert all(one.reason == "it has lasted as long as it may" for one in connections)
 
 
 @pytest.mark.parametrize("lifetime", [0, 1_000])
@@ -125,7 +125,7 @@ async def test_n82_v54_r35_t65_a_stream_ends_before_its_token_whatever_the_lifet
         assert not connection.ended
         await here.pass_by(3)
         assert connection.ended
-        assert connection.stream._closed == "its token expires"
+        assert connection.reason == "its token expires"
         await here.publish("a", private=True)
         await here.settle()
         assert connection.ids == ["1"]
@@ -137,7 +137,7 @@ async def test_r33_a_lifetime_that_ends_before_the_token_is_the_one_that_counts(
         await here.settle()
         await here.pass_by(20)
         assert connection.ended
-        assert connection.stream._closed == "it has lasted as long as it may"
+        assert connection.reason == "it has lasted as long as it may"
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 1.5, 2])
@@ -151,7 +151,7 @@ async def test_n82_t66_a_token_that_ends_before_the_next_look_at_the_clock_could
         await here.publish("a", private=True)
         await here.settle()
         assert connection.ended
-        assert connection.stream._closed == "its token expires"
+        assert connection.reason == "its token expires"
         assert connection.ids == []
 
 
@@ -368,15 +368,12 @@ async def test_r20_n127_whoever_has_the_headers_is_in_and_misses_nothing(subscri
     async with world(plain(subscriptions=subscriptions)) as here:
         connection = await here.connect("a")
         connected = []
-        send = connection.send
 
-        async def publish_first(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                connected.append(here.hub.broadcaster.connected)
-                await here.publish("a")
-            await send(message)
+        async def publish_first() -> None:
+            connected.append(here.hub.broadcaster.connected)
+            await here.publish("a")
 
-        connection.send = publish_first  # type: ignore[method-assign]
+        connection.before_head = publish_first
         await here.caught_up()
         assert connected == [1]
         assert connection.writes == [b":\n", b"id: 1\ndata: \n\n"]
@@ -403,7 +400,7 @@ async def test_closing_while_a_connection_is_taken_in_ends_it_at_once(rounds: in
         here.hub.close()
         await asyncio.wait_for(connection.task, HANG)
         assert connection.ended
-        assert connection.stream._closed == "the hub is shutting down"
+        assert connection.reason == "the hub is shutting down"
     assert here.announced == [(connection.subscriber.id, True), (connection.subscriber.id, False)]
 
 

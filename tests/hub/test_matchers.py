@@ -478,6 +478,7 @@ class Connection:
         self.subscriber = subscriber
         self.written = 0.0
         self.number = -1
+        self.live = False
         self.bodies = b""
 
     def write(self, body: bytes, position: int) -> None:

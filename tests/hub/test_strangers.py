@@ -19,7 +19,7 @@ from hub.transports.base import Entry
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow
 from tests.hub.world import plain, world
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
 
 # -- replay
@@ -49,7 +49,7 @@ async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkey
             await asyncio.sleep(0)
         connection.cut = True  # and `receive`, which nobody asks, does not say so
         await asyncio.wait_for(connection.task, 10)
-        assert connection.stream._closed == "its connection is lost"
+        assert connection.reason == "its connection is lost"
         assert connection.subscriber.position < 300
 
 
@@ -160,7 +160,7 @@ async def test_a_batch_lets_others_run_while_it_is_looked_at(monkeypatch: pytest
 # -- dispatch
 
 
-def test_frames_are_joined_for_one_choice_at_a_time() -> None:
+async def test_frames_are_joined_for_one_choice_at_a_time() -> None:
     compiler = MatcherCompiler("https://hub.example/")
     broadcaster = Broadcaster(
         heartbeat=0, cached_topics=200, base_url="https://hub.example/", max_url_patterns=1, clock=lambda: 0.0
@@ -173,7 +173,11 @@ def test_frames_are_joined_for_one_choice_at_a_time() -> None:
             matchers = [compiler.compile("exact", str(topic)) for topic in topics]
             self.subscriber = Subscriber(matchers, Grant(), 0)
 
+        def write(self, body: bytes, position: int) -> None:
+            sizes.append(len(body))
+
     count = 40
+    sizes: list[int] = []
     for n in range(count):
         receiver: Any = Receiver(*(topic for topic in range(count) if topic != n))
         broadcaster.connect(receiver)
@@ -181,7 +185,7 @@ def test_frames_are_joined_for_one_choice_at_a_time() -> None:
     entries = [Entry(n + 1, Update((str(n),), "x" * 10_000)) for n in range(count)]
     expected = {len(b"".join(entry.frame for entry in entries if entry is not other)) for other in entries}
     tracemalloc.start()
-    sizes = [len(body) for _, body in broadcaster._writes(entries)]
+    await broadcaster.dispatch(entries)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert set(sizes) == expected

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hub import broadcaster
 from hub.authorization import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
-from hub.stream import Stream, _finish, _step
+from hub.stream import Stream, StreamResponse, _finish, _step
 from hub.transports import memory
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from hub import Settings
     from hub.transports.base import Entry
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
 LIFETIME = 20
 
@@ -201,14 +203,11 @@ async def perform(here: World, what: str, *arguments: Any) -> None:
 def check_lifetimes(here: World) -> None:
     """Nobody is older than a connection may be, and nobody was sent away young."""
     for connection in here.connections:
-        subscriber, reason = connection.subscriber, connection.stream._closed
+        subscriber, reason = connection.subscriber, connection.reason
         if here.hub.settings.max_lifetime and here.hub.broadcaster.subscriber(subscriber.id):
             age = here.now - connection.since
             assert reason is not None or age < LIFETIME
             assert reason != subscriber.lapse or age >= 0.8 * LIFETIME - broadcaster.LATE
-
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_r20_the_first_bytes_are_a_comment_and_a_place_is_taken_before_them() -> None:
@@ -311,8 +310,10 @@ async def test_t71_who_catches_up_in_the_middle_of_a_dispatch_is_passed_over(
         await here.publish("a")
         while here.hub.broadcaster.live == 40:
             await asyncio.sleep(0)
-        last.unblock()
         await here.hub.publish(*(Update(("a",), id=f"more {n}") for n in range(updates)), grant=EVERYTHING)
+        while len(first.ids) == 1:
+            await asyncio.sleep(0)
+        last.unblock()
         while here.hub.broadcaster.live < 40:
             await asyncio.sleep(0)
         assert len(first.ids) == len(last.ids) == 1 + updates
@@ -326,14 +327,10 @@ async def test_r32_a_write_that_fails_ends_that_stream_alone() -> None:
         broken, healthy = await here.connect("a"), await here.connect("a")
         await here.settle()
 
-        async def fail(message: Message) -> None:
-            raise RuntimeError("broken")
-
-        send, broken.stream._send = broken.stream._send, fail
+        broken.fails = RuntimeError("broken")
         await here.publish("a")
         while not healthy.ids:
             await asyncio.sleep(0)
-        broken.stream._send = send
         await here.settle()
         assert (broken.task.done(), healthy.ids, here.hub.broadcaster.connected) == (True, ["1"], 1)
         broken.go()
@@ -535,28 +532,11 @@ async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.Monk
 
 
 async def test_a_lost_connection_that_the_server_does_not_tell_of_is_found() -> None:
-    class Transport:
-        aborted = False
-
-        def is_closing(self) -> bool:
-            return True
-
-        def abort(self) -> None:
-            self.aborted = True
-
-    class Cycle:
-        disconnected = False
-        transport = Transport()
-
-        async def send(self, message: Message) -> None:
-            pass
-
     for each in (SETTINGS, plain(heartbeat=0)):
         async with world(each) as here:
             connection = await here.connect("a")
             await here.settle()
-            cycle = Cycle()
-            connection.stream._send = cycle.send
+            connection.cut = True
             for _ in range(50):
                 here.now += 1
                 await here.hub.broadcaster.tick()
@@ -587,7 +567,7 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
         async def receive() -> Message:
             raise AssertionError
 
-        await Stream(here.hub, subscriber, [])({"type": "http", "method": "GET"}, receive, fail)
+        await StreamResponse(here.hub, subscriber, [])({"type": "http", "method": "GET"}, receive, fail)
         assert here.hub.broadcaster.connected == 0
 
 
@@ -706,7 +686,7 @@ async def test_n106_a_place_is_where_dispatch_is_not_where_the_log_ends() -> Non
     async with world() as here:
         await here.publish("a")  # in the log, and not dispatched
         connection = await here.connect("a")
-        assert connection.stream.subscriber.position == 0
+        assert connection.subscriber.position == 0
         await here.caught_up()
         assert connection.ids == ["1"]
 
@@ -718,14 +698,7 @@ async def test_telling_who_fell_off_the_log_waits_for_nobody() -> None:
         connection.block()
         for _ in range(9):
             await here.publish("a")
-        send = connection.stream._send
-
-        async def stuck(message: Message) -> None:
-            if b"fell behind" in message.get("body", b""):
-                await asyncio.get_running_loop().create_future()
-            await send(message)
-
-        connection.stream._send = stuck
+        connection.full_after = b"fell behind"
         connection.unblock()
         await asyncio.wait_for(connection.task, 10)
         connection.go()

@@ -19,7 +19,7 @@ from hub import hub as hub_module
 from hub.authorization import Grant
 from hub.errors import Closing
 from hub.settings import DEVELOPMENT_KEY
-from hub.stream import Stream
+from hub.stream import TaskStream
 from hub.subscriptions import Subscription
 from hub.topics import FORBIDDEN, MatcherCompiler
 from hub.transports.memory import MemoryTransport
@@ -587,8 +587,12 @@ async def test_n127_nobody_is_taken_in_by_a_hub_that_has_ended() -> None:
     async with application() as app:
         hub = app.state.hub
     subscriber, _ = await hub.subscribe([COMPILER.compile("exact", "a")], Grant())
+
+    async def never(*message: object) -> Any:
+        raise AssertionError
+
     with pytest.raises(Closing):
-        await hub.connect(Stream(hub, subscriber, []))
+        await hub.connect(TaskStream(hub, subscriber, send=never, receive=never, cycle=None))
     assert hub.broadcaster.connected == 0
     assert not hub._clients
 

@@ -8,20 +8,24 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from uvicorn.protocols.http.flow_control import FlowControl
+
 from hub import Settings
 from hub.authorization import Grant
 from hub.errors import RequestError
 from hub.hub import Hub
-from hub.stream import Stream
+from hub.parking import ParkingProtocol
+from hub.stream import StreamResponse, TaskStream
 from hub.topics import MatcherCompiler
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from starlette.types import Message
 
+    from hub.broadcaster import Receiver
     from hub.subscriber import Subscriber
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry
@@ -37,47 +41,75 @@ Pattern: TypeAlias = "str | tuple[str, str]"
 
 def plain(**chosen: Any) -> Settings:
     """Settings under which nothing is sent but what is published, and heartbeats."""
-    return Settings(**{"dev": True, "max_lifetime": 0, "retry": 0, "subscriptions": False} | chosen)
+    return Settings(**{"dev": True, "max_lifetime": 0, "retry": 0, "subscriptions": False, "drain": 0} | chosen)
 
 
 SETTINGS = plain(heartbeat=10)
 
 
 class Connection:
-    """A server's end of one connection, which suspends `send` where there is no room, as uvicorn's does."""
+    """A server's end of one connection, which has no room when the test says so, as uvicorn's has.
 
-    def __init__(self, stream: Stream, note: Note = lambda what, connection: None, *, since: float = 0.0) -> None:
-        self.stream = stream
-        self.since = since
-        self.subscriber = stream.subscriber
-        self.start = max(stream.subscriber.position, 0)
+    Behind a server that parks, its `protocol` is one; else its `send` suspends while there is no room.
+    """
+
+    def __init__(self, world: World, subscriber: Subscriber) -> None:
+        self.response = StreamResponse(world.hub, subscriber, [])
+        self.since = world.now
+        self.subscriber = subscriber
+        self.start = max(subscriber.position, 0)
         self.writes: list[bytes] = []
         self.begun = False
         self.ended = False
         self.cut = False
-        self.disconnected = False
-        self._note = note
+        self.before_head: Callable[[], Awaitable[None]] | None = None
+        self.fails: Exception | None = None
+        """What a write raises."""
+        self.full_after: bytes | None = None
+        """What is in the last write that there is room for."""
+        self._note = world.note
+        self._broadcaster = world.hub.broadcaster
         self._room = asyncio.Event()
         self._gone = asyncio.Event()
         self._room.set()
+        self.protocol = _Protocol(self) if world.parks else None
         self.task = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
         self._note("begins", self)
         try:
-            await self.stream({"type": "http", "method": "GET"}, self.receive, self.send)
-        finally:
-            self._note("over", self)
+            await self.response({"type": "http", "method": "GET"}, self.receive, self.send)
+            if self.protocol is not None:
+                await self.protocol.over.wait()
+        except BaseException:
+            if self._broadcaster.subscriber(self.subscriber.id) is None:
+                self._note("over", self)
+            if self.protocol is not None:
+                self.abort()
+            raise
+
+    @property
+    def stream(self) -> Any:
+        return self.response.stream
+
+    @property
+    def reason(self) -> str | None:
+        """Why its stream was closed."""
+        return None if self.stream is None else self.stream._closed
 
     def block(self) -> None:
         self._room.clear()
 
     def unblock(self) -> None:
         self._room.set()
+        if self.protocol is not None:
+            self.protocol.flush()
 
     def go(self) -> None:
         self._gone.set()
         self._room.set()
+        if self.protocol is not None:
+            self.protocol.lose()
 
     @property
     def gone(self) -> bool:
@@ -86,31 +118,78 @@ class Connection:
     async def send(self, message: Message) -> None:
         if not self._room.is_set():
             await self._room.wait()
-        if self._gone.is_set():
+        if self.is_closing():
             return
+        if self.fails is not None:
+            raise self.fails
         assert not self.ended
         if message["type"] == "http.response.start":
+            if self.before_head is not None:
+                await self.before_head()
             self.begun = True
         else:
             self.ended = not message["more_body"]
             if message["body"]:
                 self.writes.append(message["body"])
+                self._fill(message["body"])
+
+    def _fill(self, body: bytes) -> None:
+        if self.full_after is not None and self.full_after in body:
+            self.block()
 
     async def receive(self) -> Message:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    # -- uvicorn's transport, of which a stream asks what ASGI has no word for
+    # -- uvicorn's side of it, of which a stream asks what ASGI has no word for
+
+    more_body = False
+    keep_alive = True
+    response_complete = False
+    disconnected = False
 
     @property
     def transport(self) -> Connection:
         return self
 
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def get_protocol(self) -> _Protocol | None:
+        return self.protocol
+
+    def set_write_buffer_limits(self, high: int | None = None) -> None:
+        pass
+
     def is_closing(self) -> bool:
         return self.gone or self.cut
 
+    def write(self, chunk: bytes) -> None:
+        assert self.protocol is not None
+        if self.fails is not None:
+            raise self.fails
+        if not self._room.is_set():
+            self.protocol.flow.pause_writing()
+            self.protocol.waiting.append(chunk)
+        elif not self.is_closing():
+            self.take(chunk)
+            self._fill(chunk)
+
+    def take(self, chunk: bytes) -> None:
+        """What the socket gets: a chunk."""
+        assert not self.ended
+        size, _, body = chunk.partition(b"\r\n")
+        assert len(body) == int(size, 16) + 2
+        if body == b"\r\n":
+            self.ended = True
+        else:
+            self.writes.append(body[:-2])
+
     def abort(self) -> None:
         self.cut = True
+        self._room.set()
+        if self.protocol is not None:
+            self.protocol.lose()
 
     @property
     def ids(self) -> list[str]:
@@ -118,8 +197,46 @@ class Connection:
         return [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
 
 
+class _Protocol(ParkingProtocol):
+    """A protocol that has parsed one request."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.transport = connection  # type: ignore[assignment]
+        self.flow = FlowControl(self.transport)
+        self.cycle = connection  # type: ignore[assignment]
+        self.waiting: list[bytes] = []
+        self.over = asyncio.Event()
+        self._connection = connection
+
+    def flush(self) -> None:
+        """The socket has room again."""
+        for chunk in self.waiting:
+            self._connection.take(chunk)
+        self.waiting.clear()
+        self.flow.resume_writing()
+
+    def lose(self) -> None:
+        """The connection is lost; the event loop says so in a moment."""
+        self.waiting.clear()
+        asyncio.get_running_loop().call_soon(self._say_so)
+
+    def _say_so(self) -> None:
+        parked, self._parked = self._parked, None
+        self._connection.disconnected = True
+        self.flow.resume_writing()
+        if parked is not None:
+            parked.lost()
+        self.over.set()
+
+    def on_response_complete(self) -> None:
+        self.over.set()
+
+
 class World:
     """A hub, and all connections there ever were."""
+
+    parks = False
+    """Whether their streams are parked."""
 
     def __init__(self, settings: Settings = SETTINGS, log: MemoryTransport | None = None) -> None:
         self.now = 1_000.0
@@ -130,6 +247,7 @@ class World:
         self.hub = Hub(
             settings, self.log, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9, random=Random(self.now)
         )
+        self.hub.disconnect = self._disconnect  # type: ignore[method-assign]
 
     async def publish(self, *topics: str, private: bool = False) -> str:
         """The id, which is the number of the update."""
@@ -157,9 +275,15 @@ class World:
         expires = None if seconds is None else self.now + 1e9 + seconds
         grant = Grant(subscribe=tuple(compiled(granted)), expires=expires, subject=subject)
         subscriber, _ = await self.hub.subscribe(compiled(patterns), grant, after, address=address)
-        connection = Connection(Stream(self.hub, subscriber, []), self.note, since=self.now)
+        connection = Connection(self, subscriber)
         self.connections.append(connection)
         return connection
+
+    def _disconnect(self, receiver: Receiver) -> None:
+        Hub.disconnect(self.hub, receiver)
+        for connection in self.connections:
+            if connection.subscriber is receiver.subscriber:
+                self.note("over", connection)
 
     @property
     def entries(self) -> list[Entry]:
@@ -231,7 +355,10 @@ def check(hub: Hub) -> None:
     assert all(one.subscriber.id == id for id, one in receivers.items())
     assert [one.number for one in receivers.values()] == list(broadcaster._filter._alive)
     assert broadcaster._live <= broadcaster._filter._alive
-    assert all(one._pending is None for one in receivers.values() if one.number in broadcaster._live)
+    assert [one.number for one in receivers.values() if one.live] == list(broadcaster._live)
+    for one in receivers.values():
+        if one.live:
+            assert one._pending is None if isinstance(one, TaskStream) else one._task is None
     clients = [one.subscriber.client for one in receivers.values()]
     assert hub._clients == {client: clients.count(client) for client in clients}
 
@@ -261,8 +388,8 @@ async def world(settings: Settings = SETTINGS, log: MemoryTransport | None = Non
     for connection in here.connections:
         await asyncio.wait([connection.task], timeout=HANG)
         assert connection.task.done()
-        pending = connection.stream._pending
-        assert pending is None or inspect.getcoroutinestate(pending[0]) == "CORO_CLOSED"
+        pending = getattr(connection.stream, "_pending", None)
+        assert not pending or inspect.getcoroutinestate(pending[0]) == "CORO_CLOSED"
         if connection.task.cancelled() or isinstance(connection.task.exception(), RequestError):
             continue
         connection.task.result()

@@ -1,0 +1,115 @@
+"""Parking: an HTTP/1.1 response that outlives the task of its request.
+
+    the application   ─ begins a response, parks it, returns ─►   no task, no request, no frames of coroutines
+    the connection    ─ lost, or full, or with room again ─────►  the stream that was parked, and the server's own
+
+An idle event stream needs a socket and somebody to tell when it is lost, and no more.  Everything else about the
+connection stays uvicorn's: the head, the chunks, keep-alive, and what comes after a stream has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+HEAD_TIMEOUT: Final = 10.0
+"""Seconds that the head of a request may take from its first byte, and the first byte from the connection."""
+
+
+class Parked(Protocol):
+    """What is told of the connection of a parked response."""
+
+    def lost(self) -> None:
+        """The connection is lost; nothing can be written any more."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the response soon."""
+        ...
+
+
+class ParkingProtocol(HttpToolsProtocol):
+    """uvicorn's protocol of one connection, of which a response may be parked; for `uvicorn --http`.
+
+    All its mutable state, beside uvicorn's: what is parked, if anything; whether the connection is for more requests
+    after that; and the timer of a request's head.
+    """
+
+    _parked: Parked | None = None
+    _keep_alive = True
+    _head_timer: asyncio.TimerHandle | None = None
+
+    # -- of the application
+
+    def park(self, cycle: Any, parked: Parked) -> bool:
+        """Keep the response of `cycle`, uvicorn's side of it, which has begun; the application may return.
+
+        What is written to the transport from then on is the response, in chunks; the protocol is paused, and its
+        `flow` says so, whenever the socket takes no more.  False where the connection is lost, or is cut now, as its
+        client has sent more than a request: what that asks for could not be answered as long as the stream goes on.
+        """
+        if self.cycle is not cycle or cycle.more_body:
+            cycle.disconnected = True
+            self.transport.abort()
+        if cycle.disconnected:
+            return False
+        cycle.response_complete = True  # so the server neither ends it nor complains when the application returns
+        self._parked, self._keep_alive = parked, cycle.keep_alive
+        self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
+        self.transport.set_write_buffer_limits(0)
+        return True
+
+    def unpark(self) -> None:
+        """The last chunk was written: on to the next request, if there is to be one."""
+        self._parked = None
+        self.transport.set_write_buffer_limits()
+        if self._keep_alive:
+            self.on_response_complete()
+        else:
+            self.transport.close()
+
+    # -- of the server and of the event loop
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._forget_head()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        if self._parked is None:
+            super().data_received(data)
+        elif data.strip(b"\r\n"):
+            self._parked.close("its client has sent more")
+
+    def shutdown(self) -> None:
+        if self._parked is None:
+            super().shutdown()
+        else:
+            self._keep_alive = False  # the application ends it
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        parked, self._parked = self._parked, None
+        self._forget_head()
+        super().connection_lost(exc)
+        if parked is not None:
+            parked.lost()
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
+
+    def _forget_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,104 @@
+"""The hub as a server of its own: uvicorn, made ready for very many connections that stay.
+
+Memory management.  A connection is some hundred objects that stay for minutes and make no reference cycles, so
+reference counting frees them.  Python's garbage collector would still look through all of them again and again as
+their number grows: with 12,000 connections a full collection takes 170 ms, in which nothing else happens.  So young
+objects are collected as they are, in small portions, and the rest once an hour.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvicorn
+
+from hub.parking import ParkingProtocol
+
+if TYPE_CHECKING:
+    import socket
+    from types import FrameType
+
+    from hub.application import HubApplication
+    from hub.settings import Settings
+
+log = structlog.stdlib.get_logger("hub")
+
+GRACE: Final = 5
+"""Seconds that are left, when all streams have ended, for what else is being answered."""
+OTHERS: Final = 100
+"""Files that are open beside the connections of subscribers."""
+YOUNG: Final = 5_000, 5, 1_000_000
+"""Objects that are new when they are looked through for cycles; how often so before they count as old; and never."""
+COLLECTED: Final = 3_600
+"""Seconds between two collections of all garbage."""
+_UNLIMITED: Final = 2**31
+
+
+def fitting(settings: Settings) -> Settings:
+    """`settings` with no more connections than this process may have files open, which is made as many as can be."""
+    fit = raised_file_limit() - OTHERS
+    if settings.max_connections <= fit:
+        return settings
+    log.warning(
+        f"{fit} subscribers fit, not {settings.max_connections}: so few files may be open; see `ulimit -Hn`, or "
+        "LimitNOFILE of systemd"
+    )
+    return settings.model_copy(update={"max_connections": max(1, fit)})
+
+
+def raised_file_limit() -> int:
+    """Raise the limit of open files to the hard limit, and return it."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, where there is no such limit
+        return _UNLIMITED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS allows less than it says
+            hard = soft
+    return _UNLIMITED if hard == resource.RLIM_INFINITY else hard
+
+
+def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
+    """Serve until SIGINT or SIGTERM, and then for as long as the streams take to end; at a second signal, no longer.
+
+    With `park`, streams do without a task; see `stream`.
+    """
+    settings: Settings = app.state.hub.settings
+    config = uvicorn.Config(
+        app,
+        http=ParkingProtocol if park else "httptools",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(settings.drain) + GRACE,
+        callback_notify=_Collector(),
+        timeout_notify=COLLECTED,
+    )
+    _Server(config).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True
+        super().handle_exit(sig, frame)
+
+
+class _Collector:
+    """Called when the server has started, and once in COLLECTED seconds."""
+
+    def __init__(self) -> None:
+        self._has_started = False
+
+    async def __call__(self) -> None:
+        gc.collect()
+        if not self._has_started:
+            self._has_started = True
+            gc.freeze()  # modules and code, which stay
+            gc.set_threshold(*YOUNG)

@@ -1,0 +1,31 @@
+"""Sockets: what the kernel may hold for a client, and when it gives one up.
+
+Without a bound the kernel takes some 4 MB for a client that reads nothing before it says that there is no room, and a
+client that is cut off from the network stays for a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hub.settings import Settings
+
+
+def tune(connection: socket.socket | None, settings: Settings) -> None:
+    """Bound what the kernel does for the client of this connection; some 3 µs."""
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
+    if not settings.client_timeout:
+        return
+    seconds = settings.client_timeout
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (  # Linux has all of them
+        ("TCP_USER_TIMEOUT", seconds * 1000),  # what was sent and not acknowledged, or a window that stays shut
+        ("TCP_KEEPIDLE", seconds / 2),  # asked after that long a silence, …
+        ("TCP_KEEPINTVL", seconds / 6),  # … and again and again until client_timeout has passed
+    ):
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, max(1, int(value)))
