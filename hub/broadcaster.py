@@ -169,7 +169,7 @@ class Broadcaster:
 
     def wants(self, receiver: Receiver, update: Update) -> bool:
         """Whether it is to receive `update`, live or not."""
-        return receiver.number in self._receivers(update)
+        return receiver.number in self._receivers(update.topics, update.private)
 
     def join(self, receiver: Receiver) -> None:
         """Take it into the live set.  Its place must be this broadcaster's."""
@@ -245,14 +245,19 @@ class Broadcaster:
     async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, bytes]]:
         """Who of `live` is to receive what: sets of ids, each id in one at most, and the joined frames of each."""
         if len(entries) == 1:
-            return [(self._receivers(entries[0].update) & live, entries[0].frame)]
-        # Bit n of a choice stands for entries[n].  Entries with the same receivers are added up first, so
-        # a hundred updates of one topic cost one pass over its receivers, and nothing for each.
+            update = entries[0].update
+            return [(self._receivers(update.topics, update.private) & live, entries[0].frame)]
+        # Bit n of a choice stands for entries[n].  Entries with the same topics, and then with the same receivers, are
+        # added up first, so a hundred updates of one topic cost one question and one pass over its receivers.
+        alike: dict[tuple[tuple[str, ...], bool], int] = {}
+        for n, entry in enumerate(entries):
+            asked = entry.update.topics, entry.update.private
+            alike[asked] = alike.get(asked, 0) | 1 << n
         choices: dict[FrozenBitMap64, int] = {}
-        for n, entry in enumerate(entries, 1):
-            ids = FrozenBitMap64(self._receivers(entry.update) & live)
-            choices[ids] = choices.get(ids, 0) | 1 << n - 1
-            if n % MATCHES == 0:
+        for count, (asked, choice) in enumerate(alike.items(), 1):
+            ids = FrozenBitMap64(self._receivers(*asked) & live)
+            choices[ids] = choices.get(ids, 0) | choice
+            if count % MATCHES == 0:
                 await asyncio.sleep(0)
         if len(choices) == 1:
             choosers = {choice: BitMap64(ids) for ids, choice in choices.items()}
@@ -264,12 +269,12 @@ class Broadcaster:
             for choice, ids in choosers.items()
         )
 
-    def _receivers(self, update: Update) -> BitMap64:
+    def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
         # The hub's own topics are new ones each time: to remember them would cost others their place.
-        filter = self._interest if update.topics[0].startswith(self._own) else self._filter
-        ids = filter.bitmap(*(("subscribed", topic) for topic in update.topics))
-        if update.private:
-            ids &= filter.bitmap(*(("granted", topic) for topic in update.topics))
+        filter = self._interest if topics[0].startswith(self._own) else self._filter
+        ids = filter.bitmap(*(("subscribed", topic) for topic in topics))
+        if private:
+            ids &= filter.bitmap(*(("granted", topic) for topic in topics))
         return ids
 
     def move_to(self, position: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections import Counter
@@ -135,8 +136,10 @@ class Hub:
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
         await self._append(updates)
-        for update in updates:
-            log.debug("update published", id=update.id, topics=update.topics, type=update.type, private=update.private)
+        if log.isEnabledFor(logging.DEBUG):
+            for update in updates:
+                about = {"topics": update.topics, "type": update.type, "private": update.private}
+                log.debug("update published", id=update.id, **about)
 
     async def _append(self, updates: Sequence[Update]) -> None:
         count, size = len(updates), sum(update.size for update in updates)

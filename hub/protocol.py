@@ -218,7 +218,7 @@ def _parse_batch(body: bytes, settings: Settings) -> list[Update]:
 
 def _parse_line(line: bytes, settings: Settings) -> Update:
     try:
-        members = json.loads(line.decode("utf-8"), object_pairs_hook=_members)
+        members = _JSON.decode(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "not UTF-8, too deep, or a number too long"
         raise InvalidRequest(f"it is no JSON: {reason}") from None
@@ -251,6 +251,9 @@ def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(members) < len(pairs):  # of two values for private, which one was meant?
         raise InvalidRequest("an object has a member twice")
     return members
+
+
+_JSON: Final = json.JSONDecoder(object_pairs_hook=_members)
 
 
 def parse_cookies(headers: Headers) -> Iterable[tuple[str, str]]:

@@ -134,6 +134,10 @@ def is_reserved(topic: str, path: str) -> bool:
     >>> is_reserved("https://example.com/.well-known/%6Dercure/x", "/.well-known/mercure")
     True
     """
+    # Its path has no text then that it has not itself, and few topics have that of the hub's last segment.
+    literal = topic.startswith(("https://", "http://")) and "%" not in topic and topic.isprintable()
+    if literal and path.rpartition("/")[2] not in topic:
+        return False
     # "http:x" is relative to a base of its own scheme, and has a host under the other: a hub may be known by both.
     schemes = ("https",) if topic.partition(":")[2].startswith("//") else ("https", "http")
     return any(_resolves_below(topic, f"{scheme}://hub.invalid{path}", path) for scheme in schemes)
