@@ -86,8 +86,13 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
 class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
-            self.force_exit = True
+            self.force_exit = True  # wait for no connection and no task
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves this out then, and the hub would not end as it should
+            await self.lifespan.shutdown()
 
 
 class _Collector:

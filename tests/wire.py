@@ -143,7 +143,11 @@ async def request(
     if receive_buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     connection.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", hub.port))
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", hub.port))
+    except OSError:
+        connection.close()
+        raise
     limit = 2**16 if receive_buffer is None else receive_buffer
     reader, writer = await asyncio.open_connection(sock=connection, limit=limit)
     lines = [f"{method} {target} HTTP/1.1", f"host: localhost:{hub.port}", f"content-length: {len(body)}"]

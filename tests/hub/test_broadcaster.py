@@ -19,7 +19,9 @@ from skipfilter import LimitError, SkipFilter
 from tests.hub.world import wants
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
+
+    from pyroaring import BitMap64
 
     from hub.broadcaster import Key, Receiver
 
@@ -182,3 +184,108 @@ def test_the_connected_are_told_by_their_id_and_in_the_order_of_their_coming() -
     assert hub.subscribers() == [first.subscriber, third.subscriber]
     assert hub.subscriber(third.subscriber.id) is third.subscriber
     assert hub.subscriber(second.subscriber.id) is None
+
+
+# -- slices
+
+
+class Turns:
+    """How often others may run while something is done, and what was written in between."""
+
+    def __init__(self, *receivers: Receiver) -> None:
+        self.receivers = receivers
+        self.slices: list[int] = []
+
+    async def during(self, dispatch: Coroutine[Any, Any, None]) -> list[int]:
+        before = 0
+        task = asyncio.ensure_future(dispatch)
+        while not task.done():
+            await asyncio.sleep(0)
+            count = sum(len(writes(one)) for one in self.receivers)
+            self.slices.append(count - before)
+            before = count
+        await task
+        return self.slices
+
+
+@pytest.mark.parametrize(("size", "at_most"), [(10, 16), (4_000, 16), (12_000, 6), (2**20, 1)])
+async def test_the_larger_the_frames_the_fewer_are_written_at_a_time(
+    size: int, at_most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hub.broadcaster.SLICE", 16)
+    several = [receiver(subscribed=["a"]) for _ in range(40)]
+    hub = broadcaster(*several)
+    slices = await Turns(*several).during(hub.dispatch(entries(Update(("a",), "x" * (size - 60), id="x"))))
+    assert max(slices) == at_most
+    assert sum(slices) == 40
+
+
+async def test_others_run_while_it_is_found_out_who_wants_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nobody wants the same, so that each receiver's choice is found one by one."""
+    monkeypatch.setattr("hub.broadcaster.IDS", 10)
+    monkeypatch.setattr("hub.broadcaster.MATCHES", 4)
+    several = [receiver(subscribed=[str(n), "all"]) for n in range(40)]
+    hub = broadcaster(*several)
+    updates = entries(*(Update((str(n),)) for n in range(40)), Update(("all",)))
+    slices = await Turns(*several).during(hub.dispatch(updates))
+    first = next(n for n, count in enumerate(slices) if count)
+    assert first >= 40 // 4 + 80 // 10 + 40 // 10  # questions, then the ids of all sets, then those of each choice
+    for n, one in enumerate(several):
+        assert writes(one) == [(updates[n].frame + updates[-1].frame, 41)]
+
+
+async def test_who_leaves_while_it_is_found_out_is_not_written_to_and_who_joins_has_read_it() -> None:
+    several = [receiver(subscribed=[str(n), "all"]) for n in range(4)]
+    late = receiver(subscribed=["all"])
+    hub = broadcaster(*several)
+    hub.connect(late)
+    task = asyncio.ensure_future(hub.dispatch(entries(*(Update((str(n),)) for n in range(20)), Update(("all",)))))
+    await asyncio.sleep(0)
+    assert not any(map(writes, several))
+    hub.leave(several[0], 0)
+    hub.disconnect(several[1])
+    late.subscriber.position = hub.position
+    hub.join(late)
+    await task
+    assert [len(writes(one)) for one in [*several, late]] == [0, 0, 1, 1, 0]
+
+
+async def test_updates_of_the_same_topics_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = [receiver(subscribed=["a"], granted=["a"]) for _ in range(3)]
+    hub = broadcaster(*several)
+    asked: list[tuple[tuple[str, ...], bool]] = []
+    receivers = hub._receivers
+
+    def ask(topics: tuple[str, ...], private: bool) -> BitMap64:
+        asked.append((topics, private))
+        return receivers(topics, private)
+
+    monkeypatch.setattr(hub, "_receivers", ask)
+    updates = entries(*(Update(("a",), str(n), private=n % 3 == 0) for n in range(30)))
+    await hub.dispatch(updates)
+    assert sorted(asked) == [(("a",), False), (("a",), True)]
+    for one in several:
+        assert writes(one) == [(b"".join(entry.frame for entry in updates), 30)]
+
+
+# -- heartbeats
+
+
+@pytest.mark.parametrize("count", [50, 400])
+async def test_n8_heartbeats_of_many_that_were_written_the_same_are_spread(count: int) -> None:
+    """Over the last quarter of their time; and no longer than that is anybody without one."""
+    now = 0.0
+    hub = Broadcaster(heartbeat=40, cached_topics=9, base_url=BASE, max_url_patterns=1, clock=lambda: now)
+    several = [receiver(subscribed=["a"]) for _ in range(count)]
+    for one in several:
+        hub.connect(one)
+        hub.join(one)
+    each: list[int] = []
+    for second in range(1, 42):
+        now = float(second)
+        await hub.tick()
+        each.append(sum(len(writes(one)) for one in several) - sum(each))
+    assert each[:29] == [0] * 29
+    assert sum(each) == count
+    assert max(each[29:]) <= count / 10 + 5
+    assert {len(writes(one)) for one in several} == {1}

@@ -38,22 +38,29 @@ def classic_token(**claim: Any) -> str:
     return jwt.encode({"alg": "HS256"}, {"mercure": claim}, jwk.OctKey.import_key(DEVELOPMENT_KEY))
 
 
+@pytest.fixture(scope="module", params=["--park", "--no-park"])
+def park(request: pytest.FixtureRequest) -> str:
+    """Both kinds of streams in turn."""
+    kind: str = request.param
+    return kind
+
+
 @pytest.fixture
-def hub(start_hub: Callable[..., HubProcess]) -> HubProcess:
-    return start_hub(**QUIET)
+def hub(start_hub: Callable[..., HubProcess], park: str) -> HubProcess:
+    return start_hub(park, **QUIET)
 
 
 @pytest.fixture(scope="module")
-def shared_hub() -> Iterator[HubProcess]:
-    hub = HubProcess(**QUIET)
+def shared_hub(park: str) -> Iterator[HubProcess]:
+    hub = HubProcess(park, **QUIET)
     yield hub
     hub.close()
 
 
 @pytest.fixture(scope="module")
-def strict_hub() -> Iterator[HubProcess]:
+def strict_hub(park: str) -> Iterator[HubProcess]:
     """One that has little patience."""
-    hub = HubProcess(**QUIET, HUB_HEARTBEAT="0.1", HUB_BODY_TIMEOUT="0.1", HUB_MAX_BODY="100")
+    hub = HubProcess(park, **QUIET, HUB_HEARTBEAT="0.1", HUB_BODY_TIMEOUT="0.1", HUB_MAX_BODY="100")
     yield hub
     hub.close()
 

@@ -1,0 +1,311 @@
+"""Real sockets and a real uvicorn: what becomes of a connection before, during and after a parked stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hub import Settings, create_app, parking
+from hub.parking import ParkingProtocol
+from hub.stream import ParkedStream, TaskStream
+from tests.hub.serving import sent, served
+from tests.wire import FORM, HANG, PATH, bearer, publish, subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from hub.hub import Hub
+    from tests.hub.serving import Served
+
+pytestmark = pytest.mark.anyio
+
+KINDS = pytest.mark.parametrize("http", ["httptools", ParkingProtocol], ids=["task", "parked"])
+GET = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+
+
+@contextlib.asynccontextmanager
+async def hub_served(http: Any = ParkingProtocol, **settings: Any) -> AsyncIterator[tuple[Hub, Served]]:
+    app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0, "subscriptions": False} | settings))
+    async with served(app, http=http) as server:
+        yield app.state.hub, server
+
+
+async def happens(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def requests() -> list[Any]:
+    """The tasks of requests."""
+    return [task for task in asyncio.all_tasks() if "run_asgi" in str(task.get_coro())]
+
+
+def streams(hub: Hub) -> list[Any]:
+    return list(hub.broadcaster._connected.values())
+
+
+# -- what a stream takes
+
+
+async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
+    for http, kind, tasks in ((ParkingProtocol, ParkedStream, 0), ("httptools", TaskStream, 5)):
+        async with hub_served(http) as (hub, server):
+            replies = [await subscribe(server, ("match", "a")) for _ in range(5)]
+            await happens(lambda: hub.broadcaster.live == 5)
+            await happens(lambda: len(requests()) == tasks)  # noqa: B023
+            assert {type(stream) for stream in streams(hub)} == {kind}
+            await publish(server, ("topic", "a"), ("data", "x"))
+            for reply in replies:
+                assert (await reply.next_event()).data == "x"
+                await reply.close()
+
+
+async def test_the_task_of_a_stream_runs_nothing_of_the_routes_and_the_middleware() -> None:
+    async with hub_served("httptools") as (hub, server), await subscribe(server, ("match", "a")):
+        await happens(lambda: hub.broadcaster.live == 1)
+        (stream,) = streams(hub)
+        files, coroutine = [], stream._task.get_coro()
+        while coroutine is not None and hasattr(coroutine, "cr_code"):
+            files.append(coroutine.cr_code.co_filename)
+            coroutine = coroutine.cr_await
+        assert sum(file.endswith("hub/stream.py") for file in files) == 2
+        assert not [file for file in files if "starlette" in file]
+
+
+@KINDS
+async def test_what_a_connection_leaves_needs_no_garbage_collector(http: Any) -> None:
+    """As that looks at old objects once an hour."""
+    async with hub_served(http) as (hub, server):
+
+        async def come_and_go(count: int) -> None:
+            replies = [await subscribe(server, ("match", "a"), last_event_id="x") for _ in range(count)]
+            await publish(server, ("topic", "a"), ("data", "x"))
+            for reply in replies:
+                await reply.next_event()
+                await reply.close()
+            await happens(lambda: hub.broadcaster.connected == 0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+        ours = {
+            "ParkedStream",
+            "TaskStream",
+            "Subscriber",
+            "ParkingProtocol",
+            "HttpToolsProtocol",
+            "FlowControl",
+            "RequestResponseCycle",
+        }
+
+        def count() -> Counter[str]:
+            return Counter(name for each in gc.get_objects() if (name := type(each).__name__) in ours)
+
+        gc.collect()
+        before = count()
+        gc.disable()
+        try:
+            await come_and_go(20)
+            assert count() <= before
+        finally:
+            gc.enable()
+
+
+# -- the end of a stream
+
+
+@KINDS
+async def test_a_connection_is_good_for_another_request_after_its_stream(http: Any) -> None:
+    async with hub_served(http) as (hub, server), sent(server, GET) as reply:
+        for _ in range(3):
+            await happens(lambda: hub.broadcaster.live == 1)
+            hub.broadcaster.close_all("test")
+            assert [event async for event in reply.events()] == []
+            assert reply.ended
+            assert hub.broadcaster.connected == 0
+            reply.writer.write(f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            await reply.read_head()
+            assert (reply.status, await reply.body()) == (200, b'{"status":"ok"}')
+            reply.writer.write(GET)
+            await reply.read_head()
+
+
+@KINDS
+@pytest.mark.parametrize("request_", [
+    f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    f"GET {PATH}?match=a HTTP/1.0\r\nhost: x\r\n\r\n",
+], ids=["close", "1.0"])  # fmt: skip
+async def test_a_connection_for_one_request_is_closed_after_its_stream(http: Any, request_: str) -> None:
+    async with hub_served(http) as (hub, server), sent(server, request_.encode()) as reply:
+        await happens(lambda: hub.broadcaster.live == 1)
+        hub.broadcaster.close_all("test")
+        assert [event async for event in reply.events()] == []
+        assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
+
+
+async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(Settings(dev=True, retry=0, subscriptions=False))
+    async with (
+        served(app, http=ParkingProtocol, timeout_keep_alive=0) as server,
+        sent(server, GET) as reply,
+    ):
+        await happens(lambda: app.state.hub.broadcaster.live == 1)
+        app.state.hub.broadcaster.close_all("test")
+        assert [event async for event in reply.events()] == []
+        assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
+
+
+@pytest.mark.parametrize("more", [GET, b"x", b"\x00" * 1_000_000])
+async def test_whoever_sends_more_down_a_parked_stream_is_let_go(more: bytes) -> None:
+    async with hub_served() as (hub, server), sent(server, GET) as reply:
+        await happens(lambda: hub.broadcaster.live == 1)
+        (stream,) = streams(hub)
+        reply.writer.write(more)
+        await happens(lambda: hub.broadcaster.connected == 0)
+        assert stream._closed == "its client has sent more"
+
+
+async def test_empty_lines_behind_a_request_are_nothing() -> None:
+    async with hub_served() as (hub, server), sent(server, GET) as reply:
+        await happens(lambda: hub.broadcaster.live == 1)
+        reply.writer.write(b"\r\n\r\n")
+        await publish(server, ("topic", "a"), ("data", "x"))
+        assert (await reply.next_event()).data == "x"
+
+
+async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_are_cut() -> None:
+    async with hub_served() as (hub, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(GET + GET)
+        await asyncio.wait_for(reader.read(), HANG)
+        await happens(lambda: hub.broadcaster.connected == 0)
+        writer.close()
+
+
+async def test_a_request_whose_body_is_still_to_come_gets_no_stream() -> None:
+    async with hub_served() as (hub, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(GET[:-2] + b"content-length: 3\r\n\r\na")
+        await asyncio.wait_for(reader.read(), HANG)
+        await happens(lambda: hub.broadcaster.connected == 0)
+        writer.close()
+
+
+async def test_a_query_with_its_body_is_parked() -> None:
+    async with hub_served() as (hub, server):
+        body = b"match=a"
+        head = f"QUERY {PATH} HTTP/1.1\r\nhost: x\r\n{FORM[0]}: {FORM[1]}\r\ncontent-length: {len(body)}\r\n\r\n"
+        async with sent(server, head.encode() + body) as reply:
+            await happens(lambda: hub.broadcaster.live == 1)
+            await publish(server, ("topic", "a"), ("data", "x"))
+            assert (await reply.next_event()).data == "x"
+
+
+@KINDS
+@pytest.mark.parametrize("abort", [False, True])
+async def test_r37_a_reader_that_goes_is_noticed_at_once(http: Any, abort: bool) -> None:
+    async with hub_served(http) as (hub, server):
+        replies = [await subscribe(server, ("match", "a"), receive_buffer=4096) for _ in range(4)]
+        for _ in range(20):
+            await publish(server, ("topic", "a"), ("data", "x" * 100_000))
+        await happens(lambda: hub.broadcaster.live == 0)
+        for reply in replies:
+            reply.writer.transport.abort() if abort else reply.writer.close()
+        await happens(lambda: hub.broadcaster.connected == 0)
+
+
+# -- before a request
+
+
+async def test_a_request_that_does_not_come_or_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "HEAD_TIMEOUT", 0.1)
+    async with hub_served() as (hub, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await asyncio.wait_for(reader.read(), HANG) == b""
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+        async def drip() -> None:
+            for byte in GET * 1_000:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.005)
+                if len(hub.broadcaster._connected):
+                    raise AssertionError("it came through")
+
+        dripping = asyncio.create_task(drip())
+        monkeypatch.setattr(parking, "HEAD_TIMEOUT", 0.01)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), HANG) == b""
+        dripping.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+            await dripping
+        writer.close()
+
+
+async def test_a_stream_and_a_slow_answer_outlast_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "HEAD_TIMEOUT", 0.05)
+    async with hub_served() as (_, server), sent(server, GET) as reply:
+        post = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(bearer(server.token))}\r\n{': '.join(FORM)}\r\n"
+        async with sent(server, post.encode() + b"content-length: 8\r\nexpect: 100-continue\r\n\r\n") as publisher:
+            assert publisher.status == 100
+            late = asyncio.get_running_loop().time() + 0.2
+            await happens(lambda: asyncio.get_running_loop().time() > late)
+            publisher.writer.write(b"topic=a&")
+            await publisher.read_head()
+            assert publisher.status == 200
+        assert (await reply.next_event()).data == ""
+
+
+# -- what the kernel holds
+
+
+@KINDS
+async def test_what_the_kernel_may_hold_is_bounded_and_a_silent_client_is_given_up(http: Any) -> None:
+    async with (
+        hub_served(http, send_buffer=20_000, client_timeout=12) as (hub, server),
+        await subscribe(server, ("match", "a")),
+    ):
+        await happens(lambda: hub.broadcaster.live == 1)
+        (stream,) = streams(hub)
+        transport = stream._transport if http is ParkingProtocol else stream._cycle.transport
+        option = transport.get_extra_info("socket").getsockopt
+        assert option(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000  # Linux doubles it, for its own bookkeeping
+        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 12_000
+        assert option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 6
+        assert option(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 2
+
+
+@KINDS
+async def test_r32_a_reader_whose_buffers_stay_full_is_given_up(http: Any) -> None:
+    async with (
+        hub_served(http, client_timeout=1) as (hub, server),
+        await subscribe(server, ("match", "a"), receive_buffer=4096),
+    ):
+        for _ in range(30):
+            await publish(server, ("topic", "a"), ("data", "x" * 100_000))
+        assert hub.broadcaster.connected == 1
+        await happens(lambda: hub.broadcaster.connected == 0)
+
+
+async def test_over_a_unix_socket_there_is_nothing_to_bound(tmp_path: Any) -> None:
+    import uvicorn
+
+    app = create_app(Settings(dev=True, retry=0, subscriptions=False))
+    config = uvicorn.Config(app, uds=str(tmp_path / "hub"), http=ParkingProtocol, log_config=None)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    await happens(lambda: server.started)
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "hub"))
+    writer.write(GET)
+    assert b" 200 " in await asyncio.wait_for(reader.readline(), HANG)
+    await happens(lambda: app.state.hub.broadcaster.live == 1)
+    writer.close()
+    server.should_exit = True
+    await asyncio.wait_for(serving, HANG)

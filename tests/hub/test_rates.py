@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub import rates
+from hub.errors import Busy, TooMany
+from hub.rates import Rates, TokenBucket
+from tests.asgi import PATH, application, ask, follow
+from tests.hub.world import plain, world
+
+pytestmark = pytest.mark.anyio
+
+TIMES = st.lists(st.floats(0, 3), max_size=60)
+
+
+@given(st.sampled_from([0.25, 1.0, 3.0, 10.0]), TIMES)
+def test_never_more_than_the_rate_and_one_seconds_worth_at_once(rate: float, gaps: list[float]) -> None:
+    bucket, now = TokenBucket(rate, 0.0), 0.0
+    taken: list[float] = []
+    for gap in gaps:
+        now += gap
+        wait = bucket.take(now)
+        if wait == 0:
+            taken.append(now)
+        else:
+            assert 0 < wait <= 1 / rate
+    for first, start in enumerate(taken):
+        for count, end in enumerate(taken[first:], 1):
+            assert count <= max(1, rate) + rate * (end - start) + 1e-6
+
+
+@given(st.sampled_from([0.25, 1.0, 3.0, 10.0]), TIMES)
+def test_whoever_waits_as_told_gets_a_token(rate: float, gaps: list[float]) -> None:
+    bucket, now = TokenBucket(rate, 0.0), 0.0
+    for gap in gaps:
+        now += gap
+        if wait := bucket.take(now):
+            now += wait + 1e-9
+            assert bucket.take(now) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3)), max_size=60))
+def test_each_client_has_a_bucket_of_its_own_however_idle_it_was(comings: list[tuple[str, float]]) -> None:
+    now = 0.0
+    buckets = Rates(2.0, clock=lambda: now)
+    alone = {client: TokenBucket(2.0, 0.0) for client in "abc"}
+    for client, gap in comings:
+        now += gap
+        assert buckets.take(client) == pytest.approx(alone[client].take(now))
+
+
+def test_there_are_no_more_buckets_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "CLIENTS", 10)
+    buckets = Rates(1.0, clock=lambda: 0.0)
+    for n in range(1_000):
+        buckets.take(str(n))
+    assert len(buckets._buckets) == 10
+
+
+async def test_n23_more_subscribers_than_the_rate_are_told_to_come_again() -> None:
+    async with world(plain(connection_rate=2)) as here:
+        connections = [await here.connect("a") for _ in range(4)]
+        await here.settle()
+        assert [one.begun for one in connections] == [True, True, False, False]
+        for refused in connections[2:]:
+            error = refused.task.exception()
+            assert isinstance(error, Busy)
+            assert 1 <= int(error.headers["Retry-After"]) <= 10
+        here.now += 0.5
+        again = await here.connect("a")
+        await here.settle()
+        assert again.begun
+
+
+async def test_n23_one_client_that_comes_too_often_does_not_keep_others_out() -> None:
+    async with world(plain(connection_rate_per_client=0.1, connection_rate=3)) as here:
+        connections = [await here.connect("a", address=address) for address in ("one", "one", "one", "one", "other")]
+        await here.settle()
+        assert [one.begun for one in connections] == [True, False, False, False, True]
+        error = connections[1].task.exception()
+        assert isinstance(error, TooMany)
+        assert error.headers == {"Retry-After": "10"}
+        for refused in connections[2:4]:
+            assert isinstance(refused.task.exception(), TooMany)
+
+
+@pytest.mark.parametrize(("settings", "status"), [
+    ({"connection_rate": 0.01}, 503), ({"connection_rate_per_client": 0.01}, 429),
+])  # fmt: skip
+async def test_n23_the_answer_says_when_to_come_again(settings: dict[str, Any], status: int) -> None:
+    async with application(**settings) as app, follow(app, ("match", "a")):
+        answer = await ask(app, "GET", f"{PATH}?match=a")
+        assert answer.status == status
+        assert int(answer.headers["retry-after"]) == 100 if status == 429 else int(answer.headers["retry-after"]) <= 10
+        assert app.state.hub.broadcaster.connected == 1

@@ -1,0 +1,218 @@
+"""How a hub ends: no newcomers, streams that end one by one, and nothing lost for whoever comes back elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hub import Settings, create_app
+from hub import hub as hub_module
+from hub.parking import ParkingProtocol
+from hub.transports.memory import MemoryTransport
+from tests.asgi import application, ask
+from tests.hub.serving import served
+from tests.hub.world import plain, world
+from tests.wire import HANG, PATH, bearer, publish, request, subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hub.hub import Hub
+    from tests.conftest import HubProcess
+    from tests.hub.serving import Served
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
+
+
+async def test_r36_t67_streams_end_evenly_over_the_drain_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "DRAIN_STEP", 0)
+    async with world(plain(drain=10)) as here:
+        connections = [await here.connect("a") for _ in range(100)]
+        await here.caught_up()
+        here.hub.close()
+        await here.settle(2)
+        order = []
+        for second in range(1, 11):
+            here.now += 1
+            await here.settle()
+            order += [n for n, one in enumerate(connections) if one.ended and n not in order]
+            assert len(order) == 10 * second
+        assert order != sorted(order)
+        assert {one.reason for one in connections} == {"the hub is shutting down"}
+
+
+async def test_r36_whoever_is_still_there_is_written_to_and_may_go() -> None:
+    async with world(plain(drain=10, subscriptions=True)) as here:
+        staying, going = await here.connect("*"), await here.connect("a")
+        await here.caught_up()
+        here.hub.close()
+        going.go()
+        await here.caught_up()
+        assert here.announced == [
+            (staying.subscriber.id, True),
+            (going.subscriber.id, True),
+            (going.subscriber.id, False),
+        ]
+        assert staying.ids == here.expected(staying)
+        assert not staying.ended
+
+
+async def test_a_stream_that_comes_while_the_hub_drains_ends_at_once() -> None:
+    async with world(plain(drain=10)) as here:
+        before = await here.connect("a")
+        await here.caught_up()
+        here.hub.close()
+        late = await here.connect("a")
+        await here.settle()
+        assert (before.ended, late.begun, late.ended) == (False, True, True)
+
+
+async def test_closing_again_ends_all_streams_at_once() -> None:
+    async with world(plain(drain=1_000)) as here:
+        connections = [await here.connect("a") for _ in range(10)]
+        await here.caught_up()
+        here.hub.close()
+        await here.settle()
+        assert not any(one.ended for one in connections)
+        here.hub.close()
+        await here.settle()
+        assert all(one.ended for one in connections)
+
+
+async def test_r51_a_hub_that_shuts_down_is_alive_and_not_ready() -> None:
+    async with application() as app:
+        for what in ("ready", "live"):
+            answer = await ask(app, "GET", f"{PATH}/health/{what}")
+            assert (answer.status, answer.json()) == (200, {"status": "ok"})
+            assert answer.headers["cache-control"] == "no-store"
+            assert (await ask(app, "POST", f"{PATH}/health/{what}")).status == 405
+        app.state.hub.close()
+        answer = await ask(app, "GET", f"{PATH}/health/ready")
+        assert (answer.status, answer.json()) == (503, {"status": "error", "error": "the hub is shutting down"})
+        assert (await ask(app, "GET", f"{PATH}/health/live")).status == 200
+
+
+PARK = pytest.mark.parametrize("park", ["--park", "--no-park"])
+
+
+@PARK
+async def test_r36_t67_after_a_signal_nobody_comes_in_and_streams_end_one_by_one(
+    start_hub: Callable[..., HubProcess], park: str
+) -> None:
+    hub = start_hub(park, HUB_DRAIN="1", HUB_SUBSCRIPTIONS="0", HUB_RETRY="0")
+    readers = [await subscribe(hub, ("topic", "a")) for _ in range(50)]
+    ends: list[int] = []
+
+    async def read(n: int) -> None:
+        assert [event async for event in readers[n].events()] == []
+        assert readers[n].ended
+        ends.append(n)
+
+    probe = await request(hub, "GET", f"{PATH}/health/ready")
+    assert (await probe.body(), probe.status) == (b'{"status":"ok"}', 200)
+    reading = [asyncio.create_task(read(n)) for n in range(50)]
+    hub.process.send_signal(signal.SIGTERM)
+    while len(ends) < 5:
+        await asyncio.sleep(0.001)
+    assert len(ends) < 45
+    with contextlib.suppress(ConnectionRefusedError):
+        while True:  # the server looks ten times a second whether it was told to end
+            async with await subscribe(hub, ("topic", "a")) as late:
+                assert [event async for event in late.events()] == []
+    assert len(ends) < 45
+    await asyncio.wait_for(asyncio.gather(*reading), HANG)
+    assert ends != sorted(ends)
+    assert await asyncio.to_thread(hub.stop) in (0, -signal.SIGTERM)
+    for reader in [*readers, probe]:
+        await reader.close()
+
+
+@PARK
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_the_hub_now(
+    start_hub: Callable[..., HubProcess], park: str, number: signal.Signals
+) -> None:
+    hub = start_hub(park, HUB_DRAIN="1000", HUB_SUBSCRIPTIONS="0")
+    readers = [await subscribe(hub, ("topic", "a")) for _ in range(20)]
+    hub.process.send_signal(number)
+    while "draining" not in hub.log():
+        await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(hub.stop, number) in (0, -number)
+    for reader in readers:
+        await reader.close()
+
+
+@pytest.mark.parametrize("http", ["httptools", ParkingProtocol], ids=["task", "parked"])
+async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_back(
+    http: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three hubs one after the other, of one log: as workers or nodes of one hub have it."""
+    log = MemoryTransport(max_updates=10_000, max_bytes=2**26)
+    monkeypatch.setattr("hub.application.MemoryTransport", lambda **bounds: log)
+    settings = Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, drain=0.3)
+    current: list[Served] = []
+    hubs: list[Hub] = []
+    published: list[str] = []
+    done = asyncio.Event()
+
+    async def serve(started: asyncio.Event, stop: asyncio.Event) -> None:
+        app = create_app(settings)
+        async with served(app, http=http) as server:
+            current.append(server)
+            hubs.append(app.state.hub)
+            started.set()
+            await stop.wait()
+            app.state.hub.close()  # as the signal does
+            while app.state.hub.broadcaster.connected:
+                await asyncio.sleep(0.001)
+
+    async def follow() -> list[str]:
+        seen: list[str] = []
+        last = "earliest"
+        while True:
+            try:
+                reply = await subscribe(current[-1], ("topic", "a"), last_event_id=last)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.001)
+                continue
+            async with reply:
+                async for event in reply.events():
+                    if event.data == "end":
+                        return seen
+                    seen.append(event.data)
+                    last = event.id
+
+    async def publish_all() -> None:
+        while not done.is_set():
+            data = str(len(published))
+            body = f"topic=a&data={data}".encode()
+            form = ("content-type", "application/x-www-form-urlencoded")
+            async with await request(current[-1], "POST", PATH, [form, bearer(current[-1].token)], body) as reply:
+                if reply.status == 200:
+                    published.append(data)
+        await publish(current[-1], ("topic", "a"), ("data", "end"))
+
+    stops = []
+    async with asyncio.TaskGroup() as group:
+        for number in range(3):
+            started, stop = asyncio.Event(), asyncio.Event()
+            stops.append(stop)
+            group.create_task(serve(started, stop))
+            await started.wait()
+            if number == 0:
+                followers = [group.create_task(follow()) for _ in range(20)]
+                publishing = group.create_task(publish_all())
+            else:
+                stops[number - 1].set()
+            before = len(published)
+            while hubs[number].broadcaster.live < 20 or len(published) < before + 20:
+                await asyncio.sleep(0.001)
+        done.set()
+        await publishing
+        for follower in followers:
+            assert await asyncio.wait_for(follower, HANG) == published
+        stops[-1].set()
