@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from hub.settings import Settings
+    from hub.stream import Stream
 
 
 log = structlog.stdlib.get_logger("hub")
@@ -63,12 +64,18 @@ class HubApplication(Starlette):
                 message["headers"] = [*message["headers"], *_SECURITY_HEADERS]
             await send(message)
 
-        rest: list[Coroutine[Any, Any, None]] = []
+        rest: list[tuple[Stream, Callable[[], Coroutine[Any, Any, None]]]] = []
         own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens, REST: rest}
-        await super().__call__(own, receive, send_with_headers)
+        try:
+            await super().__call__(own, receive, send_with_headers)
+        except BaseException:
+            for stream, _ in rest:
+                stream.abandon()
+            raise
         del own, scope, send_with_headers  # for as long as a stream may take
         while rest:
-            await rest.pop()
+            stream, begin = rest.pop()
+            await stream.run(begin)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

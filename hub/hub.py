@@ -320,7 +320,7 @@ class Hub:
         try:
             yield
         finally:
-            self.close()
+            self.close(at_once=True)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._last_words(), LAST_WORDS)
             self.is_running = False
@@ -361,12 +361,12 @@ class Hub:
                 raise Closing from None
             raise TooSlow(f"the body did not arrive within {seconds:g} seconds") from None
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         """Take no more updates, and end all streams, also those to come.
 
         Those that there are end at random in the time that the settings give them; at a second call, at once.
         """
-        if self.closing or not self.settings.drain:
+        if at_once or self.closing or not self.settings.drain:
             self.broadcaster.close_all(SHUTTING_DOWN)
         else:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
@@ -397,7 +397,10 @@ class Hub:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
                 self._move_to_the_newest(await self.transport.newest())
-                self.broadcaster.close_all("updates were lost")
+                for count, subscriber in enumerate(self.broadcaster.subscribers(), 1):
+                    self.broadcaster.close(subscriber.id, "updates were lost")
+                    if count % SLICE == 0:
+                        await asyncio.sleep(0)
             except Exception:
                 log.exception("dispatch failed")
                 await asyncio.sleep(TICK)

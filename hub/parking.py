@@ -45,14 +45,18 @@ class ParkingProtocol(HttpToolsProtocol):
 
     # -- of the application
 
+    def may_park(self, cycle: Any) -> bool:
+        """Whether `cycle`, uvicorn's side of a response, is all that the connection is busy with."""
+        return self.cycle is cycle and not cycle.more_body and self._head_timer is None
+
     def park(self, cycle: Any, parked: Parked) -> bool:
-        """Keep the response of `cycle`, uvicorn's side of it, which has begun; the application may return.
+        """Keep the response of `cycle`, which has begun; the application may return.
 
         What is written to the transport from then on is the response, in chunks; the protocol is paused, and its
         `flow` says so, whenever the socket takes no more.  False where the connection is lost, or is cut now, as its
         client has sent more than a request: what that asks for could not be answered as long as the stream goes on.
         """
-        if self.cycle is not cycle or cycle.more_body:
+        if not self.may_park(cycle):
             cycle.disconnected = True
             self.transport.abort()
         if cycle.disconnected:
@@ -60,7 +64,8 @@ class ParkingProtocol(HttpToolsProtocol):
         cycle.response_complete = True  # so the server neither ends it nor complains when the application returns
         self._parked, self._keep_alive = parked, cycle.keep_alive
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
-        self.transport.set_write_buffer_limits(0)
+        self.flow.resume_reading()  # which a long body has paused, and tells that the client has gone
+        self.transport.set_write_buffer_limits(1)  # with 0, TLS would not see that it has room again
         return True
 
     def unpark(self) -> None:
@@ -91,6 +96,7 @@ class ParkingProtocol(HttpToolsProtocol):
         if self._parked is None:
             super().data_received(data)
         elif data.strip(b"\r\n"):
+            self._keep_alive = False  # what comes next may be the middle of a request
             self._parked.close("its client has sent more")
 
     def shutdown(self) -> None:
@@ -103,6 +109,8 @@ class ParkingProtocol(HttpToolsProtocol):
         parked, self._parked = self._parked, None
         self._forget_head()
         super().connection_lost(exc)
+        self.pipeline.clear()  # these know of each other, which only the garbage collector would find out
+        self.cycle = None  # type: ignore[assignment]
         if parked is not None:
             parked.lost()
 
@@ -113,3 +121,10 @@ class ParkingProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class TaskProtocol(ParkingProtocol):
+    """The same for responses that keep their task."""
+
+    def may_park(self, cycle: Any) -> bool:
+        return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import uvicorn
 
-from hub.parking import ParkingProtocol
+from hub.parking import ParkingProtocol, TaskProtocol
 
 if TYPE_CHECKING:
     import socket
@@ -72,7 +72,7 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
     settings: Settings = app.state.hub.settings
     config = uvicorn.Config(
         app,
-        http=ParkingProtocol if park else "httptools",
+        http=ParkingProtocol if park else TaskProtocol,
         access_log=False,
         log_config=None,
         server_header=False,

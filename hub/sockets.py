@@ -6,6 +6,7 @@ client that is cut off from the network stays for a quarter of an hour.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
 
 def tune(connection: socket.socket | None, settings: Settings) -> None:
     """Bound what the kernel does for the client of this connection; some 3 µs."""
-    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):  # its client has gone meanwhile
+            _tune(connection, settings)
+
+
+def _tune(connection: socket.socket, settings: Settings) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer)
     if not settings.client_timeout:
         return

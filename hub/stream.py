@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import types
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import structlog
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from hub.subscriber import Subscriber
 
     _Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
+    _Begin: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -69,25 +71,26 @@ class StreamResponse(EventSourceResponse):
             await super().__call__(scope, receive, send)  # headers, and it ends
             return
         server_send = cast("_Send", scope.get(SERVER_SEND, send))
-        # uvicorn's side of this response, for what ASGI has no word for; None behind another server.
+        # uvicorn's side of a response in HTTP/1.1, for what ASGI has no word for; None behind another server.
         cycle = getattr(server_send, "__self__", None)
-        transport = getattr(cycle, "transport", None)
+        if not (hasattr(cycle, "transport") and hasattr(cycle, "keep_alive")):
+            cycle = None
         protocol = None
-        if transport is not None:
-            tune(transport.get_extra_info("socket"), self._hub.settings)
-            protocol = transport.get_protocol()
+        if cycle is not None and not cycle.transport.is_closing():
+            tune(cycle.transport.get_extra_info("socket"), self._hub.settings)
+            protocol = cycle.transport.get_protocol()
         self.stream = stream = (
             ParkedStream(self._hub, self._subscriber, protocol, cycle)
-            if isinstance(protocol, ParkingProtocol)
-            else TaskStream(self._hub, self._subscriber, server_send, receive, cycle if transport else None)
+            if isinstance(protocol, ParkingProtocol) and protocol.may_park(cycle)
+            else TaskStream(self._hub, self._subscriber, server_send, receive, cycle)
         )
         await self._hub.connect(stream)  # before the head: whoever knows of the stream is in it (R20)
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        rest = stream.run(cast("Coroutine[Any, Any, None]", send(head)))
+        begin = partial(cast("_Send", send), head)
         if REST in scope:
-            scope[REST].append(rest)
+            scope[REST].append((stream, begin))
         else:
-            await rest
+            await stream.run(begin)
 
 
 class Stream(ABC):
@@ -110,8 +113,12 @@ class Stream(ABC):
         self._closed: str | None = None
 
     @abstractmethod
-    async def run(self, head: Coroutine[Any, Any, None]) -> None:
-        """Send the head and what follows, for as long as the request's task is needed."""
+    async def run(self, begin: _Begin) -> None:
+        """Send the head, by `begin()`, and what follows, for as long as the request's task is needed."""
+
+    def abandon(self) -> None:
+        """Instead of `run`: somebody else answers the request."""
+        self._hub.disconnect(self)
 
     @abstractmethod
     def _write(self, body: bytes) -> bool:
@@ -219,10 +226,10 @@ class TaskStream(Stream):
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
         self._woken = False
 
-    async def run(self, head: Coroutine[Any, Any, None]) -> None:
+    async def run(self, begin: _Begin) -> None:
         self._begins()
         try:
-            self._pending = _step(self._begin(head))
+            self._pending = _step(self._begin(begin))
             if self._hub.closing:
                 self._closed = SHUTTING_DOWN
             await self._go_on()
@@ -233,8 +240,8 @@ class TaskStream(Stream):
             if self._pending is not None:
                 self._pending[0].close()
 
-    async def _begin(self, head: Coroutine[Any, Any, None]) -> None:
-        await head
+    async def _begin(self, begin: _Begin) -> None:
+        await begin()
         await self._server_send(_message(self._first_bytes()))
 
     async def _go_on(self) -> None:
@@ -301,13 +308,13 @@ class ParkedStream(Stream):
         self._flow = protocol.flow
         self._is_parked = False
 
-    async def run(self, head: Coroutine[Any, Any, None]) -> None:
+    async def run(self, begin: _Begin) -> None:
         self._begins()
         self._task = asyncio.current_task()
         if self._hub.closing:
             self._closed = SHUTTING_DOWN
         try:
-            if (suspended := _step(head)) is not None:
+            if (suspended := _step(begin())) is not None:
                 if self._closed is not None:
                     self._transport.abort()
                 await _finish(*suspended)
@@ -393,9 +400,11 @@ _chunked: tuple[bytes, bytes] = b"", b""
 def _chunk(body: bytes) -> bytes:
     """`body` in HTTP/1.1's chunked coding.  The last one is remembered, as many streams are written the same."""
     global _chunked
-    if _chunked[0] is not body:
-        _chunked = body, b"%x\r\n%b\r\n" % (len(body), body)
-    return _chunked[1]
+    last, chunk = _chunked
+    if last is not body:
+        chunk = b"%x\r\n%b\r\n" % (len(body), body)
+        _chunked = body, chunk
+    return chunk
 
 
 async def _nothing() -> AsyncIterator[bytes]:

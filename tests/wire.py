@@ -152,10 +152,14 @@ async def request(
     reader, writer = await asyncio.open_connection(sock=connection, limit=limit)
     lines = [f"{method} {target} HTTP/1.1", f"host: localhost:{hub.port}", f"content-length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers]
-    writer.write("\r\n".join([*lines, "", ""]).encode("utf-8") + body)
-    await writer.drain()
     reply = Reply(reader, writer)
-    await asyncio.wait_for(reply.read_head(), HANG)
+    try:
+        writer.write("\r\n".join([*lines, "", ""]).encode("utf-8") + body)
+        await writer.drain()
+        await asyncio.wait_for(reply.read_head(), HANG)
+    except BaseException:
+        await reply.close()
+        raise
     return reply
 
 

@@ -229,9 +229,30 @@ async def test_others_run_while_it_is_found_out_who_wants_what(monkeypatch: pyte
     updates = entries(*(Update((str(n),)) for n in range(40)), Update(("all",)))
     slices = await Turns(*several).during(hub.dispatch(updates))
     first = next(n for n, count in enumerate(slices) if count)
-    assert first >= 40 // 4 + 80 // 10 + 40 // 10  # questions, then the ids of all sets, then those of each choice
+    # Questions, then the ids of all sets, then those of each choice, then each set of those.
+    assert first >= 40 // 4 + 80 // 10 + 40 // 10 + 40
     for n, one in enumerate(several):
         assert writes(one) == [(updates[n].frame + updates[-1].frame, 41)]
+
+
+@pytest.mark.parametrize("private", [False, True])
+async def test_others_run_while_the_receivers_of_very_many_topics_are_looked_up(private: bool) -> None:
+    reader = receiver(subscribed=["t/{n}"], granted=["t/{n}"])
+    hub = Broadcaster(heartbeat=0, cached_topics=10_000, base_url=BASE, max_url_patterns=1, clock=lambda: 0.0)
+    hub.connect(reader)
+    hub.join(reader)
+    topics = tuple(f"t/{n}" for n in range(200))
+    asked: list[object] = []
+    passing = hub._interest.passing
+    hub._interest.passing = lambda *of: asked.append(of) or passing(*of)  # type: ignore[method-assign, func-returns-value]
+    most = 0
+    task = asyncio.ensure_future(hub.dispatch(entries(Update(topics, private=private))))
+    while not task.done():
+        before = len(asked)
+        await asyncio.sleep(0)
+        most = max(most, len(asked) - before)
+    assert (len(asked), most) == (200 * (1 + private), 16 * (1 + private))
+    assert len(writes(reader)) == 1
 
 
 async def test_who_leaves_while_it_is_found_out_is_not_written_to_and_who_joins_has_read_it() -> None:

@@ -6,26 +6,35 @@ import asyncio
 import contextlib
 import gc
 import socket
+import ssl
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 
-from hub import Settings, create_app, parking
-from hub.parking import ParkingProtocol
+from hub import Settings, Update, create_app, parking
+from hub.parking import ParkingProtocol, TaskProtocol
+from hub.sockets import tune
 from hub.stream import ParkedStream, TaskStream
 from tests.hub.serving import sent, served
-from tests.wire import FORM, HANG, PATH, bearer, publish, subscribe
+from tests.hub.world import world
+from tests.wire import FORM, HANG, PATH, Reply, bearer, publish, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from hub.hub import Hub
     from tests.hub.serving import Served
 
 pytestmark = pytest.mark.anyio
 
-KINDS = pytest.mark.parametrize("http", ["httptools", ParkingProtocol], ids=["task", "parked"])
+KINDS = pytest.mark.parametrize("http", [TaskProtocol, ParkingProtocol], ids=["task", "parked"])
 GET = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 
 
@@ -55,7 +64,7 @@ def streams(hub: Hub) -> list[Any]:
 
 
 async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
-    for http, kind, tasks in ((ParkingProtocol, ParkedStream, 0), ("httptools", TaskStream, 5)):
+    for http, kind, tasks in ((ParkingProtocol, ParkedStream, 0), (TaskProtocol, TaskStream, 5)):
         async with hub_served(http) as (hub, server):
             replies = [await subscribe(server, ("match", "a")) for _ in range(5)]
             await happens(lambda: hub.broadcaster.live == 5)
@@ -68,7 +77,7 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
 
 
 async def test_the_task_of_a_stream_runs_nothing_of_the_routes_and_the_middleware() -> None:
-    async with hub_served("httptools") as (hub, server), await subscribe(server, ("match", "a")):
+    async with hub_served(TaskProtocol) as (hub, server), await subscribe(server, ("match", "a")):
         await happens(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
         files, coroutine = [], stream._task.get_coro()
@@ -179,22 +188,73 @@ async def test_empty_lines_behind_a_request_are_nothing() -> None:
         assert (await reply.next_event()).data == "x"
 
 
-async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_are_cut() -> None:
+async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
+    async with hub_served() as (hub, server), sent(server, GET[:-2] + b"content-length: 3\r\n\r\na") as reply:
+        await happens(lambda: hub.broadcaster.live == 1)
+        assert type(streams(hub)[0]) is TaskStream
+        await publish(server, ("topic", "a"), ("data", "x"))
+        assert (await reply.next_event()).data == "x"
+
+
+async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_wait_in_a_row() -> None:
+    async with hub_served() as (hub, server), sent(server, GET + GET) as reply:
+        await happens(lambda: hub.broadcaster.live == 1)
+        assert type(streams(hub)[0]) is TaskStream
+        hub.broadcaster.close_all("test")
+        assert [event async for event in reply.events()] == []
+        await reply.read_head()
+        await happens(lambda: hub.broadcaster.live == 1)
+        await publish(server, ("topic", "a"), ("data", "x"))
+        assert (await reply.next_event()).data == "x"
+
+
+@pytest.mark.parametrize("more", [GET, GET[:10], b"POST"])
+async def test_whoever_sends_more_before_the_stream_has_begun_is_cut_off(
+    more: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with hub_served() as (hub, server):
+        connect, reached, go = hub.connect, asyncio.Event(), asyncio.Event()
+
+        async def slowly(receiver: Any) -> None:
+            await connect(receiver)
+            reached.set()
+            await go.wait()
+
+        monkeypatch.setattr(hub, "connect", slowly)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(GET + GET)
-        await asyncio.wait_for(reader.read(), HANG)
+        writer.write(GET)
+        await reached.wait()
+        assert type(streams(hub)[0]) is ParkedStream
+        writer.write(more)
+        protocol = streams(hub)[0]._protocol
+        await happens(lambda: protocol.pipeline or protocol._head_timer is not None)
+        go.set()
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), HANG)
         await happens(lambda: hub.broadcaster.connected == 0)
         writer.close()
 
 
-async def test_a_request_whose_body_is_still_to_come_gets_no_stream() -> None:
-    async with hub_served() as (hub, server):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(GET[:-2] + b"content-length: 3\r\n\r\na")
-        await asyncio.wait_for(reader.read(), HANG)
+async def test_what_is_sent_down_a_parked_stream_is_not_taken_for_requests() -> None:
+    """Its head was dropped, and its body would be read as the next request."""
+    async with hub_served() as (hub, server), sent(server, GET) as reply:
+        await happens(lambda: hub.broadcaster.live == 1)
+        body = f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+        reply.writer.write(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode())
         await happens(lambda: hub.broadcaster.connected == 0)
-        writer.close()
+        with contextlib.suppress(ConnectionError):
+            reply.writer.write(body.encode())
+            rest = await asyncio.wait_for(reply.reader.read(), HANG)
+            assert b"200" not in rest
+            assert rest.endswith(b"0\r\n\r\n")
+
+
+async def test_a_long_body_does_not_hide_that_the_client_has_gone() -> None:
+    body = b"x" * 200_000
+    async with hub_served(heartbeat=0, max_body=0) as (hub, server):
+        async with sent(server, GET[:-2] + b"content-length: %d\r\n\r\n" % len(body) + body):
+            await happens(lambda: hub.broadcaster.live == 1)
+        await happens(lambda: hub.broadcaster.connected == 0)
 
 
 async def test_a_query_with_its_body_is_parked() -> None:
@@ -218,6 +278,62 @@ async def test_r37_a_reader_that_goes_is_noticed_at_once(http: Any, abort: bool)
         for reply in replies:
             reply.writer.transport.abort() if abort else reply.writer.close()
         await happens(lambda: hub.broadcaster.connected == 0)
+
+
+# -- what goes wrong before a stream begins
+
+
+class Raising:
+    """A middleware that fails when the routes have returned."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "GET":
+            raise RuntimeError("planted")
+
+
+class Passing(BaseHTTPMiddleware):
+    """Which answers by itself where the routes return without an answer."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+
+@KINDS
+@pytest.mark.parametrize("middleware", [Raising, Passing])
+async def test_a_stream_that_a_middleware_keeps_from_beginning_leaves_nothing(http: Any, middleware: Any) -> None:
+    app = create_app(Settings(dev=True, retry=0, subscriptions=False))
+    app.add_middleware(middleware)
+    async with served(app, http=http) as server:
+        for _ in range(3):
+            async with sent(server, GET) as reply:
+                assert reply.status == 500
+        await happens(lambda: app.state.hub.broadcaster.connected == 0)
+
+
+def test_the_socket_of_a_client_that_has_gone_is_let_be() -> None:
+    closed = socket.socket()
+    closed.close()
+    tune(closed, Settings(dev=True))
+
+
+@pytest.mark.usefixtures("streams")
+async def test_a_client_that_went_before_the_answer_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        connection.cut = True
+
+        def fail(name: str) -> None:
+            raise ValueError("negative file descriptor")
+
+        monkeypatch.setattr(connection, "get_extra_info", fail)
+        await here.settle()
+        connection.go()
+        await asyncio.wait_for(connection.task, HANG)
+        assert here.hub.broadcaster.connected == 0
 
 
 # -- before a request
@@ -309,3 +425,88 @@ async def test_over_a_unix_socket_there_is_nothing_to_bound(tmp_path: Any) -> No
     writer.close()
     server.should_exit = True
     await asyncio.wait_for(serving, HANG)
+
+
+@KINDS
+async def test_requests_in_a_row_that_nobody_waits_for_need_no_garbage_collector(http: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with hub_served(http, heartbeat=0.1) as (hub, server):
+            async with contextlib.AsyncExitStack() as several:
+                for _ in range(5):
+                    await several.enter_async_context(sent(server, GET + GET))
+                await happens(lambda: hub.broadcaster.live == 5)
+            await happens(lambda: hub.broadcaster.connected == 0)  # at the next heartbeat: uvicorn tells the newest
+            await happens(lambda: not requests())
+            left = [each for each in gc.get_objects() if type(each).__name__ == "RequestResponseCycle"]
+            assert left == []
+    finally:
+        gc.enable()
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Of localhost: the files of it and of its key."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    (folder / "certificate").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return str(folder / "certificate"), str(folder / "key")
+
+
+@KINDS
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_behind_tls_updates_arrive_and_a_slow_reader_catches_up(http: Any, loop: Any, certificate: Any) -> None:
+    async def talk() -> None:
+        app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False))
+        trusted = ssl.create_default_context(cafile=certificate[0])
+        async with served(app, http=http, ssl_certfile=certificate[0], ssl_keyfile=certificate[1]) as server:
+            hub = app.state.hub
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", server.port, ssl=trusted, server_hostname="localhost", limit=1_000
+            )
+            writer.write(GET)
+            reply = Reply(reader, writer)
+            await asyncio.wait_for(reply.read_head(), HANG)
+            await happens(lambda: hub.broadcaster.live == 1)
+            for n in range(5):
+                await hub.publish(Update(("a",), str(n)))
+                assert (await reply.next_event()).data == str(n)
+            await happens(lambda: hub.broadcaster.live == 1)
+            for n in range(60):
+                await hub.publish(Update(("a",), str(n) + "x" * 100_000))
+            await happens(lambda: hub.broadcaster.live == 0)
+            for n in range(60):
+                assert (await reply.next_event()).data == str(n) + "x" * 100_000
+            await happens(lambda: hub.broadcaster.live == 1)
+            hub.broadcaster.close_all("test")
+            assert [event async for event in reply.events()] == []
+            writer.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(talk())
