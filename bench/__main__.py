@@ -51,7 +51,7 @@ def measure(chosen: Sequence[str], *, quick: bool, results: Path) -> None:
         TextColumn("left:"),
         TimeRemainingColumn(),
     )
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     # A case may take minutes, so the speed is that of an hour.  The bar lives in this process, measuring in another.
     bar = Progress(*columns, console=console, speed_estimate_period=3_600, expand=True)
     with bar as progress, _processes(chosen) as processes:

@@ -84,7 +84,11 @@ class Case:
 
 
 class Benchmark(Protocol):
-    """The names in a file bench_NAME.py.  It may also say UNIT, where that is not the one of `compare`."""
+    """The names in a file bench_NAME.py.
+
+    It may also have UNIT, where that is not the one of `compare`; ROUNDS, how many there are and how many of them in a
+    hurry; and a function `versions()` of what else a result depends on.
+    """
 
     QUESTION: str
     WORKLOAD: str
@@ -102,13 +106,15 @@ def load(name: str) -> Benchmark:
     return cast("Benchmark", import_module(f"bench.bench_{name}"))
 
 
-def rounds_of(quick: bool) -> int:
-    return QUICK_ROUNDS if quick else ROUNDS
+def rounds_of(benchmark: Benchmark, quick: bool) -> int:
+    rounds: tuple[int, int] = getattr(benchmark, "ROUNDS", (ROUNDS, QUICK_ROUNDS))
+    return rounds[quick]
 
 
 def run(name: str, index: int, quick: bool) -> dict[str, Figures]:
     """Measure the case number `index` of the benchmark `name`, here and now."""
-    return list(load(name).cases(quick))[index].measure(rounds_of(quick))
+    benchmark = load(name)
+    return list(benchmark.cases(quick))[index].measure(rounds_of(benchmark, quick))
 
 
 def document(name: str, results: Mapping[str, Mapping[str, Figures]], *, quick: bool) -> Document:
@@ -119,8 +125,8 @@ def document(name: str, results: Mapping[str, Mapping[str, Figures]], *, quick: 
         "workload": benchmark.WORKLOAD,
         "seed": SEED,
         "unit": getattr(benchmark, "UNIT", "CPU µs a call"),
-        "rounds": rounds_of(quick),
-        "machine": machine(),
+        "rounds": rounds_of(benchmark, quick),
+        "machine": machine(**getattr(benchmark, "versions", dict)()),
         "plot": {"kind": type(benchmark.PLOT).__name__.lower(), **asdict(benchmark.PLOT)},
         "axes": {case.label: dict(case.at) for case in benchmark.cases(quick)},
         "results": {
@@ -145,7 +151,8 @@ def significant(value: float) -> float:
 
 def table(document: Document) -> list[list[str]]:
     """The rows of the document's table; the first is the heading."""
-    return _grid_table(document) if document["plot"]["kind"] == "grid" else _long_table(document)
+    kinds = {"grid": _grid_table, "series": _series_table}
+    return kinds.get(document["plot"]["kind"], _long_table)(document)
 
 
 def shown(value: float) -> str:
@@ -185,6 +192,18 @@ def _grid_table(document: Document) -> list[list[str]]:
     for panel, y in dict.fromkeys((panel, y) for panel, y, _ in sorted(cells)):
         here = [f"{shown(cells[panel, y, x])}×" if (panel, y, x) in cells else "" for x in columns]
         rows.append([place(panel), place(y), *here])
+    return rows
+
+
+def _series_table(document: Document) -> list[list[str]]:
+    """A row for each quantity of a series, at four times and at its extremes."""
+    series: dict[str, list[float]] = document["series"]
+    times = series[document["plot"]["x"]]
+    places = [(len(times) - 1) * part // 3 for part in range(4)]
+    rows = [[document["plot"]["x"], *(f"{times[place]:.3g}" for place in places), "least", "most"]]
+    for name, values in series.items():
+        if name != document["plot"]["x"]:
+            rows.append([name, *map(shown, [*(values[place] for place in places), min(values), max(values)])])
     return rows
 
 

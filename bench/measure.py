@@ -34,6 +34,8 @@ GROWTH = 8 << 20
 MOST = 1 << 14
 """Times that `memory` builds what takes next to nothing."""
 
+_SCHEDULER = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid() puts it into the clock of another process
+
 
 def compare(ways: Mapping[str, Callable[[], object]], *, calls: Mapping[str, int], rounds: int) -> dict[str, Figures]:
     """CPU microseconds a call of each way, over `rounds` rounds; the ratios are to the first way.
@@ -75,6 +77,22 @@ def figures(taken: Sequence[float], baseline: Sequence[float]) -> Figures:
         "median": statistics.median(taken),
         "max": max(taken),
         "ratio": statistics.median(mine / its for mine, its in zip(taken, baseline, strict=True)),
+    }
+
+
+def summary(taken: Mapping[str, Sequence[Figures]], of: str) -> dict[str, Figures]:
+    """The figures of ways that were measured in rounds of another kind, from what each round has found.
+
+    `of` names what is compared; of all else that was found there is the median.
+    """
+    baseline = [found[of] for found in taken[next(iter(taken))]]
+    return {
+        way: figures([found[of] for found in its], baseline)
+        | {
+            name: statistics.median(found[name] for found in its if name in found)
+            for name in dict.fromkeys(name for found in its for name in found if name != of)
+        }
+        for way, its in taken.items()
     }
 
 
@@ -122,12 +140,27 @@ def _resident() -> int:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
     if trim is not None:
         trim(0)
-    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    return resident(os.getpid())
 
 
-def machine() -> dict[str, Any]:
-    """What a result depends on besides the code: the processor, Python, and the packages that are imported."""
+def resident(pid: int) -> int:
+    """Bytes of a process that are in memory and its own.  Linux only."""
+    _, pages, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+    return (pages - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def processor_time(pid: int) -> tuple[float, float, float]:
+    """CPU seconds of a process, with all its threads; and its user and its system time, in ticks.
+
+    The first is what the scheduler has counted.  The others are sampled, so only their proportion is of use, and
+    only where there are many.  Linux only.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return time.clock_gettime(~pid << 3 | _SCHEDULER), float(fields[11]), float(fields[12])
+
+
+def machine(**versions: str) -> dict[str, Any]:
+    """What a result depends on besides the code: the processor, Python, the packages that are imported, `versions`."""
     model = next(
         (
             line.partition(":")[2].strip()
@@ -137,5 +170,5 @@ def machine() -> dict[str, Any]:
         platform.processor(),
     )
     used = [name for name in ("cachetools", "pyroaring", "sortedcontainers") if name in sys.modules]
-    packages = {name: version(name) for name in used}
+    packages = {name: version(name) for name in used} | versions
     return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "packages": packages}

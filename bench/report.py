@@ -96,7 +96,7 @@ def markdown(rows: Iterable[Sequence[str]]) -> str:
 
 def draw(document: Document, path: Path) -> None:
     """Write the plot that the document asks for; the format is that of `path`'s suffix."""
-    kinds: dict[str, Callable[[Document], Figure]] = {"lines": lines, "bars": bars, "grid": grid}
+    kinds: dict[str, Callable[[Document], Figure]] = {"lines": lines, "bars": bars, "grid": grid, "series": series}
     with rc_context(STYLE):
         figure = kinds[document["plot"]["kind"]](document)
         figure.suptitle(document["question"], x=0.01, ha="left", fontsize=11)
@@ -110,8 +110,9 @@ def draw(document: Document, path: Path) -> None:
 def provenance(document: Document) -> str:
     machine: dict[str, Any] = document["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
-    rounds = f"median, and min to max, of {document['rounds']} rounds"
-    return f"{rounds}; {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, {packages}"
+    rounds = f"median, and min to max, of {document['rounds']} rounds" if "rounds" in document else "one run"
+    told = f"{rounds}; {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, {packages}"
+    return textwrap.fill(told, 160)
 
 
 def lines(document: Document) -> Figure:
@@ -239,6 +240,23 @@ def grid(document: Document) -> Figure:
         axes.spines[:].set_visible(False)
     figure.axes[0].set_ylabel(plot["y"])
     figure.colorbar(image, ax=figure.axes, label="times faster", format="{x:,.0f}")
+    return figure
+
+
+def series(document: Document) -> Figure:
+    """A plot a quantity, one below the other, over the same time."""
+    quantities: dict[str, list[float]] = dict(document["series"])
+    name = document["plot"]["x"]
+    times = quantities.pop(name)
+    figure = Figure(figsize=(8, 1 + 1.3 * len(quantities)), layout="constrained")
+    drawn = figure.subplots(len(quantities), 1, squeeze=False, sharex=True).ravel()
+    for axes, (quantity, values) in zip(drawn, quantities.items(), strict=True):
+        axes.plot(times, values, c=COLOURS[0], lw=1)
+        axes.set_ylim(0, 1.1 * max(values))
+        axes.set_title(quantity, loc="left", fontsize=9)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
+        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    drawn[-1].set_xlabel(name)
     return figure
 
 

@@ -1,0 +1,76 @@
+"""The floor: one write(2) a socket, from a bare loop without HTTP, queues or matching.
+
+A request is looked at as far as it must be to know what it wants; the answer to a subscriber is a head, and from then
+on frames.  Where a socket has no room, it misses the frame.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from select import EPOLLIN, epoll
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+from bench.baselines import announce, channel_of
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+_STREAM: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+_PUBLISHED: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+_FRAME: Final = "id: urn:uuid:00000000-0000-0000-0000-000000000000\ndata: {}\n\n"
+
+
+def serve(listener: socket.socket) -> None:
+    listener.setblocking(False)
+    ready = epoll()
+    ready.register(listener, EPOLLIN)
+    clients: dict[int, socket.socket] = {}
+    requests: dict[int, bytes] = {}
+    channels: defaultdict[str, dict[int, Callable[[bytes], int]]] = defaultdict(dict)
+    channel: dict[int, str] = {}
+    while True:
+        for fd, _ in ready.poll():
+            if fd == listener.fileno():
+                with suppress(BlockingIOError):
+                    while True:
+                        client, _ = listener.accept()
+                        client.setblocking(False)
+                        clients[client.fileno()] = client
+                        requests[client.fileno()] = b""
+                        ready.register(client, EPOLLIN)
+                continue
+            try:
+                read = clients[fd].recv(65_536)
+            except ConnectionError:
+                read = b""
+            if not read:
+                del requests[fd]
+                if fd in channel:
+                    del channels[channel.pop(fd)][fd]
+                clients.pop(fd).close()
+                continue
+            requests[fd] += read
+            head, end, body = requests[fd].partition(b"\r\n\r\n")
+            if not end:
+                continue
+            if head.startswith(b"GET"):
+                requests[fd] = b""
+                query = head.split(b" ", 2)[1].partition(b"?")[2]
+                channel[fd] = channel_of(parse_qs(query.decode())["topic"][0])
+                clients[fd].send(_STREAM)
+                channels[channel[fd]][fd] = clients[fd].send
+            elif len(body) >= int(head.lower().partition(b"\r\ncontent-length:")[2].split(b"\r\n")[0]):
+                requests[fd] = b""
+                form = parse_qs(body.decode())
+                frame = _FRAME.format(form["data"][0]).encode()
+                for send in channels[channel_of(form["topic"][0])].values():
+                    with suppress(OSError):
+                        send(frame)
+                clients[fd].send(_PUBLISHED)
+
+
+if __name__ == "__main__":
+    serve(announce())

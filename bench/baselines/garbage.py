@@ -1,0 +1,56 @@
+"""`python -m hub`, which writes to a file at SIGUSR1 how long the garbage collector has held everything up.
+
+python -m bench.baselines.garbage FILE ours serve --dev        as the hub has it
+python -m bench.baselines.garbage FILE python serve --dev      as Python has it
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+from hub import server
+from hub.cli import main
+
+_pauses: list[float] = []
+_full: list[float] = []
+_began = 0.0
+
+
+def _watch(phase: str, info: dict[str, int]) -> None:
+    global _began
+    if phase == "start":
+        _began = time.perf_counter()
+    else:
+        _pauses.append(time.perf_counter() - _began)
+        if info["generation"] == 2:
+            _full.append(_pauses[-1])
+
+
+def _tell() -> None:
+    found = {"longest, ms": max(_pauses) * 1e3, "ms in all": sum(_pauses) * 1e3, "full collections": len(_full)}
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(found))
+    written.rename(path)
+
+
+async def _begin(collector: server._Collector) -> None:
+    """What the hub does when it has started; only what comes then counts."""
+    if whose == "ours":
+        await _collect(collector)
+    _pauses.clear()
+    _full.clear()
+
+
+_collect = server._Collector.__call__
+
+if __name__ == "__main__":
+    path, whose = Path(sys.argv.pop(1)), sys.argv.pop(1)
+    server._Collector.__call__ = _begin  # type: ignore[method-assign, assignment]
+    gc.callbacks.append(_watch)
+    signal.signal(signal.SIGUSR1, lambda *_: _tell())
+    main()

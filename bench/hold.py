@@ -1,0 +1,110 @@
+"""Does a hub keep its memory and its pace for as long as it runs?  `python -m bench.hold`: ten minutes of it.
+
+results/hold.json is no comparison of ways, so it has other members than `benchmark` says:
+
+    question, workload, seed
+    machine    cpu, cores, python, packages
+    plot       {"kind": "series", "x": "minutes"}
+    series     {"minutes": [...], "resident MiB": [...], ...}     a value a sample, three significant digits
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bench.benchmark import BENCH, Document, significant
+from bench.load import Load, quantiles, run
+from bench.measure import machine, processor_time, resident
+from bench.servers import hub, versions
+from bench.workloads import SEED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bench.clients import Clients
+    from bench.measure import Figures
+
+QUESTION = "Do memory and latency stay what they are?"
+
+
+def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
+    """Put `load` on a hub, and look at it all `every` seconds; `seen` is told of each sample."""
+    samples: list[Figures] = []
+    with hub() as target:
+        [pid] = target.pids
+        then = cpu = 0.0
+        known = 0
+
+        def watch(clients: Clients) -> None:
+            nonlocal then, cpu, known
+            before, taken_before = then, cpu
+            then, cpu = time.monotonic(), processor_time(pid)[0]
+            if not before:
+                return
+            sample = {
+                "minutes": (len(samples) + 1) * every / 60,
+                "connections": clients.connected,
+                "resident MiB": resident(pid) / 2**20,
+                "server busy %": (cpu - taken_before) / (then - before) * 100,
+                **quantiles("", clients.latencies[known:]),
+            }
+            known = len(clients.latencies)
+            samples.append(sample)
+            seen(sample)
+
+        found = run(load, target, watch=watch, every=every)
+    assert not any(found[name] for name in ("lost", "doubled", "closed", "refused")), found
+    return {
+        "question": QUESTION,
+        "workload": (
+            f"{load.connections:,} subscribers for {load.seconds / 60:.3g} minutes, in {load.groups} groups; "
+            f"{load.rate:g} updates/s, each to one group; {load.visitors:,.0f} others come and go a second. "
+            f"A sample all {every:g} s."
+        ),
+        "seed": SEED,
+        "machine": machine(**versions()),
+        "plot": {"kind": "series", "x": "minutes"},
+        "series": {name: [significant(sample[name]) for sample in samples] for name in samples[0]},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.hold", description="Hold connections to a hub, and watch.")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--connections", type=int, default=15_000)
+    parser.add_argument("--every", type=float, default=10, help="seconds between two samples")
+    parser.add_argument("--result", type=Path, default=BENCH / "results" / "hold.json")
+    chosen = parser.parse_args(arguments)
+    load = Load(
+        connections=chosen.connections,
+        groups=10,
+        rate=2,
+        poisson=False,  # no sample is without an update
+        visitors=200,
+        seconds=chosen.minutes * 60,
+        spin=False,
+    )
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("connecting", total=int(load.seconds / chosen.every - 1e-6))
+
+        def show(sample: Figures) -> None:
+            told = (
+                f"{sample['connections']:,} connected, {sample['resident MiB']:.0f} MiB, p99 {sample['p99 ms']:.1f} ms"
+            )
+            progress.update(task, description=told, advance=1)
+
+        made = hold(load, chosen.every, show)
+    chosen.result.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(chosen.result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""A load for a hub, and what the hub made of it: `python -m bench.load --url URL --token TOKEN`, for any hub by HTTP.
+
+    python -m hub serve --dev                                                      in one terminal
+    python -m bench.load --url http://localhost:3000/.well-known/mercure --rate 20       in another
+
+Group g of the subscribers wants https://example.com/g/{item}; an update is about https://example.com/g/0 or, where
+every topic is to be a new one, https://example.com/g/n.  What is sent and how it is counted is said in `clients`.
+
+Linux only.  The load takes a processor of its own where there are two; the figure "load busy %" says how much of it.
+Where that is near 100, the rate is the load's and not the server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import socket
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, fields
+from itertools import count
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from urllib.parse import quote, urlsplit
+
+from bench.clients import Clients
+from bench.measure import processor_time, resident
+from hub.settings import DEVELOPMENT_KEY
+from hub.tokens import sign_classic_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bench.measure import Figures
+
+T = TypeVar("T")
+
+_DAY: Final = 86_400
+_WARM_UP: Final = (5, 100)  # updates before the measurement, at least and at most: one a group
+_SPLIT: Final = 20  # ticks of the clock that user and system time are sampled with
+
+
+def option(default: T, help: str) -> T:
+    """A field that is also a flag of the command line."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Who reads, who writes, and how much."""
+
+    connections: int = option(1_000, "subscribers that are counted")
+    groups: int = option(1, "topics; a subscriber wants one of them, an update is about one, at random")
+    rate: float = option(20.0, "updates a second; 0 for as many as WINDOW allows")
+    window: int = option(1, "with rate 0: updates that are not yet delivered to everybody")
+    seconds: float = option(3.0, "for which updates are published")
+    poisson: bool = option(True, "random gaps between updates, else equal ones")
+    payload: int = option(192, "bytes of the data of an update; the frame of a hub has some 60 more")
+    batch: int = option(1, "updates of one request, as NDJSON where the server takes it")
+    publishers: int = option(32, "connections to publish on, which are made when they are needed")
+    new_topics: bool = option(False, "every update is about a topic that was never seen before")
+    private: bool = option(False, "updates are private, and every subscriber has a token for its topic")
+    unwanted: bool = option(False, "updates are about what nobody wants")
+    fresh_tokens: bool = option(False, "every publish request has a token that was never seen before")
+    spin: bool = option(True, "look for what comes all the time, with a processor of its own, rather than be woken")
+    patience: float = option(5.0, "seconds without a delivery after which those that are missing are lost")
+    stuck: int = option(0, "further subscribers, who never read")
+    visitors: float = option(0.0, "further subscribers who come in a second, and go half a second later")
+    newcomers: float = option(0.0, "further subscribers who come in a second and stay, for what nobody publishes")
+
+
+class Dialect(Protocol):
+    """How a server is spoken to."""
+
+    batches: bool
+    """Whether a request may have more than one update."""
+
+    def subscribe(self, group: int, load: Load) -> bytes:
+        """The request of a subscriber."""
+        ...
+
+    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
+        """The request that publishes `updates`: group, number within it, and data."""
+        ...
+
+
+class Mercure:
+    """The classic dialect.  `key` signs the tokens that are not given: of private subscriptions, and fresh ones."""
+
+    def __init__(self, url: str, *, token: str = "", key: str = DEVELOPMENT_KEY, batches: bool = True) -> None:
+        self.batches = batches
+        parts = urlsplit(url)
+        self._request = f"%s {parts.path}%s HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+        self._key = key
+        self._numbers = count()
+        self._token = token or self._signed(publish=["*"])
+
+    def subscribe(self, group: int, load: Load) -> bytes:
+        template = f"https://example.com/{group}/{{item}}"
+        head = self._request % ("GET", f"?topic={quote(template, safe='')}") + "Accept: text/event-stream\r\n"
+        if load.private:
+            head += f"Authorization: Bearer {self._signed(subscribe=[template])}\r\n"
+        return f"{head}\r\n".encode()
+
+    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
+        token = self._signed(publish=["*"]) if load.fresh_tokens else self._token
+        if load.batch > 1 and self.batches:
+            type = "application/x-ndjson"
+            private = ', "private": true' if load.private else ""
+            body = "".join(
+                f'{{"topic": "https://example.com/{group}/{number}", "data": "{data}"{private}}}\n'
+                for group, number, data in updates
+            )
+        else:
+            type = "application/x-www-form-urlencoded"
+            [(group, number, data)] = updates
+            body = f"topic=https%3A%2F%2Fexample.com%2F{group}%2F{number}&data={data}"
+            body += "&private=on" if load.private else ""
+        head = f"Authorization: Bearer {token}\r\nContent-Type: {type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        return (self._request % ("POST", "") + head + body).encode()
+
+    def _signed(self, *, publish: Sequence[str] = (), subscribe: Sequence[str] = ()) -> str:
+        """A new token, of which no two are the same."""
+        number, now = next(self._numbers), time.time()
+        return sign_classic_token(
+            self._key, "HS256", publish=publish, subscribe=subscribe, payload=number, seconds=_DAY, now=now
+        )
+
+
+class Nchan:
+    """nginx's module nchan, as `servers.nchan` sets it up: a group is a channel."""
+
+    batches = False
+
+    def subscribe(self, group: int, load: Load) -> bytes:
+        return f"GET /subscribe?topic={group} HTTP/1.1\r\nHost: nchan\r\nAccept: text/event-stream\r\n\r\n".encode()
+
+    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
+        [(group, _, data)] = updates
+        head = f"POST /publish?topic={group} HTTP/1.1\r\nHost: nchan\r\nContent-Type: text/plain\r\n"
+        return f"{head}Content-Length: {len(data)}\r\n\r\n{data}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server.  What it takes of the machine is known where `pids` names all its processes."""
+
+    host: str
+    port: int
+    dialect: Dialect
+    pids: tuple[int, ...] = ()
+
+
+def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None = None, every: float = 10.0) -> Figures:
+    """Put `load` on `target`, and say what came of it; `watch` sees the clients before the first update, and all
+    `every` seconds of the publishing.
+
+    CPU is that of all of the server's processes, from the first update to the last delivery, for updates, deliveries
+    and whoever comes meanwhile.  Memory is what is resident and not shared, after all have connected and before
+    anything is published; what the kernel has for a socket is not in it.  Raises RuntimeError where the server
+    refuses what it should not.
+    """
+    with closing(Clients(load, target)) as clients, _own_core(), _no_garbage():
+        clients.publish_now([load.groups])  # to nobody: the server has started, and has worked once
+        before, began = _taken(target), time.monotonic()
+        clients.connect()
+        connected = time.monotonic() - began
+        between = _taken(target)
+        least, most = _WARM_UP
+        clients.publish_now([n % load.groups for n in range(max(least, min(most, load.groups)))])
+        clients.forget()
+        start, began, busy = _taken(target), time.monotonic(), time.process_time()
+        clients.publish(watch and (lambda: watch(clients)), every)
+        clients.finish()
+        seconds = time.monotonic() - began
+        busy = time.process_time() - busy - clients.spun / 1e9
+        end = _taken(target)
+        lost, doubled = clients.differences()
+        deliveries = clients.delivered + clients.further
+
+    made: Figures = {
+        "updates": clients.updates,
+        "updates/s": clients.updates / seconds,
+        "deliveries": deliveries,
+    }
+    if deliveries:
+        made["deliveries/s"] = deliveries / seconds
+    if target.pids:
+        cpu, user, system = (after - then for after, then in zip(end.cpu, start.cpu, strict=True))
+        made["CPU µs an update"] = cpu / max(1, clients.updates) * 1e6
+        made["server busy %"] = cpu / seconds * 100
+        if deliveries:
+            made["CPU µs a delivery"] = each = cpu / deliveries * 1e6
+            if user + system >= _SPLIT:
+                made["user µs"] = each * user / (user + system)
+                made["system µs"] = each * system / (user + system)
+        if load.connections:
+            made["KiB a connection"] = (between.memory - before.memory) / (load.connections + load.stuck) / 1_024
+            made["CPU µs a connection"] = (between.cpu[0] - before.cpu[0]) / (load.connections + load.stuck) * 1e6
+    if load.connections:
+        made["connections/s"] = (load.connections + load.stuck) / connected
+    made |= quantiles("", clients.latencies)
+    if load.visitors or load.newcomers:
+        made |= {"came": len(clients.arrivals), "refused": clients.refused}
+        made |= quantiles("connect ", clients.arrivals)
+    return made | {"lost": lost, "doubled": doubled, "closed": clients.closed, "load busy %": busy / seconds * 100}
+
+
+def quantiles(what: str, taken: Sequence[int]) -> Figures:
+    """The median, the 99th percentile and the most of `taken`, ns, in ms; nothing of nothing."""
+    if not taken:
+        return {}
+    ordered = sorted(taken)
+    places = {"p50": len(ordered) // 2, "p99": len(ordered) * 99 // 100, "max": -1}
+    return {f"{what}{name} ms": ordered[place] / 1e6 for name, place in places.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a server has taken: its CPU seconds, and user and system time as they were sampled; bytes of memory."""
+
+    cpu: tuple[float, float, float]
+    memory: int
+
+
+def _taken(target: Target) -> _Taken:
+    total, user, system = (sum(its) for its in zip((0.0, 0.0, 0.0), *map(processor_time, target.pids), strict=True))
+    return _Taken((total, user, system), sum(map(resident, target.pids)))
+
+
+@contextmanager
+def _own_core() -> Iterator[None]:
+    """The last of the processors that there are; servers of `servers` have the first."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Without the collector, which would stop the load now and then."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.load", description="Put a load on any Mercure hub that takes classic requests."
+    )
+    parser.add_argument("--url", required=True, help="of the hub; http only")
+    parser.add_argument("--token", default="", help="classic token of the publishers; else one is signed with --key")
+    parser.add_argument("--key", default=DEVELOPMENT_KEY, help="HS256 secret of the hub; default: the well-known one")
+    parser.add_argument("--pid", type=int, action="append", default=[], help="of the server, for its CPU and memory")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    for option in fields(Load):
+        name, help = "--" + option.name.replace("_", "-"), option.metadata["help"] + "; default: %(default)s"
+        if isinstance(option.default, bool):
+            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=option.default, help=help)
+        else:
+            parser.add_argument(name, type=type(option.default), default=option.default, help=help)
+    chosen = parser.parse_args(arguments)
+    load = Load(**{option.name: getattr(chosen, option.name) for option in fields(Load)})
+    address = urlsplit(chosen.url)
+    dialect = Mercure(chosen.url, token=chosen.token, key=chosen.key)
+    made = run(
+        load, Target(socket.gethostbyname(address.hostname or ""), address.port or 80, dialect, tuple(chosen.pid))
+    )
+    if chosen.json:
+        print(json.dumps(made, indent=1, ensure_ascii=False))
+    else:
+        for name, value in made.items():
+            print(f"{name:22}{value:>14,.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The servers that are measured, each in a process of its own, on a free port and on the first processor."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from bench.clients import raise_file_limit
+from bench.load import Mercure, Nchan, Target, run
+from bench.measure import summary
+from hub.settings import DEVELOPMENT_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from bench.load import Load
+    from bench.measure import Figures
+
+Server: TypeAlias = "Callable[[], AbstractContextManager[Target]]"
+
+ROOT: Final = Path(__file__).parent.parent
+HANG: Final = 30.0
+"""Seconds after which a server is taken not to start, or not to end."""
+NCHAN_MODULE: Final = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
+
+_URL: Final = re.compile(r"http://[^/\s]+:(\d+)/\S*")
+_NGINX: Final = """\
+load_module {module};
+{user}
+daemon off;
+worker_processes 1;
+worker_rlimit_nofile {files};
+pid {directory}/pid;
+error_log {directory}/error.log;
+events {{ worker_connections {files}; }}
+http {{
+    access_log off;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    keepalive_requests 1000000000;
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location /publish {{
+            nchan_publisher;
+            nchan_channel_id $arg_topic;
+            nchan_message_buffer_length 100;
+        }}
+        location /subscribe {{
+            nchan_subscriber eventsource;
+            nchan_channel_id $arg_topic;
+            nchan_subscriber_first_message newest;
+        }}
+    }}
+}}
+"""
+
+
+@contextmanager
+def hub(*flags: str, module: Sequence[str] = ("hub",), **environment: str) -> Iterator[Target]:
+    """`python -m hub serve`, with a key for classic tokens; anybody may subscribe, and nobody is sent away.
+
+    `module` is another that does the same, with arguments of its own.
+    """
+    settings = {
+        "HUB_PUBLISHER_KEY": DEVELOPMENT_KEY,
+        "HUB_SUBSCRIBER_KEY": DEVELOPMENT_KEY,
+        "HUB_ANONYMOUS": "true",
+        "HUB_MAX_LIFETIME": "0",
+    }
+    command = *module, "serve", "--port", "0", "--log-level", "warning", *flags
+    with _python(*command, environment=settings | environment) as target:
+        yield target
+
+
+@contextmanager
+def floor() -> Iterator[Target]:
+    """One write(2) a socket."""
+    with _python("bench.baselines.floor", batches=False) as target:
+        yield target
+
+
+@contextmanager
+def queues() -> Iterator[Target]:
+    """sse-starlette with a queue a subscriber, by uvicorn with uvloop and httptools."""
+    with _python("bench.baselines.queues", batches=False) as target:
+        yield target
+
+
+@contextmanager
+def nchan() -> Iterator[Target]:
+    """nginx with the module nchan, one worker."""
+    with tempfile.TemporaryDirectory(prefix="nchan-") as directory, closing(socket.socket()) as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        configuration = _NGINX.format(
+            module=NCHAN_MODULE,
+            user="user root;" if os.geteuid() == 0 else "",
+            files=raise_file_limit(),
+            directory=directory,
+            port=port,
+        )
+        path = Path(directory, "nginx.conf")
+        path.write_text(configuration)
+        free.close()
+        with _started(["nginx", "-e", f"{directory}/error.log", "-c", str(path)]) as process:
+            _until(process, lambda: _listens(port))
+            _until(process, lambda: len(_family(process.pid)) == 2)
+            yield Target("127.0.0.1", port, Nchan(), _family(process.pid))
+
+
+SERVERS: Final[Mapping[str, Server]] = {
+    "one write(2)": floor,
+    "hub": hub,
+    "nginx with nchan": nchan,
+    "sse-starlette": queues,
+}
+"""The ways of a benchmark; the first is the baseline."""
+
+
+def installed() -> dict[str, Server]:
+    """Those of SERVERS that this machine has.  All but nchan come with the project."""
+    found = dict(SERVERS)
+    if not (NCHAN_MODULE.exists() and shutil.which("nginx")):
+        print(f"Without nginx with nchan, as there is no {NCHAN_MODULE}: on Debian, it is in libnginx-mod-nchan.")
+        del found["nginx with nchan"]
+    return found
+
+
+def in_turn(
+    ways: Mapping[str, Callable[[], Figures]], *, rounds: int, of: str, shown: Sequence[str]
+) -> dict[str, Figures]:
+    """Ask every way once a round; the figures are of what the rounds have found, as far as it is to be `shown`."""
+    taken: dict[str, list[Figures]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, ask in ways.items():
+            found = ask()
+            taken[way].append({name: found[name] for name in (of, *shown) if name in found})
+    return summary(taken, of)
+
+
+def once(server: Server, load: Load) -> Figures:
+    """What `load` finds of a server that was just started.  Nothing may be lost, and nobody cut off."""
+    with server() as target:
+        found = run(load, target)
+    assert not any(found[name] for name in ("lost", "doubled", "closed")), found
+    return found
+
+
+def versions() -> dict[str, str]:
+    """The versions of what the servers are made of."""
+    made = {name: version(name) for name in ("httptools", "sse-starlette", "starlette", "uvicorn", "uvloop")}
+    if shutil.which("nginx"):
+        told = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=True).stderr
+        made["nginx"] = told.rpartition("/")[2].strip()
+    if shutil.which("dpkg-query") and NCHAN_MODULE.exists():
+        query = ["dpkg-query", "--show", "--showformat", "${Version}", "libnginx-mod-nchan"]
+        made["nchan"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    return made
+
+
+@contextmanager
+def _python(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None, batches: bool = True
+) -> Iterator[Target]:
+    """`python -m module`, which prints the URL where it listens."""
+    with _started([sys.executable, "-m", module, *arguments], environment or {}) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := _URL.search(line):
+                dialect = Mercure(found[0], batches=batches)
+                yield Target("127.0.0.1", int(found[1]), dialect, (process.pid,))
+                return
+        raise RuntimeError(f"{module} has printed no URL")
+
+
+@contextmanager
+def _started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process on the first processor, with many files; what it wrote to stderr goes with an error."""
+    raise_file_limit()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HUB_")}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=clean | dict(environment or {}), stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+        try:
+            yield process
+        except Exception as error:
+            errors.seek(0)
+            error.add_note(f"{' '.join(command)} wrote: {errors.read()[-2_000:]}")
+            raise
+        finally:
+            process.terminate()  # not kill(), which would leave nginx's worker behind
+            try:
+                process.wait(HANG)
+            finally:
+                process.kill()
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+
+
+def _family(pid: int) -> tuple[int, ...]:
+    """A process and its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (pid, *map(int, children))
+
+
+def _listens(port: int) -> bool:
+    with closing(socket.socket()) as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _until(process: subprocess.Popen[str], holds: Callable[[], bool]) -> None:
+    """Ask until `holds()`.  Raises RuntimeError where the process ends before, or it takes too long."""
+    end = time.monotonic() + HANG
+    while not holds():
+        if process.poll() is not None or time.monotonic() > end:
+            raise RuntimeError("the server did not start")
+        time.sleep(0.005)
