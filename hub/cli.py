@@ -45,7 +45,7 @@ def serve(
     dev: Annotated[
         bool, typer.Option("--dev", help="Development mode: a well-known key, and anybody may read.")
     ] = False,
-    park: Annotated[bool, typer.Option(help="Whether streams do without a task, which takes half as much.")] = True,
+    park: Annotated[bool, typer.Option(help="Whether streams do without a task, which takes half the memory.")] = True,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
 ) -> None:
     """Serve one hub until SIGINT or SIGTERM; its streams then end over HUB_DRAIN seconds, at a second one at once."""

@@ -203,7 +203,8 @@ class Settings(BaseModel):
     """The same of one client, as in max_connections_per_client; others of it get 429."""
 
     drain: float = Field(5.0, ge=0)
-    """Seconds over which the streams are ended when the hub shuts down, so that not all clients come back at once."""
+    """Seconds over which the streams are ended when the hub shuts down, so that not all clients come back at once.
+    A server that waits no longer than that for its responses cuts the last ones off."""
 
     history_updates: int = Field(10_000, ge=1)
     """Updates that the log keeps."""

@@ -13,7 +13,7 @@ is to say.
 
 There are two kinds.  A TaskStream speaks ASGI, so it works behind any server: the task of its request stays, and the
 broadcaster steps the server's `send` coroutine itself.  A ParkedStream needs a server that lets go of the request (see
-`parking`), and writes to the transport: no task, half the memory, and half the time in Python.
+`parking`), and writes to the transport: no task, half the memory, and about half the time in Python.
 """
 
 from __future__ import annotations
