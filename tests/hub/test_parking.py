@@ -56,6 +56,10 @@ def requests() -> list[Any]:
     return [task for task in asyncio.all_tasks() if "run_asgi" in str(task.get_coro())]
 
 
+def transport_of(stream: Any) -> Any:
+    return stream._transport if isinstance(stream, ParkedStream) else stream._cycle.transport
+
+
 def streams(hub: Hub) -> list[Any]:
     return list(hub.broadcaster._connected.values())
 
@@ -134,9 +138,11 @@ async def test_a_connection_is_good_for_another_request_after_its_stream(http: A
     async with hub_served(http) as (hub, server), sent(server, GET) as reply:
         for _ in range(3):
             await happens(lambda: hub.broadcaster.live == 1)
+            transport = transport_of(streams(hub)[0])
             hub.broadcaster.close_all("test")
             assert [event async for event in reply.events()] == []
             assert reply.ended
+            assert transport.get_write_buffer_limits() == (2**14, 2**16)  # asyncio's own again
             assert hub.broadcaster.connected == 0
             reply.writer.write(f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             await reply.read_head()
@@ -165,6 +171,18 @@ async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(mo
         sent(server, GET) as reply,
     ):
         await happens(lambda: app.state.hub.broadcaster.live == 1)
+        app.state.hub.broadcaster.close_all("test")
+        assert [event async for event in reply.events()] == []
+        assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
+
+
+async def test_a_server_that_shuts_down_keeps_no_connection_after_its_stream() -> None:
+    app = create_app(Settings(dev=True, retry=0, subscriptions=False))
+    async with served(app, http=ParkingProtocol, timeout_keep_alive=1_000) as server, sent(server, GET) as reply:
+        await happens(lambda: app.state.hub.broadcaster.live == 1)
+        streams(app.state.hub)[0]._protocol.shutdown()
+        await publish(server, ("topic", "a"), ("data", "x"))
+        assert (await reply.next_event()).data == "x"
         app.state.hub.broadcaster.close_all("test")
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
@@ -212,6 +230,7 @@ async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_wait_in_a
 async def test_whoever_sends_more_before_the_stream_has_begun_is_cut_off(
     more: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(parking, "HEAD_TIMEOUT", 1_000)
     async with hub_served() as (hub, server):
         connect, reached, go = hub.connect, asyncio.Event(), asyncio.Event()
 
@@ -390,8 +409,7 @@ async def test_what_the_kernel_may_hold_is_bounded_and_a_silent_client_is_given_
     ):
         await happens(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
-        transport = stream._transport if http is ParkingProtocol else stream._cycle.transport
-        option = transport.get_extra_info("socket").getsockopt
+        option = transport_of(stream).get_extra_info("socket").getsockopt
         assert option(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000  # Linux doubles it, for its own bookkeeping
         assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 12_000
