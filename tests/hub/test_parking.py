@@ -74,6 +74,10 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
             await happens(lambda: hub.broadcaster.live == 5)
             await happens(lambda: len(requests()) == tasks)  # noqa: B023
             assert {type(stream) for stream in streams(hub)} == {kind}
+            if kind is ParkedStream:
+                kept = [stream._protocol.cycle for stream in streams(hub)]
+                kept += [stream._protocol.scope for stream in streams(hub)] + [one._cycle for one in streams(hub)]
+                assert kept == [None] * 15  # nothing of the request is
             await publish(server, ("topic", "a"), ("data", "x"))
             for reply in replies:
                 assert (await reply.next_event()).data == "x"

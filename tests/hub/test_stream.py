@@ -557,6 +557,16 @@ async def test_a_response_that_cannot_even_begin_is_closed_with_the_hub() -> Non
         assert not connection.ended
 
 
+async def test_a_response_that_cannot_begin_where_the_hub_is_closing_is_cut_at_once() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+        connection.block()
+        here.hub.close()
+        await here.settle()
+        assert connection.task.done()
+        assert not connection.begun
+
+
 async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
     async with world() as here:
         subscriber, _ = await here.hub.subscribe([COMPILER.compile("topic", "a")], Grant())
