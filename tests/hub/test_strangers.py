@@ -228,6 +228,7 @@ def test_hubs_that_end_in_the_order_of_their_coming_leave_signals_to_who_had_the
             await one.__aexit__(None, None, None)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background has not
     try:
         asyncio.run(run())
         with pytest.raises(KeyboardInterrupt):
