@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import logging
 import resource
+import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import uvicorn
 
-from hub import Settings, server
-from hub.server import OTHERS, YOUNG, _Collector, fitting, raised_file_limit
+from hub import Settings, create_app, server
+from hub.parking import ParkingProtocol, TaskProtocol
+from hub.server import OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +52,29 @@ def test_no_more_subscribers_than_files(monkeypatch: pytest.MonkeyPatch, caplog:
         fitted = fitting(Settings(dev=True, max_connections=1_001 - OTHERS))
     assert fitted.max_connections == 1_000 - OTHERS
     assert "900 subscribers fit, not 901" in caplog.text
+
+
+@pytest.mark.parametrize(("park", "protocol"), [(True, ParkingProtocol), (False, TaskProtocol)])
+def test_the_server_waits_for_streams_as_long_as_they_drain(
+    park: bool, protocol: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[_Server] = []
+    monkeypatch.setattr(_Server, "run", lambda self, sockets: ran.append(self))
+    with socket.socket() as listener:
+        server.run(create_app(Settings(dev=True, drain=17.5)), listener, park=park)
+    config = ran[0].config
+    assert config.timeout_graceful_shutdown is not None
+    assert config.timeout_graceful_shutdown > 18
+    assert config.http is protocol
+
+
+def test_a_second_signal_waits_for_nobody() -> None:
+    served = _Server(uvicorn.Config(create_app(Settings(dev=True))))
+    told = []
+    for _ in range(2):
+        served.handle_exit(signal.SIGTERM, None)
+        told.append((served.should_exit, served.force_exit))
+    assert told == [(True, False), (True, True)]
 
 
 @pytest.fixture
