@@ -28,7 +28,7 @@ bench: $(VENV)/dev ## measure; results, tables and plots go to bench
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.report
 
-bench-quick: $(VENV)/dev ## measure small sizes, in less than two minutes; bench stays as it is
+bench-quick: $(VENV)/dev ## measure small sizes, in some four minutes; bench stays as it is
 	@$(BIN)/python -m bench --quick
 
 examples: $(VENV)/examples ## install what the examples need
