@@ -236,7 +236,10 @@ async def test_others_run_while_it_is_found_out_who_wants_what(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("private", [False, True])
-async def test_others_run_while_the_receivers_of_very_many_topics_are_looked_up(private: bool) -> None:
+@pytest.mark.parametrize("more", [[], [Update(("t/0",))]])
+async def test_others_run_while_the_receivers_of_very_many_topics_are_looked_up(
+    private: bool, more: list[Update]
+) -> None:
     reader = receiver(subscribed=["t/{n}"], granted=["t/{n}"])
     hub = Broadcaster(heartbeat=0, cached_topics=10_000, base_url=BASE, max_url_patterns=1, clock=lambda: 0.0)
     hub.connect(reader)
@@ -246,7 +249,7 @@ async def test_others_run_while_the_receivers_of_very_many_topics_are_looked_up(
     passing = hub._interest.passing
     hub._interest.passing = lambda *of: asked.append(of) or passing(*of)  # type: ignore[method-assign, func-returns-value]
     most = 0
-    task = asyncio.ensure_future(hub.dispatch(entries(Update(topics, private=private))))
+    task = asyncio.ensure_future(hub.dispatch(entries(Update(topics, private=private), *more)))
     while not task.done():
         before = len(asked)
         await asyncio.sleep(0)

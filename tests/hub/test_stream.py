@@ -567,6 +567,21 @@ async def test_a_response_that_cannot_begin_where_the_hub_is_closing_is_cut_at_o
         assert not connection.begun
 
 
+async def test_who_has_no_room_for_the_first_bytes_is_not_live() -> None:
+    async with world() as here:
+        connection = await here.connect("a")
+
+        async def block() -> None:
+            connection.block()
+
+        connection.before_head = block
+        await here.settle()
+        assert (connection.begun, connection.writes, here.hub.broadcaster.live) == (True, [], 0)
+        connection.unblock()
+        await here.caught_up()
+        assert here.hub.broadcaster.live == 1
+
+
 async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
     async with world() as here:
         subscriber, _ = await here.hub.subscribe([COMPILER.compile("topic", "a")], Grant())
