@@ -18,7 +18,8 @@ import sys
 from collections import defaultdict
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from pyroaring import BitMap64, FrozenBitMap64
@@ -29,7 +30,7 @@ from hub.wheel import Wheel
 from skipfilter import SelectorIndex, SkipFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from hub.subscriber import Subscriber
     from hub.topics import TopicMatcher
@@ -47,8 +48,8 @@ MATCHES: Final = 16
 """Topics whose receivers are looked for between two looks at the other tasks: about 2 ms if they are dear."""
 IDS: Final = 2**13
 """Ids that are sorted between two looks at the other tasks: about 2 ms."""
-SET: Final = 16
-"""Ids that cost as much to sort as a set of them to make."""
+SETS: Final = 2**9
+"""Sets of ids that are made between two looks at the other tasks: about 1 ms."""
 EARLY: Final = 0.25
 """The share of its time by which a heartbeat may come early: who was written the same is not beaten at once."""
 TICK: Final = 1.0
@@ -60,6 +61,7 @@ LATE: Final = 2 * TICK
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
 
+T = TypeVar("T")
 Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
 
 
@@ -259,13 +261,12 @@ class Broadcaster:
             asked = entry.update.topics, entry.update.private
             alike[asked] = alike.get(asked, 0) | 1 << n
         choices: dict[FrozenBitMap64, int] = {}
-        for count, (asked, choice) in enumerate(alike.items(), 1):
-            await self._look_up(*asked)
-            if ids := self._receivers(*asked) & live:
-                same = FrozenBitMap64(ids)
-                choices[same] = choices.get(same, 0) | choice
-            if count % MATCHES == 0:
-                await asyncio.sleep(0)
+        async for some in _in_turns(alike.items(), MATCHES):
+            for asked, choice in some:
+                await self._look_up(*asked)
+                if ids := self._receivers(*asked) & live:
+                    same = FrozenBitMap64(ids)
+                    choices[same] = choices.get(same, 0) | choice
         if len(choices) == 1:
             choosers = {choice: BitMap64(same) for same, choice in choices.items()}
         else:
@@ -279,12 +280,11 @@ class Broadcaster:
     async def _look_up(self, topics: tuple[str, ...], private: bool) -> None:
         """Have the receivers of many topics remembered, so that they can be asked for at once."""
         if len(topics) > MATCHES:
-            for count, topic in enumerate(topics, 1):
-                self._filter.bitmap(("subscribed", topic))
-                if private:
-                    self._filter.bitmap(("granted", topic))
-                if count % MATCHES == 0:
-                    await asyncio.sleep(0)
+            async for some in _in_turns(topics, MATCHES):
+                for topic in some:
+                    self._filter.bitmap(("subscribed", topic))
+                    if private:
+                        self._filter.bitmap(("granted", topic))
 
     def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
         # The hub's own topics are new ones each time: to remember them would cost others their place.
@@ -310,22 +310,23 @@ class Broadcaster:
         """Send heartbeats to the idle, and close what is at its end.  To be called once a TICK."""
         async with self._turn:
             now = self._clock()
-            for count, receiver in enumerate(self._wheel.turn(now), 1):
-                if receiver.subscriber.id not in self._connected:
-                    continue
-                if receiver.subscriber.deadline - LATE <= now:
-                    receiver.close(receiver.subscriber.lapse)
-                    continue
-                if receiver.is_gone():
-                    receiver.close("its connection is lost")
-                    continue
-                if self._heartbeat and self._beat(receiver) <= now:
-                    receiver.written = now
-                    if receiver.number in self._live:
-                        receiver.write(sse.HEARTBEAT, self.position)
-                self._schedule(receiver)
-                if count % SLICE == 0:
-                    await asyncio.sleep(0)
+            async for some in _in_turns(self._wheel.turn(now), SLICE):
+                for receiver in some:
+                    if receiver.subscriber.id in self._connected:
+                        self._see_to(receiver, now)
+
+    def _see_to(self, receiver: Receiver, now: float) -> None:
+        if receiver.subscriber.deadline - LATE <= now:
+            receiver.close(receiver.subscriber.lapse)
+            return
+        if receiver.is_gone():
+            receiver.close("its connection is lost")
+            return
+        if self._heartbeat and self._beat(receiver) <= now:
+            receiver.written = now
+            if receiver.live:
+                receiver.write(sse.HEARTBEAT, self.position)
+        self._schedule(receiver)
 
     def _schedule(self, receiver: Receiver) -> None:
         beat = self._beat(receiver) if self._heartbeat else self._clock() + LOOK
@@ -340,26 +341,23 @@ class Broadcaster:
 async def _choosers(choices: dict[FrozenBitMap64, int]) -> dict[int, BitMap64]:
     """Whose choice is the same: all that is chosen for an id, by the sets that it is in."""
     choice_of: dict[int, int] = {}
-    left = IDS
-    for ids, choice in choices.items():
-        for id in ids:
+    async for some in _in_turns(((id, choice) for ids, choice in choices.items() for id in ids), IDS):
+        for id, choice in some:
             choice_of[id] = choice_of.get(id, 0) | choice
-            left -= 1
-            if left == 0:
-                left = IDS
-                await asyncio.sleep(0)
     alike: defaultdict[int, list[int]] = defaultdict(list)
-    for id, choice in choice_of.items():
-        alike[choice].append(id)
-        left -= 1
-        if left <= 0:
-            left = IDS
-            await asyncio.sleep(0)
+    async for some in _in_turns(choice_of.items(), IDS):
+        for id, choice in some:
+            alike[choice].append(id)
     made: dict[int, BitMap64] = {}
-    for choice, same in alike.items():
-        made[choice] = BitMap64(same)
-        left -= SET + len(same)
-        if left <= 0:
-            left = IDS
-            await asyncio.sleep(0)
+    async for sets in _in_turns(alike.items(), SETS):
+        made.update((choice, BitMap64(ids)) for choice, ids in sets)
     return made
+
+
+async def _in_turns(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
+    """`items`, at most `size` at a time; after so many, others run."""
+    iterator = iter(items)
+    while some := list(islice(iterator, size)):
+        yield some
+        if len(some) == size:
+            await asyncio.sleep(0)

@@ -200,6 +200,8 @@ class Stream(ABC):
     def _begins(self) -> None:
         matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in self.subscriber.subscribed[:5]]
         log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
+        if self._hub.closing:
+            self._closed = SHUTTING_DOWN
 
     def _is_over(self) -> None:
         self._hub.disconnect(self)
@@ -230,8 +232,6 @@ class TaskStream(Stream):
         self._begins()
         try:
             self._pending = _step(self._begin(begin))
-            if self._hub.closing:
-                self._closed = SHUTTING_DOWN
             await self._go_on()
         except OSError:  # how newer servers say in `send` that the client went away
             pass
@@ -311,8 +311,6 @@ class ParkedStream(Stream):
     async def run(self, begin: _Begin) -> None:
         self._begins()
         self._task = asyncio.current_task()
-        if self._hub.closing:
-            self._closed = SHUTTING_DOWN
         try:
             if (suspended := _step(begin())) is not None:
                 if self._closed is not None:

@@ -224,6 +224,7 @@ async def test_others_run_while_it_is_found_out_who_wants_what(monkeypatch: pyte
     """Here nobody wants the same, so that each receiver's choice is found one by one."""
     monkeypatch.setattr("hub.broadcaster.IDS", 10)
     monkeypatch.setattr("hub.broadcaster.MATCHES", 4)
+    monkeypatch.setattr("hub.broadcaster.SETS", 1)
     several = [receiver(subscribed=[str(n), "all"]) for n in range(40)]
     hub = broadcaster(*several)
     updates = entries(*(Update((str(n),)) for n in range(40)), Update(("all",)))
