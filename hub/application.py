@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import threading
 from contextlib import asynccontextmanager, contextmanager
@@ -20,7 +21,7 @@ from hub.hub import Hub
 from hub.origins import allows_origin
 from hub.protocol import take_tokens
 from hub.stream import REST, SERVER_SEND
-from hub.transports.memory import MemoryTransport
+from hub.transports import open_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -100,10 +101,15 @@ def create_app(settings: Settings) -> HubApplication:
         log_to_stdlib()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
-    hub = Hub(
-        settings,
-        MemoryTransport(max_updates=settings.history_updates, max_bytes=settings.history_bytes),
+    transport = open_transport(
+        settings.transport_url.get_secret_value(),
+        max_updates=settings.history_updates,
+        max_bytes=settings.history_bytes,
+        max_age=settings.history_age or math.inf,
+        window=settings.idempotency_window,
+        node_timeout=settings.node_timeout,
     )
+    hub = Hub(settings, transport)
     middleware = []
     if settings.cors_origins:
         middleware.append(

@@ -38,11 +38,15 @@ class Backlog:
 
     def check(self, count: int, size: int) -> None:
         """Raise TooLarge for so many updates, of `size` bytes together, if there is never room for them."""
-        if count > self._max_updates or (count > 1 and size > self._max_bytes):
+        if not self.fits(count, size):
             raise TooLarge(
                 f"{count} updates, of about {size} bytes in memory, are more than the hub takes at once: "
                 f"{self._max_updates} and {self._max_bytes}"
             )
+
+    def fits(self, count: int, size: int) -> bool:
+        """Whether there is ever room for so many updates, of `size` bytes together."""
+        return count <= self._max_updates and (count <= 1 or size <= self._max_bytes)
 
     def parts(self, updates: Iterable[Update]) -> Iterator[list[Update]]:
         """`updates` in parts that there may be room for."""

@@ -9,7 +9,7 @@ GET        HUB/subscriptions/{match_type}/{match}/{id}     of one subscriber
 GET        HUB/subscriptions/{topic}                       the same in the classic dialect
 GET        HUB/subscriptions/{topic}/{id}
 GET        HUB/health/ready                                whether new clients are to come here      R51
-GET        HUB/health/live                                 whether it answers
+GET        HUB/health/live                                 whether it works
 GET        /.well-known/oauth-protected-resource + HUB     what clients need to know               N145–N156
 GET        HUB/debug/                                      the debugger, if it is on               R29
 GET        /                                               there, if it is on
@@ -44,6 +44,7 @@ from hub.errors import (
     InvalidRequest,
     InvalidToken,
     KeysUnavailable,
+    LogUnavailable,
     Misdirected,
     NotThere,
     RequestError,
@@ -64,9 +65,9 @@ from hub.protocol import (
     parse_updates,
 )
 from hub.stream import StreamResponse
-from hub.subscriptions import CONTEXT, subscription_of, to_json
+from hub.subscriptions import CONTEXT, to_json
 from hub.tokens import development_token
-from hub.topics import CLASSIC, MATCHER_TYPES
+from hub.topics import MATCHER_TYPES
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
@@ -77,8 +78,7 @@ if TYPE_CHECKING:
     from hub.authorization import Action, Grant
     from hub.hub import Hub
     from hub.settings import Settings
-    from hub.subscriber import Subscriber
-    from hub.subscriptions import Subscription
+    from hub.subscriptions import Present, Subscription
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -205,11 +205,11 @@ class Endpoints:
             asks_for_json = accepted.strip().lower() == "application/json"  # and nothing else, as the debugger does
             wants_classic = "application/ld+json" in accepted.lower() or (grant.classic and not asks_for_json)
             classic = hub.settings.classic and wants_classic
-        cursor, repeated, subscribers = await hub.presence()
+        cursor, repeated, present = await hub.presence()
         one = None
         if asked.subscriber is not None:
-            subscriber = hub.broadcaster.subscriber(asked.subscriber)
-            one = next(filter(None, self._chosen([subscriber] if subscriber else [], asked, classic=classic)), None)
+            who = [subscriber for subscriber in present if subscriber.id == asked.subscriber]
+            one = next(filter(None, self._chosen(who, asked, classic=classic)), None)
             if one is None:
                 raise NotThere("there is no such subscription")
         if _is_known(request.scope["headers"], cursor) and not repeated:
@@ -222,23 +222,23 @@ class Endpoints:
             if classic:
                 uri = path + (f"?{query}" if (query := request.scope["query_string"].decode("latin-1")) else "")
                 opening = CONTEXT | {"id": uri, "type": "Subscriptions", "lastEventID": cursor}
-            chosen = self._chosen(subscribers, asked, classic=classic)
+            chosen = self._chosen(present, asked, classic=classic)
             response = StreamingResponse(_collection(opening, chosen, json_ld=classic))
         response.headers["content-type"] = "application/ld+json" if classic else "application/json"
         response.raw_headers += self._cursor_headers(cursor, classic=classic)
         return response
 
     def _chosen(
-        self, subscribers: Iterable[Subscriber], asked: SubscriptionPath, *, classic: bool
+        self, present: Iterable[Present], asked: SubscriptionPath, *, classic: bool
     ) -> Iterator[Subscription | None]:
         """The subscriptions that are asked for, and None in place of each other one."""
-        for subscriber in subscribers:
-            for matcher in subscriber.subscribed:
+        for subscriber in present:
+            for one in subscriber.subscriptions(self._hub.settings.path):
                 if asked.matcher is None:
-                    chosen = matcher.type == CLASSIC or not classic
+                    chosen = one.is_classic or not classic
                 else:
-                    chosen = (matcher.type, matcher.pattern) == asked.matcher
-                yield subscription_of(subscriber, matcher, hub=self._hub.settings.path) if chosen else None
+                    chosen = (one.match_type, one.match) == asked.matcher
+                yield one if chosen else None
 
     def _cursor_headers(self, cursor: str, *, classic: bool) -> Headers:
         """N135, N136.  A cursor may be any Unicode, and goes out as UTF-8 (R77)."""
@@ -273,14 +273,12 @@ class Endpoints:
         )
 
     async def ready(self, request: Request) -> Response:
-        """Whether new clients are to come here (R51); not any more from the signal on that ends the server."""
-        if self._hub.closing:
-            return JSONResponse({"status": "error", "error": "the hub is shutting down"}, 503, NOT_STORED)
-        return await self.live(request)
+        """Whether new clients are to come here (R51): its log works, and no signal has come that ends the server."""
+        return _health(await self._hub.health())
 
     async def live(self, request: Request) -> Response:
-        """Whether it answers at all."""
-        return JSONResponse({"status": "ok"}, headers=NOT_STORED)
+        """Whether it works: a log that fails is given a minute, as a new process would hardly do better."""
+        return _health(await self._hub.health(patient=True))
 
     async def debugger(self, request: Request) -> Response:
         return FileResponse(_DEBUGGER_FILES / "index.html")
@@ -298,6 +296,12 @@ class Endpoints:
             },
             headers=NOT_STORED,
         )
+
+
+def _health(error: str | None) -> Response:
+    if error is not None:
+        return JSONResponse({"status": "error", "error": error}, 503, NOT_STORED)
+    return JSONResponse({"status": "ok"}, headers=NOT_STORED)
 
 
 def origin_of(request: Request) -> str:
@@ -356,7 +360,7 @@ async def answer(request: Request, error: Exception) -> Response:
     """A problem document (RFC 9457) for what `RequestError` and Starlette raise; the one place that answers."""
     settings: Settings = request.app.state.hub.settings
     if isinstance(error, RequestError):
-        reason = error.reason if isinstance(error, InvalidToken | KeysUnavailable) else str(error)
+        reason = error.reason if isinstance(error, InvalidToken | KeysUnavailable | LogUnavailable) else str(error)
         # A token that is refused puzzles people, who should find out why wherever the hub runs.
         level = logging.INFO if error.challenge is None else logging.WARNING
         log.log(level, "request refused", method=request.method, status=error.status, reason=reason)

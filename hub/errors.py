@@ -17,6 +17,7 @@
         ├── TooMany                 429    as many subscribers, or patterns, as may be (N23)
         ├── Busy                    503    more subscribers a second than the hub takes
         ├── KeysUnavailable         503    a key set that cannot be fetched
+        ├── LogUnavailable          503    a log that cannot be reached, or written
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
 They are answered in one place, `endpoints.answer`.
@@ -140,6 +141,18 @@ class KeysUnavailable(RequestError):
 
     def __init__(self, reason: str) -> None:
         super().__init__("the keys that would verify the token cannot be had now; try again in a moment")
+        self.reason = reason
+
+
+class LogUnavailable(RequestError):
+    """The client is told no more than that; `reason` is for the log."""
+
+    status = 503
+    title = "Log unavailable"
+    headers: Mapping[str, str] = {"Retry-After": "2"}
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the log of updates cannot be reached or written now; try again in a moment")
         self.reason = reason
 
 

@@ -9,8 +9,9 @@ import math
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -18,16 +19,18 @@ from hub import sse
 from hub.authorization import Authorizer
 from hub.backlog import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
-from hub.errors import Busy, Closing, InvalidRequest, OffTheLog, TooMany, TooSlow
+from hub.errors import Busy, Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
+from hub.pages import Pages
 from hub.rates import Rates, TokenBucket
 from hub.subscriber import EARLIEST, Subscriber
-from hub.subscriptions import subscription_of
+from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
+from hub.transports.base import Change
 from hub.updates import check_update
 from skipfilter import LimitError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from hub.authorization import Grant
     from hub.broadcaster import Receiver
@@ -47,6 +50,16 @@ DRAIN_STEP: Final = 0.02
 """Seconds between two looks at how many streams are to have ended."""
 LAST_WORDS: Final = 2.0
 """Seconds that the announcements of who went may take when the hub has ended."""
+TOLD_AT_ONCE: Final = 256
+"""Announcements that go into the log together."""
+RETRY: Final = 0.2, 1.0
+"""Seconds, at random between, after which a log that is unavailable is tried again."""
+PROBE: Final = 3.0
+"""Seconds that the log may take to say that it works."""
+PATIENCE: Final = 60.0
+"""Seconds for which a log may fail before the hub counts as one that does not work."""
+
+T = TypeVar("T")
 
 
 class Presence(NamedTuple):
@@ -54,7 +67,7 @@ class Presence(NamedTuple):
     """The id of the newest update, or `earliest`."""
     repeated: bool
     """Whether older updates have that id too, so that it does not tell one moment from another."""
-    subscribers: list[Subscriber]
+    subscribers: list[Present]
 
 
 class _Announcement(NamedTuple):
@@ -67,9 +80,10 @@ class Hub:
     """One node of a hub.  Publishing and subscribing work inside `running()`.
 
     All its mutable state, beside that of its parts: `_clients`, how many connections each client has;
-    `_announcements`, the subscribers whose coming or going is to be published, oldest first; `_left`, the event that
-    one has gone; `_timeouts` of what waits for a client; and whether it `is_running` or `closing`, with the task
-    `_draining`; and the buckets of who comes, `_rate` and `_rates`.
+    `_announcements`, the subscribers whose coming or going is to be published, oldest first; `_told`, the ids of those
+    whom the log knows to be present here; `_left`, the event that one has gone; `_timeouts` of what waits for a client;
+    whether it `is_running` or `closing`, with the task `_draining`; the buckets of who comes, `_rate` and `_rates`; and
+    `_failing`, since when the log has not worked.
     """
 
     def __init__(
@@ -105,6 +119,8 @@ class Hub:
         per_client = settings.connection_rate_per_client
         self._rates = Rates(per_client, clock=clock) if per_client else None
         self._announcements: asyncio.Queue[_Announcement] = asyncio.Queue()
+        self._told: set[str] = set()
+        self._failing: float | None = None
         self._left = asyncio.Event()
         self._timeouts: set[asyncio.Timeout] = set()
         self.is_running = False
@@ -135,22 +151,26 @@ class Hub:
                 grant.require_publish(update)
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
-        await self._append(updates)
+        await self._append(updates, partial(self.transport.append, updates))
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)
 
-    async def _append(self, updates: Sequence[Update]) -> None:
+    async def _append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
+        """What `append()` says that it has put into the log of `updates`, when there is room for them."""
         count, size = len(updates), sum(update.size for update in updates)
         self._backlog.check(count, size)
         await self._backlog.take(count, size)
         try:
-            entries = await self.transport.append(updates)
+            entries = await append()
         except BaseException:
             self._backlog.give_back(count, size)
             raise
         self._backlog.appended(entries)
+        if len(entries) < count:  # the log knew the others
+            self._backlog.give_back(count - len(entries), size - sum(entry.size for entry in entries))
+        return entries
 
     # -- subscribers
 
@@ -184,8 +204,8 @@ class Hub:
             if last_event_id != "earliest":
                 log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if self.settings.replay_unknown or last_event_id == "earliest":
-                # In a log that never had an entry, the place before all of them is 0, where the others are.
-                position = EARLIEST if await self.transport.newest() else 0
+                # In a log without entries, the place before all of them is its end, where the others are.
+                position = EARLIEST if await self.transport.newest() else await self.transport.end()
             else:
                 position = self.broadcaster.position
         client = f"address {address}" if grant.subject is None else f"subject {grant.subject}"
@@ -255,35 +275,114 @@ class Hub:
         return done
 
     async def _publish_announcements(self) -> None:
-        while True:
-            subscriber, active, done = await self._announcements.get()
-            told = False
-            try:
-                for part in self._backlog.parts(self._updates_about(subscriber, active=active)):
-                    await self._append(part)
-                    told = True
-                done.set_result(None)
-            except asyncio.CancelledError:  # the hub has ended
-                if active:
-                    done.set_exception(Closing())
-                raise
-            except Exception as error:
-                if active:
-                    if told:  # a part of it, which is to be taken back
-                        self._announce(subscriber, active=False)
-                    done.set_exception(error)
-                else:
-                    log.exception("a subscriber that went could not be announced", id=subscriber.id)
-            finally:
-                self._announcements.task_done()
+        """Tell the log who comes and who goes, and a few times in `node_timeout` seconds that this node is alive."""
+        settings, now = self.settings, asyncio.get_running_loop().time
+        every = settings.node_timeout / 3 if settings.subscriptions or settings.history_age else math.inf
+        due = now() if every < math.inf else math.inf
+        waiting: list[_Announcement] = []
+        try:
+            while True:
+                if now() >= due:
+                    due = now() + every
+                    await self._beat()
+                if self._announcements.empty():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(min(due, now() + RETRY[1]) if waiting else due):
+                            waiting.append(await self._announcements.get())
+                while len(waiting) < TOLD_AT_ONCE and not self._announcements.empty():
+                    waiting.append(self._announcements.get_nowait())
+                await self._publish_waiting(waiting)
+        finally:  # the hub has ended
+            for announcement in waiting:
+                self._settle(announcement, Closing())
 
-    def _updates_about(self, subscriber: Subscriber, *, active: bool) -> list[Update]:
-        return [
-            subscription_of(subscriber, matcher, hub=self.settings.path).announcement(
-                active=active, typed_classic=self.settings.typed_classic_events
-            )
-            for matcher in subscriber.subscribed
-        ]
+    async def _publish_waiting(self, waiting: list[_Announcement]) -> None:
+        """Publish announcements in order, as many at once as there is room for; what is left is to be tried again."""
+        while waiting:
+            changes: list[Change] = []
+            count = size = 0
+            for subscriber, active, _ in waiting:
+                change = self._change(Present.of(subscriber), active=active)
+                count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
+                if changes and not self._backlog.fits(count, size):
+                    break
+                changes.append(change)
+            batch = waiting[: len(changes)]
+            try:
+                await self._publish_changes(changes)
+            except LogUnavailable as error:
+                # Who comes is told so.  Who went is announced when that is possible again.
+                for announcement in waiting:
+                    if announcement.active:
+                        self._settle(announcement, error)
+                waiting[:] = [announcement for announcement in waiting if not announcement.active]
+                return
+            except Exception as error:
+                for announcement in batch:
+                    if announcement.active:
+                        self._announce(announcement.subscriber, active=False)  # a part of it may have been told
+                    else:
+                        log.exception("a subscriber that went could not be announced", id=announcement.subscriber.id)
+                    self._settle(announcement, error)
+            else:
+                for announcement in batch:
+                    self._settle(announcement)
+            del waiting[: len(batch)]
+
+    async def _publish_changes(self, changes: Sequence[Change]) -> None:
+        rest: list[list[Update]] = []
+        if len(changes) == 1:  # which may be more than there is room for at once
+            subscriber, active, updates = changes[0]
+            first, *rest = self._backlog.parts(updates)
+            changes = [Change(subscriber, active, first)]
+        updates = [update for change in changes for update in change.updates]
+        entries = await self._append(updates, partial(self.transport.announce, changes))
+        for part in rest if entries else []:
+            await self._append(part, partial(self.transport.append, part))
+        for subscriber, active, _ in changes:
+            if active:
+                self._told.add(subscriber.id)
+            else:
+                self._told.discard(subscriber.id)
+
+    def _change(self, subscriber: Present, *, active: bool) -> Change:
+        typed_classic = self.settings.typed_classic_events
+        subscriptions = subscriber.subscriptions(self.settings.path)
+        updates = [one.announcement(active=active, typed_classic=typed_classic) for one in subscriptions]
+        return Change(subscriber, active, updates)
+
+    def _settle(self, announcement: _Announcement, error: Exception | None = None) -> None:
+        if not announcement.active or error is None:
+            announcement.done.set_result(None)
+        else:
+            announcement.done.set_exception(error)
+        self._announcements.task_done()
+
+    async def _beat(self) -> None:
+        """Say that this node is alive, and see to what is not as it should be.
+
+        Who was present on a node that is dead is announced as gone.  If it was this one that was taken for dead, or
+        the log has lost what it knew, its subscribers are announced again.
+        """
+        try:
+            while True:
+                beat = await self.transport.beat()
+                gone = beat.orphans
+                if beat.present != len(self._told):
+                    own = await self.transport.present(own=True)
+                    gone += [subscriber for subscriber in own if subscriber.id not in self._told]
+                    for id in self._told - {subscriber.id for subscriber in own}:
+                        self._told.discard(id)
+                        if (subscriber := self.broadcaster.subscriber(id)) is not None:
+                            self._announce(subscriber, active=True)
+                for one in gone:
+                    await self._publish_changes([self._change(one, active=False)])
+                if not beat.orphans:
+                    return
+        except LogUnavailable as error:
+            log.warning("the log does not work", reason=error.reason)
+        except Exception:
+            log.exception("a look at the other nodes failed")
 
     def _forget(self, receiver: Receiver) -> None:
         self.broadcaster.disconnect(receiver)
@@ -294,27 +393,28 @@ class Hub:
             del self._clients[client]
 
     async def presence(self) -> Presence:
-        """Who is connected, and the cursor from which on all that changes that is announced (N135, N137)."""
+        """Who is connected, on all nodes, and the cursor after which all that changes it is announced (N135, N137)."""
         # Whoever comes is taken in before that is announced, and whoever goes is forgotten before: so what the
         # log says up to the cursor is in the list, if the cursor is taken first.
         newest = await self.transport.newest()
         if newest is None:
-            return Presence("earliest", False, self.broadcaster.subscribers())
+            return Presence("earliest", False, await self.transport.present())
         repeated = await self.transport.find(newest.update.id) != newest.position
-        return Presence(newest.update.id, repeated, self.broadcaster.subscribers())
+        return Presence(newest.update.id, repeated, await self.transport.present())
 
     async def read(self, subscriber: Subscriber) -> list[Entry]:
         """The next page of entries from the subscriber's place to where this node has dispatched.
 
-        Raises OffTheLog where some of them are gone.
+        Waits while the log is unavailable.  Raises OffTheLog where some of them are gone.
         """
-        page = await self.transport.read(subscriber.position)
+        page = await self._patiently(lambda: self._pages.read(subscriber.position))
         return [entry for entry in page if entry.position <= self.broadcaster.position]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the log and the clock for as long as it is entered; once only."""
-        self._move_to_the_newest(await self.transport.newest())
+        self._pages = Pages(self.transport)
+        self.broadcaster.move_to(await self.transport.end())
         tasks = [asyncio.create_task(run()) for run in (self._follow, self._keep_time, self._publish_announcements)]
         self.is_running = True
         try:
@@ -342,9 +442,6 @@ class Hub:
             self._left.clear()
             await self._left.wait()
         await self._announcements.join()
-
-    def _move_to_the_newest(self, newest: Entry | None) -> None:
-        self.broadcaster.move_to(0 if newest is None else newest.position)
 
     @asynccontextmanager
     async def until_closing(self, seconds: float) -> AsyncIterator[None]:
@@ -396,14 +493,46 @@ class Hub:
             except OffTheLog as error:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
-                self._move_to_the_newest(await self.transport.newest())
+                self.broadcaster.move_to(await self._patiently(self.transport.end))
                 for count, subscriber in enumerate(self.broadcaster.subscribers(), 1):
                     self.broadcaster.close(subscriber.id, "updates were lost")
                     if count % SLICE == 0:
                         await asyncio.sleep(0)
+            except LogUnavailable as error:
+                log.warning("the log cannot be followed", reason=error.reason)
+                await asyncio.sleep(self._random.uniform(*RETRY))
             except Exception:
                 log.exception("dispatch failed")
                 await asyncio.sleep(TICK)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What `ask()` returns, as soon as the log is available."""
+        while True:
+            try:
+                return await ask()
+            except LogUnavailable:
+                await asyncio.sleep(self._random.uniform(*RETRY))
+
+    async def health(self, *, patient: bool = False) -> str | None:
+        """What keeps it from working (R51); None for nothing.
+
+        A `patient` look does not mind a log that has not failed for long, nor that the hub is shutting down.
+        """
+        if self.closing and not patient:
+            return SHUTTING_DOWN
+        try:
+            async with asyncio.timeout(PROBE):
+                await self.transport.check()
+        except (LogUnavailable, TimeoutError) as error:
+            reason = error.reason if isinstance(error, LogUnavailable) else f"no answer in {PROBE:g} seconds"
+            log.warning("the log does not work", reason=reason)
+            now = self._clock()
+            self._failing = now if self._failing is None else self._failing
+            if patient and now - self._failing < PATIENCE:
+                return None
+            return "the log of updates cannot be reached or written"
+        self._failing = None
+        return None
 
     async def _keep_time(self) -> None:
         while True:

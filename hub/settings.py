@@ -206,10 +206,21 @@ class Settings(BaseModel):
     """Seconds over which the streams are ended when the hub shuts down, so that not all clients come back at once.
     A server that waits no longer than that for its responses cuts the last ones off."""
 
-    history_updates: int = Field(10_000, ge=1)
-    """Updates that the log keeps."""
+    transport_url: SecretStr = SecretStr("memory://")
+    """Where the log is: memory://, sqlite:///relative.db, sqlite:////absolute.db (?synchronous=normal), redis://,
+    rediss:// or redis+sentinel://; see hub/transports.  `hub serve` and `uvicorn hub:app` take sqlite:///mercure.db
+    unless told otherwise."""
+    history_updates: int = Field(100_000, ge=1)
+    """Updates that the log keeps, about."""
     history_bytes: int = Field(64 * 2**20, ge=1)
-    """Bytes of memory that the log takes, about; the newest update always stays."""
+    """Bytes that they take, about: of memory, or on disk.  The newest update always stays."""
+    history_age: float = Field(0.0, ge=0)
+    """Seconds that the log keeps an update, about; 0 for ever."""
+    idempotency_window: float = Field(0.0, ge=0)
+    """Seconds for which an id that was published is remembered, so that it is not published again: the second time
+    it is answered as the first, and nothing is dispatched.  While the log has the update; 0 for off (N115)."""
+    node_timeout: float = Field(10.0, ge=1)
+    """Seconds after which a node that says nothing counts as dead, and its subscribers as gone."""
     replay_unknown: bool = True
     """Whether a client whose last event is no longer known gets all that there is; else it gets what comes (N109)."""
 
@@ -317,6 +328,8 @@ class Settings(BaseModel):
 
 
 class _Environment(Settings, BaseSettings):
+    transport_url: SecretStr = SecretStr("sqlite:///mercure.db")
+
     model_config = SettingsConfigDict(env_prefix="HUB_", frozen=True, extra="forbid")
 
 
@@ -326,6 +339,8 @@ def settings_from_environment(**chosen: Any) -> Settings:
     Lists are separated by spaces, and HUB_ISSUERS is an array in JSON.
     """
     try:
-        return Settings(**_Environment(**chosen).model_dump(exclude_unset=True))
+        environment = _Environment(**chosen)
+        own = {"transport_url": environment.transport_url}  # what a server takes, unless told otherwise
+        return Settings(**own | environment.model_dump(exclude_unset=True))
     except SettingsError as error:
         raise ConfigurationError(str(error)) from None

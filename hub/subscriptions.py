@@ -19,8 +19,9 @@ from hub.topics import CLASSIC
 from hub.updates import Update
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hub.subscriber import Subscriber
-    from hub.topics import TopicMatcher
 
 CONTEXT: Final = {"@context": "https://mercure.rocks/"}
 """What makes JSON of the classic dialect JSON-LD (V65)."""
@@ -30,23 +31,51 @@ _CLASSIC_PATH: Final = URITemplate("{+hub}/subscriptions{/match,subscriber}")
 
 
 @dataclass(frozen=True, slots=True)
+class Present:
+    """A subscriber as all nodes of a hub know it: its id, and type, pattern and payload of each of its matchers."""
+
+    id: str
+    matchers: tuple[tuple[str, str, Any | None], ...]
+
+    @classmethod
+    def of(cls, subscriber: Subscriber) -> Present:
+        payload_for = subscriber.grant.payload_for
+        matchers = ((matcher.type, matcher.pattern, payload_for(matcher.pattern)) for matcher in subscriber.subscribed)
+        return cls(subscriber.id, tuple(matchers))
+
+    @classmethod
+    def from_json(cls, id: str, matchers: str | bytes) -> Present:
+        return cls(id, tuple((type, pattern, payload) for type, pattern, payload in json.loads(matchers)))
+
+    def to_json(self) -> str:
+        """Its matchers."""
+        return to_json(self.matchers)
+
+    def subscriptions(self, hub: str) -> Iterator[Subscription]:
+        """One for each matcher (N19); `hub` is the path of the hub URL."""
+        for type, pattern, payload in self.matchers:
+            yield Subscription(hub, type, pattern, self.id, payload)
+
+
+@dataclass(frozen=True, slots=True)
 class Subscription:
     """One matcher of one subscriber; `hub` is the path of the hub URL."""
 
     hub: str
-    matcher: TopicMatcher
+    match_type: str
+    match: str
     subscriber: str
     payload: Any | None
 
     @property
     def is_classic(self) -> bool:
-        return self.matcher.type == CLASSIC
+        return self.match_type == CLASSIC
 
     @property
     def path(self) -> str:
         template = _CLASSIC_PATH if self.is_classic else _PATH
         path: str = template.expand(
-            hub=self.hub, match_type=self.matcher.type, match=self.matcher.pattern, subscriber=self.subscriber
+            hub=self.hub, match_type=self.match_type, match=self.match, subscriber=self.subscriber
         )
         return path
 
@@ -54,9 +83,9 @@ class Subscription:
         """The members of its JSON; `json_ld` is for readers of the classic dialect, and leaves out the context."""
         document: dict[str, Any] = {"id": self.path, "type": "Subscription" if json_ld else "subscription"}
         if self.is_classic:
-            document["topic"] = self.matcher.pattern
+            document["topic"] = self.match
         else:
-            document |= {"match_type": self.matcher.type, "match": self.matcher.pattern}
+            document |= {"match_type": self.match_type, "match": self.match}
         document |= {"subscriber": self.subscriber, "active": active}
         if self.payload is not None:
             document["payload"] = self.payload
@@ -71,11 +100,6 @@ class Subscription:
             private=True,
             type="mercure" if typed_classic or not self.is_classic else None,
         )
-
-
-def subscription_of(subscriber: Subscriber, matcher: TopicMatcher, *, hub: str) -> Subscription:
-    """That of one of its matchers, each of which is one (N19)."""
-    return Subscription(hub, matcher, subscriber.id, subscriber.grant.payload_for(matcher.pattern))
 
 
 def to_json(document: Any) -> str:

@@ -40,7 +40,7 @@ def anyio_backend() -> str:
 
 
 class HubProcess:
-    """`python -m hub serve` on a free port, in development mode unless told otherwise."""
+    """`python -m hub serve` on a free port, in development mode and with its log in memory unless told otherwise."""
 
     def __init__(self, *arguments: str, dev: bool = True, **environment: str) -> None:
         self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -50,7 +50,9 @@ class HubProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            env={key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | environment,
+            env={key: value for key, value in os.environ.items() if not key.startswith("HUB_")}
+            | {"HUB_TRANSPORT_URL": "memory://"}
+            | environment,
         )
         self.welcome = self._read_welcome()
         self.url = self._word_after("Hub")

@@ -1,4 +1,58 @@
-"""Where the hub's log is kept.
+"""PLUG POINT: the ordered log of updates.
 
-A plug point: a transport is a file here that follows `base.Transport`.
+    memory://                                        this process's memory, for one node; gone when it ends
+    sqlite:///relative.db  sqlite:////absolute.db    one file, for all processes of one machine
+    redis://  rediss://  redis+sentinel://           a stream in Redis or Valkey, for many machines
+
+To add one: a file with a class that has what `base.Transport` says, and a line here.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
+from urllib.parse import urlsplit
+
+from hub.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hub.transports.base import Transport
+
+TRANSPORTS: Final = {
+    "memory": "hub.transports.memory:MemoryTransport",
+    "sqlite": "hub.transports.sqlite:SqliteTransport",
+    "redis": "hub.transports.redis:RedisTransport",
+    "rediss": "hub.transports.redis:RedisTransport",
+    "redis+sentinel": "hub.transports.redis:RedisTransport",
+}
+"""Scheme of a URL -> the class that opens it, imported when it is asked for."""
+
+
+class _Opens(Protocol):
+    def from_url(
+        self, url: str, *, max_updates: int, max_bytes: int, max_age: float, window: float, node_timeout: float
+    ) -> Transport: ...
+
+
+def open_transport(
+    url: str,
+    *,
+    max_updates: int,
+    max_bytes: int,
+    max_age: float,
+    window: float = 0.0,
+    node_timeout: float = 10.0,
+) -> Transport:
+    """The log behind a URL; nothing is read or written yet.  Raises ConfigurationError for a URL that names none.
+
+    It keeps `max_updates` updates, of `max_bytes` together, for `max_age` seconds (inf for ever); and leaves out an
+    update whose id it has seen in the last `window` seconds.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in TRANSPORTS:
+        raise ConfigurationError(f"transport_url begins with {scheme!r}, which is none of {', '.join(TRANSPORTS)}")
+    module, name = TRANSPORTS[scheme].split(":")
+    transport = cast("_Opens", getattr(import_module(module), name))
+    return transport.from_url(
+        url, max_updates=max_updates, max_bytes=max_bytes, max_age=max_age, window=window, node_timeout=node_timeout
+    )

@@ -4,30 +4,55 @@
     entry       a      b      c      d      e          c is what find(c.id) says: 3
                               ^ a subscriber's place: it reads d and e next
 
-History and bus are one thing: what a node sends to a live subscriber and what a subscriber that comes back
-reads are the same entries in the same order.
+History and bus are one thing: what a node sends to a live subscriber and what a subscriber that comes back reads are
+the same entries in the same order.  Who is present goes through it too, so that its nodes know of each other's
+subscribers, and an arrival and the update about it are one.
+
+What a transport promises:
+
+- one order.  All nodes see the same entries in the same order, and each of them once.
+- durability.  What `append` has returned is kept, through whatever the transport promises to survive; each says what.
+  What it has not returned is in the log wholly or not at all.
+- lookup.  `find` goes by an index, in a log of any length.
+- no gap.  Whoever follows from a place misses nothing and sees nothing twice, or gets OffTheLog.
+- epochs.  A log may lose what it had taken: a file is damaged or replaced, a server comes back without its last second.
+  That begins a new epoch.  Places of an earlier one get OffTheLog, and `find` knows no entry after which something
+  was lost: a client with such an id is told `earliest` and gets all that there is, rather than a part that looks whole.
+- presence ends with its node.  Who was present on a node that says nothing for `node_timeout` seconds is handed to
+  another one, to be announced as gone.
+- recovery.  While it cannot be reached or written it raises LogUnavailable, nothing is half-done, and it is as before
+  as soon as it can; nobody has to restart anything.
 """
 
 from __future__ import annotations
 
+import time
+import uuid
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hub import sse
+from hub.updates import Update
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
-    from hub.updates import Update
+    from hub.subscriptions import Present
+
+PAGE_ENTRIES: Final = 128
+PAGE_BYTES: Final = 2**20
+EPOCH: Final = 2**40
+"""How far apart the positions of two epochs are, as one node counts them."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An update at its place in the log."""
+    """An update at its place in the log, and when it came there, in ms since 1970."""
 
     position: int
     update: Update
+    time: int = 0
 
     @cached_property
     def frame(self) -> bytes:
@@ -40,17 +65,53 @@ class Entry:
         return self.update.size
 
 
+class Change(NamedTuple):
+    """A subscriber that has come to this node, or has gone from any, and the updates that say so."""
+
+    subscriber: Present
+    active: bool
+    updates: Sequence[Update]
+
+
+class Beat(NamedTuple):
+    """What a node is told when it says that it is alive."""
+
+    present: int
+    """How many subscribers of this node the log knows."""
+    orphans: list[Present]
+    """Some of the subscribers of nodes that say nothing any more."""
+
+
+class Stats(NamedTuple):
+    """What `hub history stats` shows."""
+
+    updates: int
+    oldest: Entry | None
+    newest: Entry | None
+    bytes: int
+    """Of the updates, as the bound on bytes counts them."""
+    size: int
+    """Bytes that the log takes: on disk, or of Redis's memory; for the log in memory, `bytes`."""
+    epoch: str
+    """Names this epoch of the log."""
+    present: int
+    """How many subscribers are present."""
+
+
 class Transport(Protocol):
     """An ordered log of updates that every node of a hub appends to and follows.
 
-    Positions are integers from 1 on and grow by 1.  A log may forget its oldest entries, but keeps at
-    least the newest one.
+    Positions are integers that grow by 1, and in a new epoch by a leap.  They are a node's own: another one may count
+    the same entries from elsewhere.  A log may forget its oldest entries, but keeps at least the newest one.
+
+    All of it raises LogUnavailable while the log cannot be reached, or written.
     """
 
     async def append(self, updates: Sequence[Update]) -> list[Entry]:
         """Put `updates` at the end, one after the other, for all nodes: all, or with an error none.
 
-        Durable when it returns.
+        Durable when it returns.  Where the log remembers ids for a time, an update with one that it has seen in that
+        time is left out; the entries are those that are new.
         """
         ...
 
@@ -59,18 +120,107 @@ class Transport(Protocol):
         ...
 
     async def newest(self) -> Entry | None:
-        """The newest entry; None where there was none yet."""
+        """The newest entry; None where there is none."""
+        ...
+
+    async def end(self) -> int:
+        """The place after the newest entry, and in an empty log after those that it had."""
         ...
 
     async def read(self, after: int) -> list[Entry]:
         """The next page of entries after a position; after EARLIEST, the first that there are.
 
-        Empty at the end.  A page has a bounded size.  Raises OffTheLog where entries in between are gone.
+        Empty at the end.  A page has a bounded size; if entries are small, it ends where the position is a multiple
+        of PAGE_ENTRIES, so that pages of many readers are the same ones.  Raises OffTheLog where entries in between
+        are gone.
         """
         ...
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
-        """Pages of entries after a position, waiting for new ones, for ever."""
+        """Pages of entries after a position, waiting for new ones, for ever.  Raises OffTheLog as `read` does."""
         ...
 
-    async def aclose(self) -> None: ...
+    # -- presence
+
+    async def announce(self, changes: Sequence[Change]) -> list[Entry]:
+        """Say who has come and who has gone, and append the updates about it, at once: all, or with an error none.
+
+        The going of one who is not present is left out, with its updates: another node has announced it.
+        """
+        ...
+
+    async def present(self, *, own: bool = False) -> list[Present]:
+        """Who is present, on all nodes or on this one; as it is after every entry that was there when it was asked."""
+        ...
+
+    async def beat(self) -> Beat:
+        """Say that this node is alive, which is to be done a few times in `node_timeout` seconds."""
+        ...
+
+    # -- operation
+
+    async def check(self) -> None:
+        """Write something.  Raises LogUnavailable where that does not work."""
+        ...
+
+    async def stats(self) -> Stats: ...
+
+    async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
+        """Forget the oldest entries, but not the newest one, until the log is within these bounds: at most some
+        thousands in a call, so that others get their turn.  How many were forgotten; 0 when it is done."""
+        ...
+
+    async def load(self, entries: Sequence[Entry]) -> None:
+        """Append entries of another log, with their times, and leave out none whose id was seen; else as `append`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Leave the log, after which nothing works any more."""
+        ...
+
+
+def page_end(after: int) -> int:
+    """The last position of the page after a position."""
+    return after - after % PAGE_ENTRIES + PAGE_ENTRIES
+
+
+def steady_clock() -> Callable[[], float]:
+    """Seconds since 1970 as the system had them when this was called, and from then on whatever it is set to.
+
+    So a clock that is set while a hub is running does not make its whole log old at once, or new for ever.
+    """
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
+
+
+def new_node() -> str:
+    """The name of a node, which no other has."""
+    return uuid.uuid4().hex
+
+
+def record(entry: Entry) -> dict[str, Any]:
+    """An entry as JSON has it, for export and for whoever keeps it.  What is not there is null."""
+    update = entry.update
+    return {
+        "position": entry.position,
+        "time": entry.time,
+        "id": update.id,
+        "topics": list(update.topics),
+        "private": update.private,
+        "type": update.type,
+        "retry": update.retry,
+        "data": update.data,
+    }
+
+
+def from_record(record: dict[str, Any]) -> Entry:
+    """The entry of a record.  Raises KeyError, TypeError or ValueError for what is none."""
+    update = Update(
+        tuple(record["topics"]),
+        record["data"],
+        private=record["private"],
+        id=record["id"],
+        type=record["type"],
+        retry=record["retry"],
+    )
+    return Entry(record["position"], update, record["time"])

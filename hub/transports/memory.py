@@ -3,55 +3,110 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import uuid
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from hub.errors import OffTheLog
+from hub.errors import ConfigurationError, OffTheLog
 from hub.subscriber import EARLIEST
-from hub.transports.base import Entry
+from hub.transports import base
+from hub.transports.base import Beat, Entry, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from typing import Self
 
+    from hub.subscriptions import Present
+    from hub.transports.base import Change
     from hub.updates import Update
-
-PAGE_ENTRIES: Final = 128
-PAGE_BYTES: Final = 2**20
 
 
 class MemoryTransport:
-    """The newest `max_updates` updates, of `max_bytes` together; the newest one always.
+    """The newest `max_updates` updates, of `max_bytes` together, none older than `max_age` seconds; the newest always.
 
-    All its mutable state: `_entries`, position -> entry, without gaps, oldest first; `_positions`, id ->
-    the positions in `_entries` that have it; the size of the updates in it; and `_grown`, the event that
+    All its mutable state: `_entries`, position -> entry, without gaps, oldest first; `_positions`, id -> the positions
+    in `_entries` that have it; the size of the updates in it; `_present`, who is, by id; and `_grown`, the event that
     those who wait for the next entry wait for.
     """
 
-    def __init__(self, *, max_updates: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_updates: int,
+        max_bytes: int,
+        max_age: float = math.inf,
+        window: float = 0.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self._max_updates = max_updates
         self._max_bytes = max_bytes
+        self._max_age = max_age
+        self._window = window
+        self._clock = clock or base.steady_clock()
         self._entries: dict[int, Entry] = {}
         self._positions: defaultdict[str, deque[int]] = defaultdict(deque)
         self._bytes = 0
         self._end = 0
+        self._present: dict[str, Present] = {}
+        self._epoch = uuid.uuid4().hex
         self._grown = asyncio.Event()
 
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        max_updates: int,
+        max_bytes: int,
+        max_age: float,
+        window: float,
+        node_timeout: float,  # noqa: ARG003
+    ) -> Self:
+        if urlsplit(url)._replace(scheme="").geturl() not in ("", "//"):
+            raise ConfigurationError("transport_url memory:// has nothing after it")
+        return cls(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age, window=window)
+
     async def append(self, updates: Sequence[Update]) -> list[Entry]:
-        entries = [Entry(position, update) for position, update in enumerate(updates, self._end + 1)]
+        now = self._clock()
+        if self._window:
+            once = {update.id: update for update in reversed(updates)}
+            updates = [u for u in updates if once[u.id] is u and not self._knows(u.id, now)]
+        time = int(now * 1_000)
+        return self._put([Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)])
+
+    def _put(self, entries: list[Entry]) -> list[Entry]:
         size = sum(entry.size for entry in entries)  # which refuses what is no Unicode, before anything has changed
         for entry in entries:
             self._entries[entry.position] = entry
             self._positions[entry.update.id].append(entry.position)
         self._end += len(entries)
         self._bytes += size
-        while len(self._entries) > self._max_updates or (self._bytes > self._max_bytes and len(self._entries) > 1):
-            self._forget_oldest()
+        self._trim(self._max_updates, self._max_bytes, self._max_age)
         self._grown.set()
         self._grown = asyncio.Event()
         return entries
 
+    def _knows(self, id: str, now: float) -> bool:
+        positions = self._positions.get(id)
+        return positions is not None and self._entries[positions[-1]].time > (now - self._window) * 1_000
+
+    def _trim(self, max_updates: int, max_bytes: int, max_age: float) -> int:
+        before, oldest_time = len(self._entries), (self._clock() - max_age) * 1_000
+        while len(self._entries) > 1 and (
+            len(self._entries) > max_updates or self._bytes > max_bytes or self._oldest.time < oldest_time
+        ):
+            self._forget_oldest()
+        return before - len(self._entries)
+
+    @property
+    def _oldest(self) -> Entry:
+        return self._entries[self._end - len(self._entries) + 1]
+
     def _forget_oldest(self) -> None:
-        entry = self._entries.pop(self._end - len(self._entries) + 1)
+        entry = self._entries.pop(self._oldest.position)
         positions = self._positions[entry.update.id]
         positions.popleft()
         if not positions:
@@ -64,6 +119,9 @@ class MemoryTransport:
     async def newest(self) -> Entry | None:
         return self._entries.get(self._end)
 
+    async def end(self) -> int:
+        return self._end
+
     async def read(self, after: int) -> list[Entry]:
         oldest = self._end - len(self._entries) + 1
         if after == EARLIEST:
@@ -72,10 +130,10 @@ class MemoryTransport:
             raise OffTheLog(f"position {after} is before {oldest}, the oldest that the log still holds")
         page: list[Entry] = []
         size = 0
-        for position in range(after + 1, min(after + PAGE_ENTRIES, self._end) + 1):
+        for position in range(after + 1, min(base.page_end(after), self._end) + 1):
             entry = self._entries[position]
             size += entry.size
-            if page and size > PAGE_BYTES:
+            if page and size > base.PAGE_BYTES:
                 break
             page.append(entry)
         return page
@@ -88,6 +146,49 @@ class MemoryTransport:
                 after = page[-1].position
             else:
                 await grown.wait()
+
+    async def announce(self, changes: Sequence[Change]) -> list[Entry]:
+        updates: list[Update] = []
+        before: list[tuple[str, Present | None]] = []
+        for subscriber, active, about in changes:
+            known = self._present.get(subscriber.id)
+            if active or known is not None:
+                before.append((subscriber.id, known))
+                self._put_present(subscriber.id, subscriber if active else None)
+                updates += about
+        try:
+            return await self.append(updates)
+        except BaseException:
+            for id, known in reversed(before):
+                self._put_present(id, known)
+            raise
+
+    def _put_present(self, id: str, subscriber: Present | None) -> None:
+        if subscriber is not None:
+            self._present[id] = subscriber
+        else:
+            self._present.pop(id, None)
+
+    async def present(self, *, own: bool = False) -> list[Present]:
+        return list(self._present.values())
+
+    async def beat(self) -> Beat:
+        self._trim(self._max_updates, self._max_bytes, self._max_age)
+        return Beat(len(self._present), [])
+
+    async def check(self) -> None:
+        pass
+
+    async def stats(self) -> Stats:
+        oldest = self._oldest if self._entries else None
+        newest = await self.newest()
+        return Stats(len(self._entries), oldest, newest, self._bytes, self._bytes, self._epoch, len(self._present))
+
+    async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
+        return self._trim(max_updates, max_bytes, max_age)
+
+    async def load(self, entries: Sequence[Entry]) -> None:
+        self._put([replace(entry, position=position) for position, entry in enumerate(entries, self._end + 1)])
 
     async def aclose(self) -> None:
         pass

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hub import Settings, create_app
 from hub.errors import InvalidRequest, TooLarge
 from hub.protocol import FORM, NDJSON, parse_updates
-from hub.transports import memory
+from hub.transports import base
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from tests.asgi import NDJSON as NDJSON_HEADER
@@ -426,7 +426,7 @@ async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_an
 
 @pytest.mark.anyio
 async def test_a_big_batch_is_one_append_and_few_writes_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PAGE_ENTRIES", 100)
+    monkeypatch.setattr(base, "PAGE_ENTRIES", 100)
     app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False))
     transport = app.state.hub.transport = Slow(max_updates=10_000, max_bytes=2**26)
     writes = 0

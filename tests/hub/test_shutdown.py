@@ -159,7 +159,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
 ) -> None:
     """Three hubs one after the other, of one log: as workers or nodes of one hub have it."""
     log = MemoryTransport(max_updates=10_000, max_bytes=2**26)
-    monkeypatch.setattr("hub.application.MemoryTransport", lambda **bounds: log)
+    monkeypatch.setattr("hub.application.open_transport", lambda url, **bounds: log)
     settings = Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, drain=0.3)
     current: list[Served] = []
     hubs: list[Hub] = []

@@ -18,7 +18,7 @@ from hub import broadcaster
 from hub.authorization import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
 from hub.stream import Stream, StreamResponse, _finish, _step
-from hub.transports import memory
+from hub.transports import base
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from tests.hub.world import COMPILER, EVERYTHING, SETTINGS, Connection, World, check, plain, world
@@ -164,7 +164,7 @@ def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", slice)
-        patch.setattr(memory, "PAGE_ENTRIES", page)
+        patch.setattr(base, "PAGE_ENTRIES", page)
         patch.setattr("hub.stream._CHUNK", 20 * page)  # one small frame, or some
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         asyncio.run(play())

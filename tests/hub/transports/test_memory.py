@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from hub.errors import OffTheLog
 from hub.subscriber import EARLIEST
-from hub.transports import memory
+from hub.transports import base
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 
@@ -154,9 +154,9 @@ async def test_n115_n112_an_id_that_was_used_twice_stands_for_its_earliest_entry
 
 @pytest.mark.anyio
 async def test_pages_are_bounded_in_entries_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PAGE_ENTRIES", 3)
+    monkeypatch.setattr(base, "PAGE_ENTRIES", 3)
     small = Update(("t",), "x", id="i")
-    monkeypatch.setattr(memory, "PAGE_BYTES", 4 * small.size)
+    monkeypatch.setattr(base, "PAGE_BYTES", 4 * small.size)
     log = MemoryTransport(max_updates=100, max_bytes=100 * small.size)
     for size in (1, 1, 1, 1, 10, 1.5, 1.5):  # an x takes two bytes, one of them in the frame
         await log.append([Update(("t",), "x" * int(size * small.size), id="i") if size != 1 else small])

@@ -1,0 +1,897 @@
+"""A log in one file, for all processes of one machine: SQLite with a write-ahead log.
+
+    append ─┐                   ┌─ commit ─┐
+    append ─┼─► what waits ───► │ rows,    │ ───► their entries, to this process's follower
+    append ─┘   for the writer  │ bounds   │      and to others, who look every POLL seconds
+                                └──────────┘
+
+One thread writes.  All that has come while it was writing goes into its next transaction, so many appends share one
+commit, and so does what retention forgets: the oldest entries, some at a time.  A few threads read, each with a
+connection of its own, and nobody waits for another.
+
+It survives: with `synchronous=full`, whatever the disk survives, a power cut too; with `normal`, the end of any process
+at any moment, and after a power cut the last updates may be gone, which begins a new epoch.  A file that is damaged is
+put aside with `.damaged` in its name, and what can be read of it goes on in a new one; what cannot be read begins a new
+epoch too.  Damage that SQLite does not see, as there are no checksums of its pages, is not seen.  A file that was put
+in its place while the hub was running is another log, in another epoch.
+
+The tables are open to SQL: `SELECT * FROM log`.  Not for a file system of another machine: its locks need one kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import random
+import sqlite3
+import threading
+import time
+import uuid
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import structlog
+
+from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.subscriber import EARLIEST
+from hub.subscriptions import Present
+from hub.transports import base
+from hub.transports.base import Beat, Entry, Stats
+from hub.updates import Update
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from typing import Self
+
+    from hub.transports.base import Change
+
+log = structlog.stdlib.get_logger("hub")
+
+POLL: Final = 0.005
+"""Seconds between two looks at whether another process has written."""
+BUSY: Final = 5.0
+"""Seconds that another process may keep writing before this one gives up."""
+TRIM: Final = 1_000
+"""Entries that are forgotten at once, and as many as come in."""
+READERS: Final = 2
+ORPHANS: Final = 1_000
+_COMMIT: Final = 5_000
+"""Updates that share a commit, about."""
+_ROW: Final = 80
+"""Bytes that a row takes beside its texts, with its place in the index."""
+_SALVAGED: Final = ".salvaged"
+_MARK: Final = 0x6D657263
+"""SQLite's application_id of a log, and its user_version below."""
+_VERSION: Final = 1
+_VACUUM: Final = 256
+"""Free pages that are given back at once, where there are more than a quarter of all."""
+
+_SCHEMA: Final = """
+CREATE TABLE log (
+    position INTEGER PRIMARY KEY,  -- from 1, by 1, without gaps
+    time INTEGER NOT NULL,         -- ms since 1970
+    size INTEGER NOT NULL,         -- bytes, as the bound counts them
+    hash INTEGER NOT NULL,         -- of the id: the index is half as large as one of ids
+    id TEXT NOT NULL,
+    topics TEXT NOT NULL,          -- an array in JSON
+    private INTEGER NOT NULL,
+    type TEXT,
+    retry INTEGER,                 -- ms
+    data TEXT NOT NULL
+);
+CREATE INDEX log_hash ON log (hash);
+CREATE TABLE state (
+    epoch TEXT NOT NULL,
+    since INTEGER NOT NULL,        -- before this position something is missing
+    bytes INTEGER NOT NULL,        -- sum(size)
+    boot TEXT NOT NULL             -- of the system, when a process that may lose its end has opened it
+);
+CREATE TABLE node (
+    name TEXT PRIMARY KEY,
+    seen REAL NOT NULL             -- seconds, of the clock since boot
+) WITHOUT ROWID;
+CREATE TABLE present (id TEXT PRIMARY KEY, node TEXT NOT NULL, matchers TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX present_node ON present (node);
+"""
+_SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data FROM log "
+
+T = TypeVar("T")
+
+
+class SqliteTransport:
+    """The newest `max_updates` updates, of about `max_bytes` together, none older than `max_age` seconds, about.
+
+    All its mutable state on the event loop's side: `_jobs`, what waits for the next commit; `_committing`, the task
+    that has them done; `_fresh`, entries that were appended here and not followed yet; `_end`, the greatest position
+    known; `_grown`, the event of a new entry; `_polling`, the task that looks for those of others; and whether it
+    `_is_closed`.  And for all threads, under `_lock`: `_file`, what is open, and `_last`, what was when something failed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_updates: int,
+        max_bytes: int,
+        max_age: float = math.inf,
+        window: float = 0.0,
+        node_timeout: float = 10.0,
+        synchronous: str = "full",
+        clock: Callable[[], float] | None = None,
+        since_boot: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if synchronous not in ("full", "normal"):
+            raise ConfigurationError(f"transport_url: synchronous is full or normal, and not {synchronous!r}")
+        self.path = os.path.abspath(path)
+        self.node = base.new_node()
+        self._bounds = max_updates, max_bytes, max_age
+        self._window = window
+        self._node_timeout = node_timeout
+        self._synchronous = synchronous
+        self._clock = clock or base.steady_clock()
+        self._since_boot = since_boot
+        self._writer = ThreadPoolExecutor(1, "log-writer")
+        self._readers = ThreadPoolExecutor(READERS, "log-reader")
+        self._jobs: deque[tuple[_Job, asyncio.Future[Any]]] = deque()
+        self._committing: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._followers = 0
+        self._fresh: deque[Entry] = deque()
+        self._end = 0
+        self._grown = asyncio.Event()
+        self._is_closed = False
+        self._lock = threading.RLock()
+        self._file: _File | None = None
+        self._last: _File | None = None
+
+    @classmethod
+    def from_url(
+        cls, url: str, *, max_updates: int, max_bytes: int, max_age: float, window: float, node_timeout: float
+    ) -> Self:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query))
+        path = unquote(parts.path)[1:]  # sqlite:///a.db is relative, sqlite:////a.db is not
+        if parts.netloc or not path or path.endswith("/") or set(options) - {"synchronous"}:
+            raise ConfigurationError(
+                "transport_url is sqlite:///relative/path.db or sqlite:////absolute/path.db, and after it at most "
+                "?synchronous=full or ?synchronous=normal"
+            )
+        return cls(
+            path,
+            max_updates=max_updates,
+            max_bytes=max_bytes,
+            max_age=max_age,
+            window=window,
+            node_timeout=node_timeout,
+            **options,  # type: ignore[arg-type]
+        )
+
+    # -- writing
+
+    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+        rows = [_row(update) for update in updates]
+        return await self._write(lambda writing: writing.append(rows, self._window), len(rows))
+
+    async def load(self, entries: Sequence[Entry]) -> None:
+        rows = [_row(entry.update, entry.time) for entry in entries]
+        await self._write(lambda writing: writing.append(rows), len(rows))
+
+    async def announce(self, changes: Sequence[Change]) -> list[Entry]:
+        told = [(change, [_row(update) for update in change.updates]) for change in changes]
+
+        def announce(writing: _Writing) -> list[Entry]:
+            writing.touch(self.node, self._since_boot())
+            entries = []
+            for (subscriber, active, _), rows in told:
+                if writing.arrives(subscriber, self.node) if active else writing.departs(subscriber.id):
+                    entries += writing.append(rows)
+            return entries
+
+        return await self._write(announce, sum(len(rows) for _, rows in told))
+
+    async def beat(self) -> Beat:
+        return await self._write(lambda writing: writing.beat(self.node, self._since_boot(), self._node_timeout))
+
+    async def check(self) -> None:
+        await self._write(lambda writing: writing.touch(self.node, self._since_boot()))
+
+    async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
+        return await self._write(lambda writing: writing.trim((max_updates, max_bytes, max_age), 4 * TRIM))
+
+    async def _write(self, job: Callable[[_Writing], T], updates: int = 1) -> T:
+        """What `job` returns in the next transaction, when that is committed."""
+        self._require_open()
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.append((_Job(job, updates), done))
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit_jobs())
+        return await done
+
+    async def _commit_jobs(self) -> None:
+        loop = asyncio.get_running_loop()
+        more = False
+        while self._jobs or more:
+            taken: list[tuple[_Job, asyncio.Future[Any]]] = []
+            size = 0
+            while self._jobs and (not taken or size + self._jobs[0][0].updates <= _COMMIT):
+                taken.append(self._jobs.popleft())
+                size += taken[-1][0].updates
+            try:
+                results, entries, more = await loop.run_in_executor(
+                    self._writer, self._commit, [job.do for job, _ in taken]
+                )
+            except Exception as error:
+                more = False
+                for _, done in taken:
+                    if not done.done():
+                        done.set_exception(error)
+                continue
+            if entries:
+                self._has_grown(entries[-1].position)
+                if self._followers:
+                    self._fresh.extend(entries)
+            for (_, done), result in zip(taken, results, strict=True):
+                if not done.done():  # nobody waits for it any more
+                    done.set_result(result)
+        self._committing = None
+
+    def _commit(self, jobs: list[Callable[[_Writing], Any]]) -> tuple[list[Any], list[Entry], bool]:
+        """Do `jobs` in one transaction: their results, the entries, and whether there is more to forget."""
+        deadline = time.monotonic() + BUSY
+        for attempt in range(3):
+            file = self._opened()
+            try:
+                with _transaction(file.writer, deadline):
+                    # Looked at when nobody else may write: whoever puts a damaged file aside holds that lock.
+                    if _identity(self.path) != file.identity:
+                        raise _Replaced
+                    writing = _Writing(file, self._clock())
+                    results = [job(writing) for job in jobs]
+                    limit = TRIM + 2 * len(writing.entries)
+                    trimmed = writing.trim(self._bounds, limit)
+                    writing.finish()
+                if trimmed:
+                    _give_back(file.writer)
+                return results, writing.entries, trimmed == limit
+            except _Replaced:
+                pass
+            except sqlite3.Error as error:
+                self._failed(file, error, last=attempt == 2)
+        raise LogUnavailable(f"{self.path} is replaced again and again")
+
+    def _failed(self, file: _File, error: sqlite3.Error, *, last: bool) -> None:
+        """Mend what can be mended, after which to try again; else raise LogUnavailable."""
+        if _is_damage(error) and not last:
+            self._salvage(file, error)
+            return
+        if not _is_busy(error):  # whatever it was, a new connection begins where a new process would
+            with self._lock:
+                if self._file is file:
+                    file.close()
+                    self._file, self._last = None, file
+        raise LogUnavailable(f"{self.path}: {error}") from error
+
+    # -- reading
+
+    async def find(self, id: str) -> int | None:
+        def find(file: _File, connection: sqlite3.Connection) -> int | None:
+            found = connection.execute(
+                "SELECT position FROM log WHERE hash = ? AND id = ? AND position >= ? ORDER BY position LIMIT 1",
+                (_hash(id), id, file.since),
+            ).fetchone()
+            return None if found is None else file.offset + found[0]
+
+        return await self._read(find)
+
+    async def newest(self) -> Entry | None:
+        def newest(file: _File, connection: sqlite3.Connection) -> Entry | None:
+            row = connection.execute(_SELECT + "ORDER BY position DESC LIMIT 1").fetchone()
+            return None if row is None else _entry(row, file.offset)
+
+        return await self._read(newest)
+
+    async def end(self) -> int:
+        return await self._read(lambda file, connection: file.offset + _last(connection))
+
+    async def read(self, after: int) -> list[Entry]:
+        def page(file: _File, connection: sqlite3.Connection) -> list[Entry]:
+            if after == EARLIEST:
+                place = max(0, _first(connection) - 1)
+            elif after < file.offset:
+                raise OffTheLog(f"position {after} is of an earlier epoch of the log")
+            else:
+                place = after - file.offset
+            rows = connection.execute(
+                _SELECT + "WHERE position > ? AND position <= ? ORDER BY position",
+                (place, base.page_end(place)),
+            )
+            entries: list[Entry] = []
+            size = 0
+            for row in rows:
+                entry = _entry(row, file.offset)
+                size += entry.size
+                if entries and size > base.PAGE_BYTES:
+                    break
+                entries.append(entry)
+            # What was asked for is the end of the log, or the next entry is in it; all else is gone.
+            if (entries[0].position - 1 if entries else file.offset + _last(connection)) != file.offset + place:
+                raise OffTheLog(f"position {after} is not in the log, or what came after it is gone")
+            return entries
+
+        return await self._read(page)
+
+    async def present(self, *, own: bool = False) -> list[Present]:
+        def present(_: _File, connection: sqlite3.Connection) -> list[Present]:
+            rows = connection.execute("SELECT id, matchers FROM present WHERE node = ? OR NOT ?", (self.node, own))
+            return [Present.from_json(id, matchers) for id, matchers in rows]
+
+        return await self._read(present)
+
+    async def stats(self) -> Stats:
+        def stats(file: _File, connection: sqlite3.Connection) -> Stats:
+            first, last = _first(connection), _last(connection)
+            rows = connection.execute(_SELECT + "WHERE position IN (?, ?) ORDER BY position", (first, last))
+            ends = [_entry(row, file.offset) for row in rows]
+            epoch, size = connection.execute("SELECT epoch, bytes FROM state").fetchone()
+            (present,) = connection.execute("SELECT count(*) FROM present").fetchone()
+            on_disk = sum(os.path.getsize(path) for path in _files(self.path) if os.path.exists(path))
+            oldest, newest = (ends[0], ends[-1]) if ends else (None, None)
+            return Stats(last - first + 1 if last else 0, oldest, newest, size, on_disk, epoch, present)
+
+        return await self._read(stats)
+
+    async def backup(self, target: str) -> None:
+        """Write what the log is now into a new file, while it is used.  Raises FileExistsError where there is one.
+
+        Who was present is not in it.  It is in a new epoch: a client that goes on in it may have seen what is not.
+        """
+
+        def backup(file: _File, _: sqlite3.Connection) -> None:
+            if os.path.exists(target):
+                raise FileExistsError(f"{target} is there already")
+            with contextlib.closing(_connect(file.path)) as connection:
+                connection.execute("VACUUM INTO ?", (target,))
+            with contextlib.closing(_connect(target)) as copy:
+                copy.execute("DELETE FROM present")
+                _renew(copy)
+
+        await self._read(backup)
+
+    async def _read(self, question: Callable[[_File, sqlite3.Connection], T]) -> T:
+        self._require_open()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._ask, question)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise LogUnavailable(f"{self.path} was closed")
+
+    def _ask(self, question: Callable[[_File, sqlite3.Connection], T]) -> T:
+        for attempt in range(3):
+            file = self._opened()
+            try:
+                with file.reading() as connection:
+                    return question(file, connection)
+            except sqlite3.Error as error:
+                if _is_damage(error) and attempt < 2:
+                    # Where the writer is, which alone puts files aside.
+                    self._writer.submit(self._salvage, file, error).result()
+                elif not (isinstance(error, sqlite3.OperationalError) and attempt < 2):
+                    raise LogUnavailable(f"{self.path}: {error}") from error
+        raise AssertionError
+
+    # -- following
+
+    async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
+        self._followers += 1
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll())
+        try:
+            while True:
+                grown = self._grown
+                page = self._take_fresh(after) or await self.read(after)
+                if page:
+                    yield page
+                    after = page[-1].position
+                else:
+                    await grown.wait()
+        finally:
+            self._followers -= 1
+            if not self._followers:
+                self._fresh.clear()
+
+    def _take_fresh(self, after: int) -> list[Entry]:
+        """What comes after a position and was appended here: it need not be read.  Nothing if others come first."""
+        fresh = self._fresh
+        while fresh and fresh[0].position <= after:
+            fresh.popleft()
+        page: list[Entry] = []
+        # One follower takes them; more than one reads.
+        while self._followers == 1 and fresh and fresh[0].position == after + 1 + len(page) and len(page) < 1_000:
+            page.append(fresh.popleft())
+        return page
+
+    def _has_grown(self, end: int) -> None:
+        self._end = end
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    async def _poll(self) -> None:
+        """Look whether another process has appended, or put another file in place.
+
+        A look takes some 5 us, of which nothing reaches the disk, so it is done where it is needed.
+        """
+        file: _File | None = None
+        connection: sqlite3.Connection | None = None
+        seen = None
+        try:
+            while True:
+                await asyncio.sleep(POLL)
+                try:
+                    if file is None or file is not self._file or _identity(self.path) != file.identity:
+                        if connection is not None:
+                            connection.close()
+                        file = connection = None
+                        file = await asyncio.get_running_loop().run_in_executor(self._readers, self._opened)
+                        connection, seen = _connect(self.path), None
+                        self._has_grown(self._end)  # in another file those who wait have to look
+                    assert connection is not None
+                    (version,) = connection.execute("PRAGMA data_version").fetchone()
+                    if version != seen:
+                        end = file.offset + _last(connection)
+                        seen = version
+                        if end > self._end:
+                            self._has_grown(end)
+                except (sqlite3.Error, LogUnavailable):  # whoever reads or writes says so
+                    file = None
+        finally:
+            if connection is not None:
+                connection.close()
+
+    # -- the file
+
+    def _opened(self) -> _File:
+        """The file that is there now, opened if need be, and made if there is none."""
+        with self._lock:
+            if self._file is not None and _identity(self.path) == self._file.identity:
+                return self._file
+            previous = self._file or self._last
+            try:
+                file = _File(self.path, self._synchronous, previous)
+            except (sqlite3.Error, OSError) as error:
+                raise LogUnavailable(f"{self.path}: {error}") from error
+            if self._file is not None:
+                self._file.close()
+            if previous is not None and file.offset != previous.offset:
+                log.error("the log is another file now, in another epoch", path=self.path)
+            self._file, self._last = file, None
+            return file
+
+    def _salvage(self, file: _File, error: sqlite3.Error) -> None:
+        """Put a damaged file aside, and go on with what can be read of it."""
+        with self._lock:
+            if self._file is not file or _identity(self.path) != file.identity:
+                return  # it was done already
+            log.error("the log is damaged; what can be read goes on in a new file", path=self.path, reason=str(error))
+            connection = _connect(self.path)
+            try:
+                with contextlib.suppress(sqlite3.DatabaseError):  # where even that is damaged, nobody else can write
+                    _begin(connection, time.monotonic() + BUSY)
+                if _identity(self.path) != file.identity:
+                    return
+                rescued, lost = _copy(connection, self.path + _SALVAGED, self._end - file.offset)
+                aside = next(
+                    name for name in (f"{self.path}.damaged{n or ''}" for n in range(1_000)) if not os.path.exists(name)
+                )
+                for old, new in zip(_files(self.path), _files(aside), strict=True):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rename(old, new)
+                os.rename(self.path + _SALVAGED, self.path)
+            except (sqlite3.Error, OSError) as failure:
+                raise LogUnavailable(f"{self.path} is damaged, and cannot be copied: {failure}") from failure
+            finally:
+                connection.close()
+            log.error("the log goes on", path=self.path, updates=rescued, lost=lost, damaged=aside)
+
+    async def aclose(self) -> None:
+        """Leave the log: this node is forgotten if nobody is present on it."""
+        if self._is_closed:
+            return
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        if self._file is not None:
+            with contextlib.suppress(LogUnavailable):
+                await self._write(lambda writing: writing.leave(self.node))
+        self._is_closed = True
+        if self._committing is not None:
+            await self._committing
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._readers.shutdown()
+        self._writer.shutdown()
+        if self._file is not None:
+            self._file.close()  # the last connection to close puts all into one file
+            self._file = None
+
+
+class _Job(NamedTuple):
+    do: Callable[[_Writing], Any]
+    updates: int
+
+
+class _Replaced(Exception):
+    """The file that is open is not the one that is there."""
+
+
+class _File:
+    """A file as it was opened: its connection that writes, those that read, and where its positions begin.
+
+    All its mutable state: `_idle`, the connections of readers that nobody uses now, and whether it `_is_closed`.
+    """
+
+    def __init__(self, path: str, synchronous: str, previous: _File | None) -> None:
+        self.path = path
+        if not os.path.exists(path):
+            if os.path.exists(path + _SALVAGED):  # whoever was to put it in place was killed in between
+                os.rename(path + _SALVAGED, path)
+            else:  # for nobody else to read; and never opened by hand once SQLite has, whose locks would go with it
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self.identity = _identity(path)
+        self.writer = _connect(path)
+        try:
+            self._prepare(synchronous)
+            self.epoch, self.since = self.writer.execute("SELECT epoch, since FROM state").fetchone()
+        except BaseException:
+            self.writer.close()
+            raise
+        if previous is None:
+            self.offset = 0
+        elif (previous.identity, previous.epoch) == (self.identity, self.epoch):
+            self.offset = previous.offset
+        else:
+            self.offset = previous.offset + base.EPOCH
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._is_closed = False
+
+    def _prepare(self, synchronous: str) -> None:
+        connection = self.writer
+        connection.execute("PRAGMA busy_timeout = 5000")  # where others open it too
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a file that is new
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {2**26}")
+        connection.execute("PRAGMA cache_size = -16000")  # KiB
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = _pragma(connection, "user_version")
+            if _pragma(connection, "application_id") == _MARK and version != _VERSION:
+                raise ConfigurationError(f"{self.path} is a log of another version, {version}, and not {_VERSION}")
+            if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                for statement in _SCHEMA.split(";\n"):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO state VALUES (?, 0, 0, '')", (uuid.uuid4().hex,))
+                connection.execute(f"PRAGMA application_id = {_MARK}")
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+            elif _pragma(connection, "application_id") != _MARK:
+                raise ConfigurationError(f"{self.path} is a database, and not the log of a hub")
+            if synchronous == "normal":
+                self._renew_after_a_crash()
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        connection.execute("PRAGMA busy_timeout = 0")
+
+    def _renew_after_a_crash(self) -> None:
+        """Begin a new epoch where the system ended while commits had not reached the disk.
+
+        There is a write-ahead log then: the last process to leave would have put all into one file.
+        """
+        boot = _boot()
+        (known,) = self.writer.execute("SELECT boot FROM state").fetchone()
+        if known == boot:
+            return
+        if known and os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal"):
+            _renew(self.writer)
+        self.writer.execute("UPDATE state SET boot = ?", (boot,))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees the log as it is now; it is kept for the next reader unless it fails."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = _connect(self.path)
+        try:
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("ROLLBACK")
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        if self._is_closed:
+            self._close_readers()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._close_readers()
+        self.writer.close()
+
+    def _close_readers(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+class _Writing:
+    """One transaction: what may be done in it, and `entries`, those that it has appended."""
+
+    def __init__(self, file: _File, now: float) -> None:
+        self.entries: list[Entry] = []
+        self._connection = file.writer
+        self._offset = file.offset
+        self._now = int(now * 1_000)
+        self._end = _last(file.writer)
+        (self._bytes,) = file.writer.execute("SELECT bytes FROM state").fetchone()
+        self._was = self._bytes
+
+    def append(self, rows: Iterable[_Row], window: float = 0.0) -> list[Entry]:
+        if window:
+            rows = self._unseen(rows, window)
+        entries = []
+        parameters = []
+        for update, moment, *texts in rows:
+            self._end += 1
+            entries.append(Entry(self._offset + self._end, update, self._now if moment is None else moment))
+            parameters.append((self._end, entries[-1].time, *texts))
+            self._bytes += texts[0]
+        self._connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", parameters)
+        self.entries += entries
+        return entries
+
+    def _unseen(self, rows: Iterable[_Row], window: float) -> Iterator[_Row]:
+        since = self._now - int(window * 1_000)
+        here: set[str] = set()
+        for row in rows:
+            found = self._connection.execute(
+                "SELECT 1 FROM log WHERE hash = ? AND id = ? AND time > ? LIMIT 1", (row.hash, row.id, since)
+            )
+            if row.id not in here and found.fetchone() is None:
+                here.add(row.id)
+                yield row
+
+    def trim(self, bounds: tuple[int, int, float], limit: int) -> int:
+        """Forget the oldest entries, no more than `limit`, until the log is within its bounds; how many."""
+        max_updates, max_bytes, max_age = bounds
+        first = _first(self._connection)
+        count = self._end - first + 1
+        oldest = self._now - max_age * 1_000
+        trimmed = 0
+        rows = self._connection.execute("SELECT time, size FROM log ORDER BY position LIMIT ?", (limit,))
+        for moment, size in rows:
+            within = count - trimmed <= max_updates and self._bytes <= max_bytes and moment >= oldest
+            if within or count - trimmed <= 1:
+                break
+            trimmed += 1
+            self._bytes -= size
+        rows.close()
+        if trimmed:
+            self._connection.execute("DELETE FROM log WHERE position < ?", (first + trimmed,))
+        return trimmed
+
+    def finish(self) -> None:
+        if self._bytes != self._was:
+            self._connection.execute("UPDATE state SET bytes = ?", (self._bytes,))
+
+    def arrives(self, subscriber: Present, node: str) -> bool:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO present VALUES (?, ?, ?)", (subscriber.id, node, subscriber.to_json())
+        )
+        return True
+
+    def departs(self, id: str) -> bool:
+        return self._connection.execute("DELETE FROM present WHERE id = ?", (id,)).rowcount > 0
+
+    def touch(self, node: str, now: float) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?)", (node, now))
+
+    def beat(self, node: str, now: float, timeout: float) -> Beat:
+        self.touch(node, now)
+        # A clock since boot that is ahead of ours is one of before.
+        self._connection.execute(
+            "DELETE FROM node WHERE seen NOT BETWEEN ? AND ? AND name NOT IN (SELECT node FROM present)",
+            (now - timeout, now),
+        )
+        (present,) = self._connection.execute("SELECT count(*) FROM present WHERE node = ?", (node,)).fetchone()
+        orphans = self._connection.execute(
+            "SELECT id, matchers FROM present WHERE node NOT IN (SELECT name FROM node WHERE seen BETWEEN ? AND ?)"
+            " LIMIT ?",
+            (now - timeout, now, ORPHANS),
+        )
+        return Beat(present, [Present.from_json(id, matchers) for id, matchers in orphans])
+
+    def leave(self, node: str) -> None:
+        self._connection.execute("DELETE FROM node WHERE name = ? AND name NOT IN (SELECT node FROM present)", (node,))
+
+
+class _Row(NamedTuple):
+    update: Update
+    time: int | None
+    """None for now."""
+    size: int
+    hash: int
+    id: str
+    topics: str
+    private: bool
+    type: str | None
+    retry: int | None
+    data: str
+
+
+def _row(update: Update, time: int | None = None) -> _Row:
+    """What is written of an update.  Raises UnicodeEncodeError for what is no Unicode, before anything is written."""
+    topics = json.dumps(update.topics, ensure_ascii=False, separators=(",", ":"))
+    texts = (update.id, topics, update.type or "", update.data)
+    size = _ROW + sum(len(text.encode("utf-8")) for text in texts)
+    return _Row(
+        update, time, size, _hash(update.id), update.id, topics, update.private, update.type, update.retry, update.data
+    )
+
+
+def _entry(row: tuple[Any, ...], offset: int) -> Entry:
+    position, time, id, topics, private, type, retry, data = row
+    update = Update(tuple(json.loads(topics)), data, private=bool(private), id=id, type=type, retry=retry)
+    return Entry(offset + position, update, time)
+
+
+def _hash(id: str) -> int:
+    return int.from_bytes(blake2b(id.encode("utf-8"), digest_size=8).digest(), "big", signed=True)
+
+
+def _first(connection: sqlite3.Connection) -> int:
+    """The position of the oldest entry; 1 in an empty log."""
+    return connection.execute("SELECT min(position) FROM log").fetchone()[0] or 1
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    """The position of the newest entry; 0 in an empty log."""
+    return connection.execute("SELECT max(position) FROM log").fetchone()[0] or 0
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    # Read-write, and never made: what is not there any more is not to come back empty.
+    uri = Path(path).as_uri() + "?mode=rw"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1.0)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file this is; None for none."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _files(path: str) -> list[str]:
+    return [path, path + "-wal", path + "-shm"]
+
+
+def _boot() -> str:
+    """Names the time since the system was started; "" where that has no name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _begin(connection: sqlite3.Connection, deadline: float) -> None:
+    """Begin to write as soon as nobody else does.  SQLite's own waiting is in steps of up to 0.1 s."""
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection, deadline: float) -> Iterator[None]:
+    _begin(connection, deadline)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _renew(connection: sqlite3.Connection) -> None:
+    """Begin a new epoch: after what there is, something may be missing."""
+    connection.execute("UPDATE state SET epoch = ?, since = ?", (uuid.uuid4().hex, _last(connection) + 1))
+
+
+def _give_back(connection: sqlite3.Connection) -> None:
+    """Give some free pages back to the file system, where there are many."""
+    with contextlib.suppress(sqlite3.OperationalError):  # another process writes
+        if _pragma(connection, "freelist_count") > max(_VACUUM, _pragma(connection, "page_count") // 4):
+            connection.execute(f"PRAGMA incremental_vacuum({_VACUUM})").fetchall()
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
+    """Write what can be read into a new log at `target`: how many entries, and how many are lost at least.
+
+    `end` is the greatest position that is known.
+    """
+    for path in _files(target):
+        Path(path).unlink(missing_ok=True)
+    new = _File(target, "full", None)
+    with contextlib.closing(new):
+        first, last = 1, end
+        with contextlib.suppress(sqlite3.DatabaseError):
+            first = _first(damaged)
+        with contextlib.suppress(sqlite3.DatabaseError):
+            last = max(end, _last(damaged))
+        kept = since = 0
+        reached = first - 1
+        for start in range(first, last + 1, base.PAGE_ENTRIES):
+            with _transaction(new.writer, math.inf):
+                for row in _readable(damaged, start, min(start + base.PAGE_ENTRIES, last + 1)):
+                    if row[0] != reached + 1:
+                        since = kept + 1
+                    reached = row[0]
+                    kept += 1
+                    new.writer.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (kept, *row[1:]))
+        if reached < last:
+            since = kept + 1
+        with _transaction(new.writer, math.inf):
+            new.writer.execute("UPDATE state SET since = ?, bytes = (SELECT ifnull(sum(size), 0) FROM log)", (since,))
+            for table in ("node", "present"):
+                with contextlib.suppress(sqlite3.DatabaseError):  # its nodes say again who is present
+                    rows = damaged.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
+                    marks = ", ".join("?" * len(rows[0])) if rows else ""
+                    new.writer.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
+    return kept, last - first + 1 - kept
+
+
+def _readable(damaged: sqlite3.Connection, start: int, stop: int) -> list[tuple[Any, ...]]:
+    """The rows from `start` to before `stop` that can be read."""
+    try:
+        return damaged.execute(
+            "SELECT * FROM log WHERE position >= ? AND position < ? ORDER BY position", (start, stop)
+        ).fetchall()
+    except sqlite3.DatabaseError:
+        if stop - start == 1:
+            return []
+        middle = (start + stop) // 2
+        return _readable(damaged, start, middle) + _readable(damaged, middle, stop)

@@ -1,0 +1,533 @@
+"""What `base.Transport` promises, of every transport; against a list, and with several nodes where there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.subscriber import EARLIEST
+from hub.subscriptions import Present
+from hub.transports import TRANSPORTS, base, open_transport
+from hub.transports.base import Change, Entry
+from hub.updates import Update
+from tests.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from hub.transports.base import Transport
+
+HANG = 30
+KINDS = ("memory", "sqlite", "redis")
+SHARED = ("sqlite", "redis")
+"""Those that several nodes may be on."""
+_numbers = itertools.count()
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def new_url(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str]:
+    """The URL of a log that nobody has used."""
+
+    def new(kind: str) -> str:
+        urls = {
+            "memory": "memory://",
+            "sqlite": f"sqlite:///{tmp_path}/{next(_numbers)}.db?synchronous=normal",
+            "redis": f"{redis_server.url}?name=log{next(_numbers)}",
+        }
+        return urls[kind]
+
+    return new
+
+
+def node_of(url: str, **chosen: Any) -> Transport:
+    bounds = {"max_updates": 100_000, "max_bytes": 2**30, "max_age": math.inf}
+    return open_transport(url, **bounds | chosen)
+
+
+@asynccontextmanager
+async def nodes(url: str, count: int = 1, **chosen: Any) -> AsyncIterator[list[Transport]]:
+    made = [node_of(url, **chosen) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for node in made:
+            await node.aclose()
+
+
+async def everything(node: Transport) -> list[Entry]:
+    found: list[Entry] = []
+    while page := await node.read(found[-1].position if found else EARLIEST):
+        found += page
+    return found
+
+
+def named(*ids: str, data: str = "") -> list[Update]:
+    return [Update(("t",), data, id=id) for id in ids]
+
+
+def ids_of(entries: Sequence[Entry]) -> list[str]:
+    return [entry.update.id for entry in entries]
+
+
+# -- one order
+
+
+def test_every_transport_is_tested() -> None:
+    assert {scheme.partition("+")[0].replace("rediss", "redis") for scheme in TRANSPORTS} == set(KINDS)
+
+
+class Model(RuleBasedStateMachine):
+    """A log of one or two nodes, with tiny bounds, against a list."""
+
+    kind = "memory"
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+
+    def run(self, asked: Any) -> Any:
+        return self.runner.run(asyncio.wait_for(asked, HANG))
+
+    @initialize(most=st.sampled_from([2, 5, 300]), two=st.booleans())
+    def begin(self, most: int, two: bool) -> None:
+        url = Model.new_url(self.kind)  # type: ignore[attr-defined]
+        self.most = most
+        self.nodes = [node_of(url, max_updates=most) for _ in range(1 + (two and self.kind in SHARED))]
+        self.kept: list[tuple[int, Update]] = []
+        self.end = 0
+        self.present: dict[str, Present] = {}
+        self.followers: list[tuple[Any, list[tuple[int, Update]], int]] = []
+
+    def node(self, which: int) -> Transport:
+        return self.nodes[which % len(self.nodes)]
+
+    def expect(self, entries: Sequence[Entry], updates: Sequence[Update]) -> None:
+        assert [(entry.position, entry.update) for entry in entries] == list(enumerate(updates, self.end + 1))
+        self.kept += [(entry.position, entry.update) for entry in entries]
+        self.end += len(updates)
+        # It may keep more than it has to, and then some; but forgets nothing but the oldest.
+        first = self.run(self.node(0).read(EARLIEST))[0].position if self.kept else 0
+        assert first <= max(self.kept[0][0] if self.kept else 0, self.end - self.most + 1)
+        assert self.end - first < self.most + 2_500
+        self.kept = [(position, update) for position, update in self.kept if position >= first]
+
+    @rule(
+        which=st.integers(0, 1),
+        updates=st.lists(
+            st.builds(
+                lambda name, data, private: Update(("t", name), data, private=private, id=name),
+                st.sampled_from("abc"),
+                st.text("x\n\0é", max_size=20),
+                st.booleans(),
+            ),
+            max_size=7,
+        ),
+    )
+    def append(self, which: int, updates: list[Update]) -> None:
+        self.expect(self.run(self.node(which).append(updates)), updates)
+
+    @rule(which=st.integers(0, 1), before=st.integers(0, 3), after=st.integers(0, 3))
+    def fail_to_append(self, which: int, before: int, after: int) -> None:
+        """All or none: one of them is no Unicode."""
+        good = Update(("t",), id="a")
+        with pytest.raises(UnicodeEncodeError):
+            self.run(self.node(which).append([*[good] * before, Update(("t",), "\ud800", id="b"), *[good] * after]))
+
+    @rule(which=st.integers(0, 1), who=st.sampled_from("pqr"), active=st.booleans(), told=st.integers(0, 2))
+    def announce(self, which: int, who: str, active: bool, told: int) -> None:
+        subscriber = Present(who, (("exact", "é\0", {"a": [1]}), ("topic", str(told), None)))
+        updates = named(*["s"] * told, data=f"{who} {active}")
+        known = who in self.present
+        entries = self.run(self.node(which).announce([Change(subscriber, active, updates)]))
+        self.expect(entries, updates if active or known else [])
+        self.present.pop(who, None)
+        if active:
+            self.present[who] = subscriber
+
+    @rule(which=st.integers(0, 1), id=st.sampled_from("abcds"))
+    def find(self, which: int, id: str) -> None:
+        expected = next((position for position, update in self.kept if update.id == id), None)  # N115
+        assert self.run(self.node(which).find(id)) == expected
+
+    @rule(which=st.integers(0, 1), back=st.integers(-2, 12))
+    def read(self, which: int, back: int) -> None:
+        after = max(0, self.end - back)
+        if back < 0:
+            after = self.end - back
+        if self.kept and after < self.kept[0][0] - 1:
+            with pytest.raises(OffTheLog, match=str(after)):
+                self.run(self.node(which).read(after))
+        elif after <= self.end:
+            page = self.run(self.node(which).read(after))
+            wanted = [(p, u) for p, u in self.kept if after < p <= base.page_end(after)]
+            assert [(entry.position, entry.update) for entry in page] == wanted
+
+    @rule(which=st.integers(0, 1))
+    def follow(self, which: int) -> None:
+        self.followers.append((self.node(which).follow(self.end), [], self.end))
+
+    @precondition(lambda self: bool(getattr(self, "followers", None)))
+    @rule(which=st.integers(0, 9))
+    def see(self, which: int) -> None:
+        """One who follows sees what there is, if it has not fallen off the log."""
+        pages, seen, start = self.followers[which % len(self.followers)]
+        place = start + len(seen)
+        if self.kept and self.kept[0][0] - 1 <= place < self.end:
+            page = self.run(anext(pages))
+            assert [(entry.position, entry.update) for entry in page] == self.kept[place - self.end :][: len(page)]
+            seen += [(entry.position, entry.update) for entry in page]
+
+    @rule(which=st.integers(0, 1), most=st.integers(1, 4))
+    def prune(self, which: int, most: int) -> None:
+        while self.run(self.node(which).prune(max_updates=most, max_bytes=2**30, max_age=math.inf)):
+            pass
+        self.kept = self.kept[-most:]
+
+    @rule(which=st.integers(0, 1))
+    def beat(self, which: int) -> None:
+        assert self.run(self.node(which).beat()).orphans == []
+
+    @invariant()
+    def agree(self) -> None:
+        if not hasattr(self, "nodes"):
+            return
+        for node in self.nodes:
+            newest = self.run(node.newest())
+            assert (None if newest is None else (newest.position, newest.update)) == (
+                self.kept[-1] if self.kept else None
+            )
+            assert self.run(node.end()) == self.end
+            found = self.run(everything(node))
+            assert [(entry.position, entry.update) for entry in found] == self.kept
+            assert {one.id: one for one in self.run(node.present())} == self.present
+            stats = self.run(node.stats())
+            assert (stats.updates, stats.present) == (len(self.kept), len(self.present))
+        own = [one.id for node in self.nodes for one in self.run(node.present(own=True))]
+        assert sorted(own) == sorted(self.present)
+
+    def teardown(self) -> None:
+        async def end() -> None:
+            for pages, _, _ in self.followers:
+                await pages.aclose()
+            for node in self.nodes:
+                await node.aclose()
+
+        if hasattr(self, "nodes"):
+            self.run(end())
+        self.runner.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_is_a_list(kind: str, new_url: Callable[[str], str]) -> None:
+    machine = type(f"Model_{kind}", (Model,), {"kind": kind})
+    Model.new_url = staticmethod(new_url)  # type: ignore[attr-defined]
+    examples = 40 if kind == "memory" else 15
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_followers_on_all_nodes_see_the_same_entries_in_the_same_order(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    count = 2 if kind in SHARED else 1
+    async with nodes(new_url(kind), count) as made:
+
+        async def follow(node: Transport, after: int) -> list[tuple[int, str]]:
+            seen: list[tuple[int, str]] = []
+            async for page in node.follow(after):
+                seen += [(entry.position, entry.update.data) for entry in page]
+                if seen[-1][0] >= 400:
+                    break
+            return seen
+
+        async def append(node: Transport, name: str) -> None:
+            for n in range(400 // count // 4):
+                await node.append([Update(("t",), f"{name} {n} {part}") for part in range(4)])
+                if n % 7 == 0:
+                    await asyncio.sleep(0)
+
+        async with asyncio.timeout(HANG):
+            followed = [asyncio.create_task(follow(node, 0)) for node in made for _ in range(2)]
+            await asyncio.gather(*(append(node, str(n)) for n, node in enumerate(made)))
+            *seen, late = await asyncio.gather(*followed, follow(made[0], 100))
+        assert all(one == seen[0] for one in seen)
+        assert [position for position, _ in seen[0]] == list(range(1, 401))
+        assert late == seen[0][100:]
+        # What one node has appended is in its order, and a batch is in one piece.
+        for n in range(count):
+            own = [data for _, data in seen[0] if data.startswith(str(n))]
+            assert own == [f"{n} {m} {part}" for m in range(400 // count // 4) for part in range(4)]
+        assert all(seen[0][n][1][:-1] == seen[0][n + 1][1][:-1] for n in range(0, 400, 4))
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_a_node_hears_of_what_another_one_appends(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), 2) as (one, other):
+        pages = other.follow(await other.end())
+        waiting = asyncio.ensure_future(anext(pages))
+        for n in range(10):
+            await one.append(named(str(n)))
+            assert ids_of(await asyncio.wait_for(waiting, HANG)) == [str(n)]
+            waiting = asyncio.ensure_future(anext(pages))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await pages.aclose()
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_what_was_appended_is_there_for_who_comes_later(kind: str, new_url: Callable[[str], str]) -> None:
+    url = new_url(kind)
+    updates = [
+        Update(("é", "b\0"), "data\r\n\0", True, "urn:é\U0001f600", "type", 0),
+        Update(("",), "", False, " ", None, 2**63 - 1),
+        Update(tuple(map(str, range(1_000))), "x" * 2**20, id="large"),
+    ]
+    async with nodes(url) as (one,):
+        await one.append(updates)
+        epoch = (await one.stats()).epoch
+    async with nodes(url) as (other,):
+        assert [entry.update for entry in await everything(other)] == updates
+        assert [await other.find(update.id) for update in updates] == [1, 2, 3]  # T86
+        assert (await other.stats()).epoch == epoch
+        await other.append(named("next"))
+        assert await other.end() == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_pages_are_bounded_in_bytes_and_end_at_the_same_places(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind)) as (node,):
+        await node.append([Update(("t",), str(n)) for n in range(300)])
+        assert [len(await node.read(after)) for after in (EARLIEST, 0, 1, 127, 128, 255, 256, 300)] == [
+            128, 128, 127, 1, 128, 1, 44, 0,
+        ]  # fmt: skip
+        await node.append([Update(("t",), "x" * (base.PAGE_BYTES // 2 - 1_000)) for _ in range(5)])
+        assert [len(await node.read(after)) for after in (300, 302, 304)] in ([2, 2, 1], [1, 1, 1])
+        await node.append([Update(("t",), "x" * 2 * base.PAGE_BYTES)])
+        assert len(await node.read(305)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_large_batch_is_one_append(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind)) as (node,):
+        entries = await node.append([Update((f"t{n}",), "x" * 500, id=str(n)) for n in range(5_000)])
+        assert [entry.position for entry in entries] == list(range(1, 5_001))
+        assert await node.find("4999") == 5_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_whoever_is_cancelled_has_appended_wholly_or_not_at_all(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind)) as (node,):
+        for turns in range(12):
+            appending = asyncio.ensure_future(node.append(named(f"a{turns}", f"b{turns}")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            appending.cancel()
+            await asyncio.gather(appending, return_exceptions=True)
+        await node.append(named("end"))
+        found = ids_of(await everything(node))
+        assert found[-1] == "end"
+        assert [f"b{id[1:]}" for id in found[:-1:2]] == found[1:-1:2]
+        assert len(set(found)) == len(found)
+
+
+# -- bounds
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_n112_t85_the_log_keeps_about_as_many_updates_and_bytes_as_it_is_to(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    for bounds, least in (({"max_updates": 1_000}, 1_000), ({"max_bytes": 1_000_000}, 400)):
+        async with nodes(new_url(kind), **bounds) as (node,):
+            for n in range(60):
+                await node.append([Update(("t",), "x" * 1_000, id=f"{n} {m}") for m in range(100)])
+            stats = await node.stats()
+            assert least <= stats.updates <= 3_000
+            assert stats.newest is not None
+            assert stats.newest.position == 6_000
+            assert stats.oldest is not None
+            assert await node.find("0 0") is None
+            assert await node.find(stats.oldest.update.id) == stats.oldest.position
+            with pytest.raises(OffTheLog):
+                await node.read(stats.oldest.position - 2)
+            await node.append([Update(("t",), "x" * 2_000_000, id="large")])  # the newest one always stays
+            assert await node.find("large") == 6_001
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_n112_the_log_forgets_by_age(kind: str, new_url: Callable[[str], str]) -> None:
+    now = int(time.time() * 1_000)
+    async with nodes(new_url(kind), max_age=3_600) as (node,):
+        old = [Entry(0, update, now - 7_200_000) for update in named("1", "2", "3")]
+        await node.load([*old, *(Entry(0, update, now - 1_800_000) for update in named("4", "5"))])
+        for _ in range(3):
+            await node.beat()
+        assert ids_of(await everything(node)) == ["4", "5"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_loaded_keeps_its_time_and_what_is_pruned_is_gone(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    async with nodes(new_url(kind)) as (node,):
+        await node.load([Entry(7 + n, Update(("t",), id=str(n)), 1_000 * n) for n in range(10)])
+        assert [(entry.position, entry.time) for entry in await everything(node)] == [
+            (n + 1, 1_000 * n) for n in range(10)
+        ]
+        assert await node.prune(max_updates=4, max_bytes=2**30, max_age=math.inf) == 6
+        assert await node.prune(max_updates=4, max_bytes=2**30, max_age=math.inf) == 0
+        assert ids_of(await everything(node)) == ["6", "7", "8", "9"]
+        assert await node.prune(max_updates=4, max_bytes=2**30, max_age=60) == 3  # the newest one stays
+        assert ids_of(await everything(node)) == ["9"]
+        stats = await node.stats()
+        assert stats.oldest == stats.newest == (await everything(node))[0]
+
+
+# -- ids that were seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_id_that_was_seen_is_left_out_for_as_long_as_the_window(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    now = int(time.time() * 1_000)
+    async with nodes(new_url(kind), window=3_600.0) as (node,):
+        await node.load([Entry(0, update, now - 7_200_000) for update in named("old", "again")])
+        await node.load([Entry(0, update, now - 1_800_000) for update in named("again", "new")])
+        entries = await node.append(named("old", "again", "new", "a", "b", "a"))
+        assert ids_of(entries) == ["old", "a", "b"]
+        assert [entry.position for entry in entries] == [5, 6, 7]
+        assert await node.append(named("a", "b", "old")) == []
+        assert await node.end() == 7
+        both = await asyncio.gather(*(node.append(named("at once")) for _ in range(5)))
+        assert sorted(map(len, both)) == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_n115_without_a_window_an_id_may_be_used_again(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind)) as (node,):
+        assert len(await node.append(named("a", "b", "a"))) == 3
+        assert len(await node.append(named("a"))) == 1
+        assert await node.find("a") == 1
+
+
+# -- presence
+
+
+def arrival(id: str, *updates: str) -> Change:
+    return Change(Present(id, (("exact", "a", None),)), True, named(*updates))
+
+
+def departure(id: str, *updates: str) -> Change:
+    return Change(Present(id, ()), False, named(*updates))
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_only_one_of_all_nodes_announces_that_somebody_has_gone(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), 2) as (one, other):
+        await one.announce([arrival("p", "came"), arrival("q")])
+        told = await asyncio.gather(
+            *(node.announce([departure("p", "p went"), departure("q", "q went")]) for node in (one, other, one, other))
+        )
+        assert sorted(ids_of(entries) for entries in told) == [[], [], [], ["p went", "q went"]]
+        assert ids_of(await everything(other)) == ["came", "p went", "q went"]
+        assert await one.present() == []
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_the_subscribers_of_a_node_that_says_nothing_are_handed_to_another_one(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    async with nodes(new_url(kind), 2, node_timeout=1.0) as (alive, silent):
+        await alive.beat()
+        await silent.beat()
+        await silent.announce([arrival("p"), arrival("q")])
+        await alive.announce([arrival("r")])
+        assert await alive.beat() == (1, [])
+        async with asyncio.timeout(HANG):
+            while not (beat := await alive.beat()).orphans:
+                await asyncio.sleep(0.05)
+        assert {one.id: one.matchers for one in beat.orphans} == {
+            "p": (("exact", "a", None),),
+            "q": (("exact", "a", None),),
+        }
+        await alive.announce([departure(one.id, one.id) for one in beat.orphans])
+        assert await alive.beat() == (1, [])
+        assert [one.id for one in await silent.present()] == ["r"]
+        # It was only asleep: it is told that nobody is present on it, and says so again.
+        assert await silent.beat() == (0, [])
+        await silent.announce([arrival("p")])
+        assert await alive.beat() == (1, [])
+        assert await silent.beat() == (1, [])
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_a_node_that_leaves_is_not_missed(kind: str, new_url: Callable[[str], str]) -> None:
+    url = new_url(kind)
+    async with nodes(url) as (node,):
+        await node.announce([arrival("p")])
+        await node.announce([departure("p")])
+    async with nodes(url) as (other,):
+        assert await other.beat() == (0, [])
+
+
+# -- errors
+
+
+@pytest.mark.parametrize("kind", SHARED)
+async def test_t87_a_log_that_was_closed_says_so(kind: str, new_url: Callable[[str], str]) -> None:
+    node = node_of(new_url(kind))
+    await node.append(named("a"))
+    await node.aclose()
+    for asked in (node.append(named("b")), node.read(EARLIEST), node.find("a"), node.check(), node.beat()):
+        with pytest.raises(LogUnavailable):
+            await asked
+    await node.aclose()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "x", "sqlite:", "sqlite://host/a", "sqlite:///", "sqlite:///a/", "sqlite:///a?b=c", "postgres://a",
+            "sqlite:///a?synchronous=off", "memory://a", "memory:///a", "redis://h:x/", "redis://h/x"],
+)  # fmt: skip
+def test_a_url_of_no_log_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="transport_url"):
+        node_of(url)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
+def test_what_is_present_goes_through_json(text: str) -> None:
+    one = Present("a", (("exact", text, {text: [text, 1, None]}),))
+    assert Present.from_json("a", one.to_json()) == one
