@@ -30,6 +30,7 @@ from hub.settings import (
 from hub.tokens import development_token, sign_classic_token, sign_token
 from hub.topics import MATCHER_TYPES
 from hub.verify import Plan, verify
+from hub.workers import supervise
 
 if TYPE_CHECKING:
     from hub.hub import Hub
@@ -57,21 +58,33 @@ def serve(
         bool, typer.Option("--dev", help="Development mode: a well-known key, and anybody may read.")
     ] = False,
     park: Annotated[bool, typer.Option(help="Whether streams do without a task, which takes half the memory.")] = True,
+    workers: Annotated[int, typer.Option(help="Processes that serve it; they share its log.", min=1)] = 1,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
 ) -> None:
     """Serve one hub until SIGINT or SIGTERM; its streams then end over HUB_DRAIN seconds, at a second one at once."""
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    process = "%(process)d " if workers > 1 else ""
+    line = f"%(asctime)s {process}%(levelname)-7s %(message)s"
+    logging.basicConfig(level=log_level.upper(), format=line, stream=sys.stderr)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     log_to_stdlib()
     try:
         listener = _listen(host, port)
         url = f"http://{_authority(host, listener)}"
         chosen = {"dev": True} if dev else {}
-        app = create_app(fitting(settings_from_environment(**chosen)))
+        settings = fitting(settings_from_environment(**chosen))
+        if workers > 1 and settings.transport_url.get_secret_value().startswith("memory:"):
+            raise ConfigurationError(
+                "a log in memory is of one process, and there are to be several: set "
+                "HUB_TRANSPORT_URL, as in sqlite:///mercure.db"
+            )
+        app = create_app(settings)
     except (ConfigurationError, OSError) as error:
         typer.echo(f"hub: {error}", err=True)
         raise typer.Exit(2) from None
     typer.echo(_welcome(app.state.hub, url))
+    sys.stdout.flush()
+    if workers > 1:
+        raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, park=park)))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has shut down
         run(app, listener, park=park)
 

@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 
 from hub.parking import ParkingProtocol, TaskProtocol
+from hub.workers import STARTUP_FAILURE
 
 if TYPE_CHECKING:
     import socket
@@ -81,7 +82,10 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
         callback_notify=_Collector(),
         timeout_notify=COLLECTED,
     )
-    _Server(config).run(sockets=[listener])
+    server = _Server(config)
+    server.run(sockets=[listener])
+    if not server.started:
+        raise SystemExit(STARTUP_FAILURE)
 
 
 class _Server(uvicorn.Server):

@@ -111,7 +111,7 @@ class SqliteTransport:
     All its mutable state on the event loop's side: `_jobs`, what waits for the next commit; `_committing`, the task
     that has them done; `_fresh`, entries that were appended here and not followed yet; `_end`, the greatest position
     known; `_grown`, the event of a new entry; `_polling`, the task that looks for those of others; and whether it
-    `_is_closed`.  And for all threads, under `_lock`: `_file`, what is open, and `_last`, what was when something failed.
+    `_is_closed`.  And for all threads, under `_lock`: `_file`, what is open, and `_last`, what was when that failed.
     """
 
     def __init__(
