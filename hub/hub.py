@@ -276,9 +276,9 @@ class Hub:
 
     async def _publish_announcements(self) -> None:
         """Tell the log who comes and who goes, and a few times in `node_timeout` seconds that this node is alive."""
-        settings, now = self.settings, asyncio.get_running_loop().time
-        every = settings.node_timeout / 3 if settings.subscriptions or settings.history_age else math.inf
-        due = now() if every < math.inf else math.inf
+        now = asyncio.get_running_loop().time
+        every = self.settings.node_timeout / 3
+        due = now()
         waiting: list[_Announcement] = []
         try:
             while True:

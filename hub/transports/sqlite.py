@@ -2,7 +2,7 @@
 
     append ─┐                   ┌─ commit ─┐
     append ─┼─► what waits ───► │ rows,    │ ───► their entries, to this process's follower
-    append ─┘   for the writer  │ bounds   │      and to others, who look every POLL seconds
+    append ─┘   for the writer  │ bounds   │      and a datagram to the others, who look
                                 └──────────┘
 
 One thread writes.  All that has come while it was writing goes into its next transaction, so many appends share one
@@ -26,6 +26,7 @@ import json
 import math
 import os
 import random
+import socket
 import sqlite3
 import threading
 import time
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-POLL: Final = 0.005
-"""Seconds between two looks at whether another process has written."""
+LOOK: Final = 0.1
+"""Seconds between two looks at whether another process has written, in case its datagram is lost."""
 BUSY: Final = 5.0
 """Seconds that another process may keep writing before this one gives up."""
 TRIM: Final = 1_000
@@ -70,6 +71,8 @@ _SALVAGED: Final = ".salvaged"
 _MARK: Final = 0x6D657263
 """SQLite's application_id of a log, and its user_version below."""
 _VERSION: Final = 1
+_NOTHING: Final = 4_096
+"""Positions without an entry after which no more are looked for, in a file whose end is damaged."""
 _VACUUM: Final = 256
 """Free pages that are given back at once, where there are more than a quarter of all."""
 
@@ -95,7 +98,8 @@ CREATE TABLE state (
 );
 CREATE TABLE node (
     name TEXT PRIMARY KEY,
-    seen REAL NOT NULL             -- seconds, of the clock since boot
+    seen REAL NOT NULL,            -- seconds, of the clock since boot
+    bell INTEGER NOT NULL          -- UDP port on 127.0.0.1 to be told of new entries; 0 for none
 ) WITHOUT ROWID;
 CREATE TABLE present (id TEXT PRIMARY KEY, node TEXT NOT NULL, matchers TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX present_node ON present (node);
@@ -110,8 +114,9 @@ class SqliteTransport:
 
     All its mutable state on the event loop's side: `_jobs`, what waits for the next commit; `_committing`, the task
     that has them done; `_fresh`, entries that were appended here and not followed yet; `_end`, the greatest position
-    known; `_grown`, the event of a new entry; `_polling`, the task that looks for those of others; and whether it
-    `_is_closed`.  And for all threads, under `_lock`: `_file`, what is open, and `_last`, what was when that failed.
+    known; `_grown`, the event of a new entry; `_listening`, the task that looks for those of others when its `_bell`
+    has `_rung`; and whether it `_is_closed`.  And for all threads, under `_lock`: `_file`, what is open, and `_last`,
+    what was when that failed.
     """
 
     def __init__(
@@ -141,7 +146,9 @@ class SqliteTransport:
         self._readers = ThreadPoolExecutor(READERS, "log-reader")
         self._jobs: deque[tuple[_Job, asyncio.Future[Any]]] = deque()
         self._committing: asyncio.Task[None] | None = None
-        self._polling: asyncio.Task[None] | None = None
+        self._bell: socket.socket | None = None
+        self._rung = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
         self._followers = 0
         self._fresh: deque[Entry] = deque()
         self._end = 0
@@ -187,7 +194,7 @@ class SqliteTransport:
         told = [(change, [_row(update) for update in change.updates]) for change in changes]
 
         def announce(writing: _Writing) -> list[Entry]:
-            writing.touch(self.node, self._since_boot())
+            self._touch(writing)
             entries = []
             for (subscriber, active, _), rows in told:
                 if writing.arrives(subscriber, self.node) if active else writing.departs(subscriber.id):
@@ -197,10 +204,17 @@ class SqliteTransport:
         return await self._write(announce, sum(len(rows) for _, rows in told))
 
     async def beat(self) -> Beat:
-        return await self._write(lambda writing: writing.beat(self.node, self._since_boot(), self._node_timeout))
+        def beat(writing: _Writing) -> Beat:
+            self._touch(writing)
+            return writing.beat(self.node, self._since_boot(), self._node_timeout)
+
+        return await self._write(beat)
 
     async def check(self) -> None:
-        await self._write(lambda writing: writing.touch(self.node, self._since_boot()))
+        await self._write(self._touch)
+
+    def _touch(self, writing: _Writing) -> None:
+        writing.touch(self.node, self._since_boot(), self._bell.getsockname()[1] if self._bell else 0)
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
         return await self._write(lambda writing: writing.trim((max_updates, max_bytes, max_age), 4 * TRIM))
@@ -256,7 +270,9 @@ class SqliteTransport:
                     results = [job(writing) for job in jobs]
                     limit = TRIM + 2 * len(writing.entries)
                     trimmed = writing.trim(self._bounds, limit)
+                    bells = writing.bells(self.node) if writing.entries else []
                     writing.finish()
+                self._ring(bells)
                 if trimmed:
                     _give_back(file.writer)
                 return results, writing.entries, trimmed == limit
@@ -390,8 +406,8 @@ class SqliteTransport:
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         self._followers += 1
-        if self._polling is None:
-            self._polling = asyncio.create_task(self._poll())
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen())
         try:
             while True:
                 grown = self._grown
@@ -422,17 +438,46 @@ class SqliteTransport:
         self._grown.set()
         self._grown = asyncio.Event()
 
-    async def _poll(self) -> None:
-        """Look whether another process has appended, or put another file in place.
+    def _ring(self, bells: Iterable[int]) -> None:
+        """Tell the other processes that there are new entries; who is not told looks by itself."""
+        if (bell := self._bell) is not None:
+            for port in bells:
+                with contextlib.suppress(OSError):
+                    bell.sendto(b"", ("127.0.0.1", port))
 
-        A look takes some 5 us, of which nothing reaches the disk, so it is done where it is needed.
-        """
+    def _hear(self) -> None:
+        assert self._bell is not None
+        with contextlib.suppress(OSError):
+            while True:
+                self._bell.recv(1)
+                self._rung.set()
+
+    async def _listen(self) -> None:
+        """Look whether another process has appended, or put another file in place, whenever the bell rings."""
+        loop = asyncio.get_running_loop()
+        bell = self._bell = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        bell.setblocking(False)
+        bell.bind(("127.0.0.1", 0))
+        loop.add_reader(bell, self._hear)
+        try:
+            with contextlib.suppress(LogUnavailable):  # then with the next beat
+                await self.check()
+            await self._look()
+        finally:
+            self._bell = None
+            loop.remove_reader(bell)
+            bell.close()
+
+    async def _look(self) -> None:
         file: _File | None = None
         connection: sqlite3.Connection | None = None
         seen = None
         try:
             while True:
-                await asyncio.sleep(POLL)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK):
+                        await self._rung.wait()
+                self._rung.clear()
                 try:
                     if file is None or file is not self._file or _identity(self.path) != file.identity:
                         if connection is not None:
@@ -503,9 +548,9 @@ class SqliteTransport:
         """Leave the log: this node is forgotten if nobody is present on it."""
         if self._is_closed:
             return
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
         if self._file is not None:
             with contextlib.suppress(LogUnavailable):
                 await self._write(lambda writing: writing.leave(self.node))
@@ -564,24 +609,20 @@ class _File:
     def _prepare(self, synchronous: str) -> None:
         connection = self.writer
         connection.execute("PRAGMA busy_timeout = 5000")  # where others open it too
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a file that is new
-        connection.execute("PRAGMA journal_mode = WAL")
+        if self._require_log():
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {2**26}")
         connection.execute("PRAGMA cache_size = -16000")  # KiB
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version = _pragma(connection, "user_version")
-            if _pragma(connection, "application_id") == _MARK and version != _VERSION:
-                raise ConfigurationError(f"{self.path} is a log of another version, {version}, and not {_VERSION}")
-            if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            if self._require_log():
                 for statement in _SCHEMA.split(";\n"):
                     connection.execute(statement)
                 connection.execute("INSERT INTO state VALUES (?, 0, 0, '')", (uuid.uuid4().hex,))
                 connection.execute(f"PRAGMA application_id = {_MARK}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
-            elif _pragma(connection, "application_id") != _MARK:
-                raise ConfigurationError(f"{self.path} is a database, and not the log of a hub")
             if synchronous == "normal":
                 self._renew_after_a_crash()
             connection.execute("COMMIT")
@@ -590,6 +631,17 @@ class _File:
                 connection.execute("ROLLBACK")
             raise
         connection.execute("PRAGMA busy_timeout = 0")
+
+    def _require_log(self) -> bool:
+        """Raise ConfigurationError unless this is a log, and do nothing to what is none; whether it is yet to be made."""
+        mark, version = (_pragma(self.writer, name) for name in ("application_id", "user_version"))
+        if mark == _MARK and version == _VERSION:
+            return False
+        if mark == _MARK:
+            raise ConfigurationError(f"{self.path} is a log of another version, {version}, and not {_VERSION}")
+        if mark or version or self.writer.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise ConfigurationError(f"{self.path} is a database, and not the log of a hub")
+        return True
 
     def _renew_after_a_crash(self) -> None:
         """Begin a new epoch where the system ended while commits had not reached the disk.
@@ -702,11 +754,14 @@ class _Writing:
     def departs(self, id: str) -> bool:
         return self._connection.execute("DELETE FROM present WHERE id = ?", (id,)).rowcount > 0
 
-    def touch(self, node: str, now: float) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?)", (node, now))
+    def touch(self, node: str, now: float, bell: int) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", (node, now, bell))
+
+    def bells(self, node: str) -> list[int]:
+        """Those of the other nodes."""
+        return [bell for (bell,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
 
     def beat(self, node: str, now: float, timeout: float) -> Beat:
-        self.touch(node, now)
         # A clock since boot that is ahead of ours is one of before.
         self._connection.execute(
             "DELETE FROM node WHERE seen NOT BETWEEN ? AND ? AND name NOT IN (SELECT node FROM present)",
@@ -833,7 +888,7 @@ def _give_back(connection: sqlite3.Connection) -> None:
     """Give some free pages back to the file system, where there are many."""
     with contextlib.suppress(sqlite3.OperationalError):  # another process writes
         if _pragma(connection, "freelist_count") > max(_VACUUM, _pragma(connection, "page_count") // 4):
-            connection.execute(f"PRAGMA incremental_vacuum({_VACUUM})").fetchall()
+            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM})")  # which goes on until it is done
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
@@ -851,28 +906,30 @@ def _code(error: sqlite3.Error) -> int:
 def _copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
     """Write what can be read into a new log at `target`: how many entries, and how many are lost at least.
 
-    `end` is the greatest position that is known.
+    `end` is the greatest position that is known; it goes on from there until nothing has come for a while.
     """
     for path in _files(target):
         Path(path).unlink(missing_ok=True)
     new = _File(target, "full", None)
     with contextlib.closing(new):
-        first, last = 1, end
+        first, last, has_end = 1, end, False
         with contextlib.suppress(sqlite3.DatabaseError):
             first = _first(damaged)
         with contextlib.suppress(sqlite3.DatabaseError):
-            last = max(end, _last(damaged))
+            last, has_end = max(end, _last(damaged)), True
         kept = since = 0
-        reached = first - 1
-        for start in range(first, last + 1, base.PAGE_ENTRIES):
+        reached, start = first - 1, first
+        while start <= max(last, reached + (0 if has_end else _NOTHING)):
             with _transaction(new.writer, math.inf):
-                for row in _readable(damaged, start, min(start + base.PAGE_ENTRIES, last + 1)):
+                for row in _readable(damaged, start, start + base.PAGE_ENTRIES):
                     if row[0] != reached + 1:
                         since = kept + 1
                     reached = row[0]
                     kept += 1
                     new.writer.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (kept, *row[1:]))
-        if reached < last:
+            start += base.PAGE_ENTRIES
+        last = max(last, reached)
+        if reached < last or not has_end:
             since = kept + 1
         with _transaction(new.writer, math.inf):
             new.writer.execute("UPDATE state SET since = ?, bytes = (SELECT ifnull(sum(size), 0) FROM log)", (since,))

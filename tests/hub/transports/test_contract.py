@@ -248,7 +248,7 @@ class Model(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_log_is_a_list(kind: str, new_url: Callable[[str], str]) -> None:
     machine = type(f"Model_{kind}", (Model,), {"kind": kind})
-    Model.new_url = staticmethod(new_url)  # type: ignore[attr-defined]
+    Model.new_url = staticmethod(new_url)
     examples = 40 if kind == "memory" else 15
     run_state_machine_as_test(
         machine,

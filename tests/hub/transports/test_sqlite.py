@@ -1,0 +1,472 @@
+"""The log in a file: processes that are killed or stopped, a full disk, damage, and other files in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.subscriber import EARLIEST
+from hub.subscriptions import Present
+from hub.transports import base, sqlite
+from hub.transports.base import Change
+from hub.transports.sqlite import SqliteTransport
+from hub.updates import Update
+from tests.hub.transports.test_contract import everything, ids_of, named
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+HANG = 30
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "log.db")
+
+
+@asynccontextmanager
+async def log_at(path: str, **chosen: Any) -> AsyncIterator[SqliteTransport]:
+    bounds: dict[str, Any] = {"max_updates": 10**6, "max_bytes": 2**40, "synchronous": "normal"}
+    log = SqliteTransport(path, **bounds | chosen)
+    try:
+        yield log
+    finally:
+        await log.aclose()
+
+
+class Process:
+    """One that appends to the log as fast as it can, and says what was acknowledged."""
+
+    def __init__(self, path: str, code: str = "await log.append([Update(('t',), id=f'{name} {n}')]); print(n)") -> None:
+        program = f"""
+import asyncio, itertools, sys
+from hub.transports.sqlite import SqliteTransport
+from hub.updates import Update
+async def main():
+    name = sys.argv[2]
+    log = SqliteTransport(sys.argv[1], max_updates=10**6, max_bytes=2**40)
+    for n in itertools.count():
+        {code}
+        sys.stdout.flush()
+asyncio.run(main())
+"""
+        self.name = f"process{id(self)}"
+        command = [sys.executable, "-c", program, path, self.name]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.acknowledged: list[int] = []
+
+    def await_some(self, count: int) -> None:
+        assert self.process.stdout is not None
+        for _ in range(count):
+            self.acknowledged.append(int(self.process.stdout.readline()))
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End it, and hear what it has said until then."""
+        self.process.send_signal(number)
+        assert self.process.stdout is not None
+        self.acknowledged += [int(line) for line in self.process.stdout.read().split("\n") if line]
+        self.process.stdout.close()
+        self.process.wait(HANG)
+
+
+# -- processes
+
+
+async def test_r41_processes_that_are_killed_lose_nothing_that_was_acknowledged(path: str) -> None:
+    async with log_at(path) as log:
+        for _ in range(3):
+            processes = [Process(path), Process(path)]
+            seen: list[str] = []
+            pages = log.follow(await log.end())
+            for process in processes:
+                process.await_some(20)
+            for process in processes:
+                process.end()
+            while len(seen) < sum(len(process.acknowledged) for process in processes):
+                seen += ids_of(await asyncio.wait_for(anext(pages), HANG))
+            await pages.aclose()  # type: ignore[attr-defined]
+            for process in processes:
+                of_it = [id for id in seen if id.startswith(process.name + " ")]
+                # In order, each once; what it was killed over may be there too.
+                assert of_it == [f"{process.name} {n}" for n in range(len(of_it))]
+                assert len(of_it) in (len(process.acknowledged), len(process.acknowledged) + 1)
+        await log.append(named("last"))
+        found = await everything(log)
+    assert [entry.position for entry in found] == list(range(1, len(found) + 1))
+
+
+async def test_a_process_that_is_stopped_while_it_writes_makes_others_unavailable_until_it_goes_on(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY", 0.2)
+    async with log_at(path) as log:
+        await log.append(named("before"))
+        holding = "log._opened().writer.execute('BEGIN IMMEDIATE'); print(n); sys.stdout.flush(); sys.stdin.read()"
+        process = Process(path, holding)
+        process.await_some(1)
+        process.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(LogUnavailable) as refused:
+            await log.append(named("refused"))
+        assert "locked" in refused.value.reason
+        assert ids_of(await everything(log)) == ["before"]  # who reads is not held up
+        process.end()
+        await log.append(named("after"))
+        assert ids_of(await everything(log)) == ["before", "after"]
+
+
+async def test_many_appends_share_a_commit(path: str) -> None:
+    async with log_at(path) as log:
+        await log.append(named("first"))
+        commits = 0
+        real = log._commit
+
+        def commit(jobs: Any) -> Any:
+            nonlocal commits
+            commits += 1
+            return real(jobs)
+
+        log._commit = commit  # type: ignore[method-assign]
+        entries = await asyncio.gather(*(log.append(named(f"a{n}", f"b{n}")) for n in range(200)))
+        assert commits <= 3
+        assert [entry.position for one in entries for entry in one] == list(range(2, 402))
+        # One that cannot be written does not keep the others out.
+        results = await asyncio.gather(
+            log.append(named("good")), log.append(named("\ud800")), log.append(named("too")), return_exceptions=True
+        )
+        assert [isinstance(result, UnicodeEncodeError) for result in results] == [False, True, False]
+
+
+# -- a full disk
+
+
+async def test_a_full_disk_is_unavailable_and_when_there_is_room_again_all_goes_on(path: str) -> None:
+    async with log_at(path) as log:
+        await log.append(named("before", data="x" * 10_000))
+        (pages,) = log._opened().writer.execute("PRAGMA page_count").fetchone()
+        log._opened().writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(LogUnavailable) as full:
+            await log.append(named("a", "b", data="x" * 100_000))
+        assert "full" in full.value.reason
+        assert "full" not in str(full.value)
+        assert ids_of(await everything(log)) == ["before"]
+        # A connection that has failed is given up; a new one has as much room as there is.
+        await log.append(named("after", data="x" * 100_000))
+        assert ids_of(await everything(log)) == ["before", "after"]
+
+
+async def test_a_file_that_may_not_grow_is_unavailable_and_nothing_is_lost(path: str) -> None:
+    """As on a full disk, where writes fail in the middle."""
+    async with log_at(path) as log:
+        await log.append(named("before"))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        acknowledged = ["before"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
+        try:
+            for n in range(30):
+                try:
+                    await log.append(named(str(n), data="x" * 30_000))
+                    acknowledged.append(str(n))
+                except LogUnavailable:
+                    pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert 2 < len(acknowledged) < 30
+        await log.append(named("after"))
+        assert ids_of(await everything(log)) == [*acknowledged, "after"]
+
+
+# -- bounds
+
+
+async def test_t85_disk_is_given_back_and_what_is_freed_is_used_again(path: str) -> None:
+    async with log_at(path, max_updates=500, max_bytes=2**40) as log:
+
+        async def fill(count: int, size: int) -> int:
+            for _ in range(count):
+                await log.append([Update(("t",), os.urandom(size // 2).hex()) for _ in range(50)])
+            return (await log.stats()).size
+
+        steady = await fill(40, 2_000)
+        assert steady < 4 * 500 * 2_500 + 2 * 4_096 * 1_000
+        assert await fill(40, 2_000) <= steady * 1.1
+        await fill(20, 20_000)
+        before = os.path.getsize(path)
+        for _ in range(60):
+            await fill(1, 100)
+        log._opened().writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert os.path.getsize(path) < before / 2
+
+
+async def test_what_is_too_much_is_forgotten_in_portions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "TRIM", 10)
+    async with log_at(path) as log:
+        await log.append(named(*map(str, range(1_000))))
+    async with log_at(path, max_updates=5) as log:
+        most = 0
+        real = sqlite._Writing.trim
+
+        def trim(self: Any, bounds: Any, limit: int) -> int:
+            nonlocal most
+            trimmed = real(self, bounds, limit)
+            most = max(most, trimmed)
+            return trimmed
+
+        monkeypatch.setattr(sqlite._Writing, "trim", trim)
+        await log.append(named("new"))
+        async with asyncio.timeout(HANG):
+            while (await log.stats()).updates > 5:
+                await asyncio.sleep(0.01)
+        assert most == 12
+        stats = await log.stats()
+        assert stats.bytes == sum(sqlite._row(entry.update).size for entry in await everything(log))
+
+
+async def test_a_clock_that_is_set_changes_nothing_while_the_hub_runs(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with log_at(path, max_age=3_600, window=600) as log:
+        await log.append(named("a", "b"))
+        now = time.time()
+        for jump in (86_400, -86_400):
+            monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
+            assert ids_of(await log.append(named("a", f"at {jump}"))) == [f"at {jump}"]
+            await log.beat()
+        assert ids_of(await everything(log)) == ["a", "b", "at 86400", "at -86400"]
+        times = [entry.time for entry in await everything(log)]
+        assert times == sorted(times)
+
+
+async def test_a_clock_since_boot_that_began_anew_leaves_nobody_present(path: str) -> None:
+    """Whoever was present before the system was started again is gone, however the clocks compare."""
+    async with log_at(path, since_boot=lambda: 5_000.0) as log:
+        await log.announce([Change(Present("p", ()), True, [])])
+        log._is_closed = True  # the power goes
+        log._close()
+    for uptime in (3.0, 5_000.0 - 1, 5_000.0 + 11):
+        async with log_at(path, since_boot=lambda uptime=uptime: uptime) as log:
+            assert [one.id for one in (await log.beat()).orphans] == ["p"]
+
+
+# -- damage
+
+
+def damage(path: str, pages: int, *, last: bool = True) -> None:
+    """Overwrite some of its pages of 4,096 bytes, the last ones or those in the middle, as another process would."""
+    program = (
+        "import sys; path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n"
+        "with open(path, 'r+b') as file: file.seek(first * 4096); file.write(b'\\xff' * 4096 * count)"
+    )
+    count = os.path.getsize(path) // 4_096
+    first = count - pages if last else count // 2
+    subprocess.run([sys.executable, "-c", program, path, str(first), str(pages)], check=True)
+
+
+async def filled(path: str, count: int = 2_000) -> None:
+    async with log_at(path) as log:
+        for start in range(0, count, 100):
+            await log.append([Update(("t",), "x" * 300, id=str(n)) for n in range(start, start + 100)])
+        await log.announce([Change(Present("p", ()), True, [])])
+
+
+@pytest.mark.parametrize("last", [True, False])
+async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: str, last: bool) -> None:
+    await filled(path)
+    async with log_at(path) as log, log_at(path) as other:
+        assert (await log.end(), await other.end()) == (2_000, 2_000)
+        epoch = (await log.stats()).epoch
+        follower = other.follow(2_000)
+        waiting = asyncio.ensure_future(anext(follower))
+        await asyncio.sleep(0)
+        damage(path, 3, last=last)
+        for node in (log, other):  # what they have read is in their memory
+            node._opened()._close_readers()
+        with suppress(OffTheLog):  # whoever was reading then
+            await everything(log)
+        found = await everything(log)
+        ids = [int(id) for id in ids_of(found)]
+        assert 1_900 < len(ids) < 2_000
+        assert ids == sorted(set(ids))
+        assert [entry.position for entry in found] == list(range(found[0].position, found[0].position + len(found)))
+        assert found[0].position > base.EPOCH
+        # Only ids after which nothing is lost are known.
+        holes = [n for n in range(2_000) if n not in set(ids)]
+        for id in ids:
+            assert (await log.find(str(id)) is not None) == (id > holes[-1])
+        # It is another epoch, for the other node too: places of before are off the log.
+        for node in (log, other):
+            with pytest.raises(OffTheLog):
+                await node.read(1_999)
+            assert (await node.stats()).epoch != epoch
+        with pytest.raises(OffTheLog):
+            await asyncio.wait_for(waiting, HANG)
+        assert [one.id for one in await other.present()] == ["p"]
+        await other.append(named("new"))
+        assert await log.find("new") == await log.end() == base.EPOCH + len(ids) + 1
+    assert os.path.exists(path + ".damaged")
+    async with log_at(path) as log:  # and it stays so
+        assert len(await everything(log)) == len(ids) + 1
+
+
+async def test_damage_that_a_writer_meets_is_mended_before_it_is_answered(path: str) -> None:
+    await filled(path)
+    async with log_at(path) as log:
+        await log.end()
+        damage(path, 1)
+        log._opened().writer.execute("PRAGMA shrink_memory")
+        epoch = (await log.stats()).epoch
+        async with asyncio.timeout(HANG):
+            while (await log.stats()).epoch == epoch:
+                assert len(await log.append(named("new", data="x" * 3_000))) == 1
+        assert ids_of(await everything(log))[-1] == "new"
+
+
+async def test_a_file_that_is_no_log_is_left_alone(path: str) -> None:
+    with closing(sqlite3.connect(":memory:")) as other:
+        other.execute("CREATE TABLE a (b)")
+        contents = [other.serialize(), b"x" * 5_000]
+    for content in contents:
+        Path(path).write_bytes(content)
+        async with log_at(path) as log:
+            with pytest.raises((ConfigurationError, LogUnavailable)):
+                await log.end()
+            with pytest.raises((ConfigurationError, LogUnavailable)):
+                await log.append(named("a"))
+        assert Path(path).read_bytes() == content
+        os.unlink(path)
+
+
+async def test_a_log_of_another_version_is_refused(path: str) -> None:
+    await filled(path, 100)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    async with log_at(path) as log:
+        with pytest.raises(ConfigurationError, match="version, 7"):
+            await log.end()
+
+
+async def test_what_was_rescued_is_put_in_place_where_that_was_interrupted(path: str) -> None:
+    await filled(path, 100)
+    os.rename(path, path + ".salvaged")
+    async with log_at(path) as log:
+        assert await log.find("99") == 100
+    assert not os.path.exists(path + ".salvaged")
+
+
+# -- other files in its place
+
+
+async def test_a_log_that_is_taken_away_begins_anew_in_another_epoch(path: str) -> None:
+    async with log_at(path) as log:
+        await log.append(named("a", "b"))
+        pages = log.follow(2)
+        waiting = asyncio.ensure_future(anext(pages))
+        await asyncio.sleep(0)
+        for file in sqlite._files(path):
+            os.rename(file, file + ".gone")
+        with pytest.raises(OffTheLog):
+            await asyncio.wait_for(waiting, HANG)
+        assert await log.find("a") is None
+        assert await log.end() == base.EPOCH
+        (entry,) = await log.append(named("c"))
+        assert entry.position == base.EPOCH + 1
+        with pytest.raises(OffTheLog):
+            await log.read(2)
+        assert ids_of(await log.read(EARLIEST)) == ["c"]
+
+
+async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path: str, tmp_path: Path) -> None:
+    copy = str(tmp_path / "copy.db")
+    process = Process(path)
+    process.await_some(10)
+    async with log_at(path) as log:
+        await log.announce([Change(Present("p", ()), True, [])])
+        await log.backup(copy)
+        with pytest.raises(FileExistsError, match=r"copy\.db"):
+            await log.backup(copy)
+    process.end()
+    async with log_at(copy) as log:
+        found = ids_of(await everything(log))
+        assert found[:10] == [f"{process.name} {n}" for n in range(10)]
+        assert await log.find(found[-1]) is None  # what came after it was in the log, and is not here
+        assert await log.present() == []
+        await log.append(named("new"))
+        assert await log.find("new") == len(found) + 1
+    # Put in place of the log that a hub is running on, it is another epoch.
+    async with log_at(path) as log:
+        await log.append(named("lost"))
+        for file in sqlite._files(path):
+            if os.path.exists(file):
+                os.rename(file, file + ".gone")
+        shutil.copy(copy, path)
+        assert await log.find("lost") is None
+        assert await log.find("new") == base.EPOCH + len(found) + 1
+
+
+@pytest.mark.parametrize(("synchronous", "renewed"), [("normal", True), ("full", False)])
+async def test_after_a_power_cut_a_log_that_may_have_lost_its_end_begins_a_new_epoch(
+    path: str, synchronous: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_boot", lambda: "one")
+    async with log_at(path, synchronous=synchronous) as log:
+        await log.append(named("a", "b"))
+        await log.aclose()
+    async with log_at(path, synchronous=synchronous) as log:
+        await log.append(named("c"))
+        monkeypatch.setattr(sqlite, "_boot", lambda: "two")
+        for file in sqlite._files(path):  # as it was when the power went
+            # By another process: to open it here would take SQLite's locks away.
+            subprocess.run(["cp", file, file.replace("log.db", "cut.db")], check=True)
+    async with log_at(path.replace("log.db", "cut.db"), synchronous=synchronous) as log:
+        assert ids_of(await everything(log)) == ["a", "b", "c"]
+        assert (await log.find("c") is None) == renewed
+    async with log_at(path, synchronous=synchronous) as log:  # which was shut down as it should
+        assert await log.find("c") == 3
+
+
+async def test_the_file_is_its_owners_alone(path: str) -> None:
+    async with log_at(path) as log:
+        await log.append(named("a"))
+        for file in sqlite._files(path):
+            assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+
+
+async def test_a_directory_that_is_not_there_is_unavailable_and_named(tmp_path: Path) -> None:
+    async with log_at(str(tmp_path / "none" / "log.db")) as log:
+        with pytest.raises(LogUnavailable) as refused:
+            await log.end()
+        assert "none/log.db" in refused.value.reason
+        (tmp_path / "none").mkdir()
+        assert await log.end() == 0
+
+
+async def test_an_id_is_found_by_the_index(path: str) -> None:
+    async with log_at(path) as log:
+        await log.append(named("a"))
+        plan = log._opened().writer.execute(
+            "EXPLAIN QUERY PLAN SELECT position FROM log WHERE hash = 1 AND id = 'a' AND position >= 0"
+            " ORDER BY position LIMIT 1"
+        )
+        assert [row[3] for row in plan] == ["SEARCH log USING INDEX log_hash (hash=? AND rowid>?)"]
+
+
+async def test_n115_ids_with_one_hash_are_told_apart(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_hash", lambda _: 7)
+    async with log_at(path, window=3_600) as log:
+        assert len(await log.append(named("a", "b", "a", "c"))) == 3
+        assert [await log.find(id) for id in "abcd"] == [1, 2, 3, None]
