@@ -19,6 +19,7 @@ import typer
 from hub.application import create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
+from hub.history_cli import main as history
 from hub.server import fitting, run
 from hub.settings import (
     DEVELOPMENT_ISSUER,
@@ -43,6 +44,7 @@ main = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+main.add_typer(history, name="history")
 
 
 @main.callback()
@@ -84,7 +86,8 @@ def serve(
     typer.echo(_welcome(app.state.hub, url))
     sys.stdout.flush()
     if workers > 1:
-        raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, park=park)))
+        with listener:
+            raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, park=park)))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has shut down
         run(app, listener, park=park)
 

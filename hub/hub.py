@@ -333,7 +333,7 @@ class Hub:
         rest: list[list[Update]] = []
         if len(changes) == 1:  # which may be more than there is room for at once
             subscriber, active, updates = changes[0]
-            first, *rest = self._backlog.parts(updates)
+            first, *rest = list(self._backlog.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
         entries = await self._append(updates, partial(self.transport.announce, changes))

@@ -59,7 +59,12 @@ def test_the_server_waits_for_streams_as_long_as_they_drain(
     park: bool, protocol: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[_Server] = []
-    monkeypatch.setattr(_Server, "run", lambda self, sockets: ran.append(self))
+
+    def serve(self: _Server, sockets: list[socket.socket]) -> None:
+        ran.append(self)
+        self.started = True
+
+    monkeypatch.setattr(_Server, "run", serve)
     with socket.socket() as listener:
         server.run(create_app(Settings(dev=True, drain=17.5)), listener, park=park)
     config = ran[0].config

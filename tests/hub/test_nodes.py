@@ -1,0 +1,428 @@
+"""Several nodes of one hub, in one process and in several; and a log that fails, and works again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hub import hub as hubs
+from hub.errors import LogUnavailable
+from hub.settings import DEVELOPMENT_TOKEN
+from hub.subscriptions import Present
+from hub.transports import sqlite
+from hub.transports.memory import MemoryTransport
+from tests.asgi import FORM, HANG, PATH, ask, bearer, follow, publish
+from tests.asgi import application as started
+from tests.hub.presence import BELOW, EVERYTHING
+from tests.hub.test_subscription_events import application_on, connecting, said
+from tests.wire import publish as publish_to
+from tests.wire import request
+from tests.wire import subscribe as subscribe_to
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from hub.application import HubApplication
+    from hub.transports.base import Beat, Change, Entry
+    from hub.updates import Update
+    from tests.conftest import HubProcess
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def two_nodes(path: Path, **settings: Any) -> AsyncIterator[tuple[HubApplication, HubApplication]]:
+    url = f"sqlite:///{path}/log.db?synchronous=normal"
+    async with (
+        started(**{"transport_url": url, "node_timeout": 1} | settings) as one,
+        started(**{"transport_url": url, "node_timeout": 1} | settings) as other,
+    ):
+        yield one, other
+
+
+# -- one hub
+
+
+async def test_r76_what_is_published_at_one_node_reaches_the_subscribers_of_all(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path, subscriptions=False) as nodes:
+        async with (
+            follow(nodes[0], ("match", "a")) as here,
+            follow(nodes[1], ("match", "a")) as there,
+            follow(nodes[1], ("match", "a"), headers=[bearer(EVERYTHING)]) as granted,
+        ):
+            ids = [await publish(nodes[n % 2], EVERYTHING, ("topic", "a"), ("data", str(n))) for n in range(20)]
+            ids.append(await publish(nodes[0], EVERYTHING, ("topic", "a"), ("private", ""), ("data", "secret")))
+            await publish(nodes[1], EVERYTHING, ("topic", "a"), ("data", "end"))
+            for stream in (here, there):
+                assert [event.id for event in await stream.until("end")] == ids[:-1]
+            assert [event.id for event in await granted.until("end")] == ids
+        # A cursor of one node is one of the other.
+        for node in nodes:
+            async with follow(node, ("match", "a"), ("last_event_id", ids[15])) as stream:
+                assert stream.headers["mercure-last-event-id"] == ids[15]
+                assert [event.id for event in await stream.until("end")] == ids[16:-1]
+
+
+async def test_n130_n120_all_nodes_know_who_is_on_each(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as (one, other):
+        async with follow(one, ("match_urlpattern", BELOW + "/*"), headers=[bearer(EVERYTHING)]) as watcher:
+            assert json.loads((await watcher.next_event()).data)["active"]  # itself
+            async with follow(other, ("match", "b"), ("match", "c"), headers=[bearer(EVERYTHING)]):
+                came = [json.loads((await watcher.next_event()).data) for _ in range(2)]
+                lists = [(await ask(node, "GET", BELOW, [bearer(EVERYTHING)])).json() for node in (one, other)]
+                single = await ask(one, "GET", came[0]["id"], [bearer(EVERYTHING)])
+            went = [json.loads((await watcher.next_event()).data) for _ in range(2)]
+        key = lambda document: document["id"]  # noqa: E731
+        assert sorted(lists[0]["subscriptions"], key=key) == sorted(lists[1]["subscriptions"], key=key)
+        assert [one for one in lists[0]["subscriptions"] if one["match"] in "bc"] == came
+        assert single.json() == came[0]
+        assert [(one["id"], one["active"]) for one in went] == [(one["id"], False) for one in came]
+
+
+async def active_of(stream: Any, match: str) -> bool:
+    """What the next event says that is about this matcher."""
+    while True:
+        document = json.loads((await stream.next_event()).data)
+        if document["match"] == match:
+            return bool(document["active"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_n120_the_subscribers_of_a_node_that_is_killed_or_stopped_are_announced_as_gone(
+    number: signal.Signals, tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    environment = {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal", "HUB_NODE_TIMEOUT": "1"}
+    one, other = (start_hub(**environment) for _ in range(2))
+    pattern = ("match_urlpattern", BELOW + "/*")
+    async with (
+        await subscribe_to(one, pattern, token=DEVELOPMENT_TOKEN) as watcher,
+        await subscribe_to(other, ("match", "of the other")) as stream,
+    ):
+        assert await active_of(watcher, "of the other")
+        other.process.send_signal(number)
+        assert not await active_of(watcher, "of the other")
+        answer = await request(one, "GET", BELOW, [bearer(DEVELOPMENT_TOKEN), ("accept", "application/json")])
+        async with answer:
+            assert [one["match"] for one in json.loads(await answer.body())["subscriptions"]] == [BELOW + "/*"]
+        if number == signal.SIGSTOP:
+            # It was only asleep: its subscriber is there again, and has missed nothing.
+            id = await publish_to(one, ("topic", "of the other"), ("data", "meanwhile"))
+            other.process.send_signal(signal.SIGCONT)
+            assert await active_of(watcher, "of the other")
+            assert (await stream.next_event()).id == id
+
+
+async def test_n120_who_was_there_when_all_nodes_were_killed_is_announced_by_who_comes_next(
+    tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    environment = {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal", "HUB_NODE_TIMEOUT": "1"}
+    first = start_hub(**environment)
+    async with await subscribe_to(first, ("match", "a")):
+        first.stop(signal.SIGKILL)
+    second = start_hub(**environment)
+    pattern = ("match_urlpattern", BELOW + "/*")
+    async with await subscribe_to(second, pattern, token=DEVELOPMENT_TOKEN, last_event_id="earliest") as watcher:
+        assert [await active_of(watcher, "a") for _ in range(2)] == [True, False]
+
+
+# -- workers
+
+
+async def test_workers_are_one_hub_and_one_that_is_killed_is_started_again(
+    tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    hub = start_hub("--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
+    hub.may_fail = True
+    sent: list[str] = []
+
+    async def send() -> None:
+        sent.append(await publish_to(hub, ("topic", "a"), ("data", str(len(sent)))))
+
+    async def follow_to_the_end(seen: list[str]) -> None:
+        while True:
+            with suppress(OSError, EOFError):
+                async with await subscribe_to(hub, ("match", "a"), last_event_id=seen[-1]) as stream:
+                    assert stream.headers["mercure-last-event-id"] == seen[-1]
+                    async for event in stream.events():
+                        seen.append(event.id)
+                        if event.data == "end":
+                            return
+
+    await send()
+    seen = [[sent[0]] for _ in range(8)]
+    following = [asyncio.create_task(follow_to_the_end(one)) for one in seen]
+    for _ in range(3):
+        for _ in range(20):
+            with suppress(OSError, EOFError):  # one that was being killed
+                await send()
+        victim = workers_of(hub)[0]
+        os.kill(victim, signal.SIGKILL)
+        async with asyncio.timeout(HANG):
+            while victim in workers_of(hub) or len(workers_of(hub)) < 2:
+                await asyncio.sleep(0.01)
+    await publish_to(hub, ("topic", "a"), ("data", "end"))
+    await asyncio.wait_for(asyncio.gather(*following), HANG)
+    assert len(sent) > 30
+    for one in seen:
+        assert one == seen[0]
+        assert [id for id in one if id in set(sent)] == sent
+    assert hub.log().count("a worker died") == 3
+
+
+def workers_of(hub: HubProcess) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(hub.process.pid)], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+async def test_workers_end_with_their_parent_however_it_ends(
+    tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)):
+        hub = start_hub("--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
+        async with await subscribe_to(hub, ("match", "a")) as stream:
+            workers = workers_of(hub)
+            assert len(workers) == 2
+            assert hub.stop(number) == status
+            async with asyncio.timeout(HANG):
+                assert [event async for event in stream.events()] == []  # it has ended as it should
+                while any(os.path.exists(f"/proc/{pid}") for pid in workers):
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_hub_that_cannot_open_its_log_does_not_start(tmp_path: Path) -> None:
+    for arguments in ([], ["--workers", "2"]):
+        done = subprocess.run(
+            ["python", "-m", "hub", "serve", "--dev", "--port", "0", *arguments],
+            env=os.environ | {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/none/log.db"},
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+        )
+        assert done.returncode == 3
+        assert "none/log.db" in done.stderr
+
+
+async def test_several_workers_need_a_log_that_they_can_share() -> None:
+    done = subprocess.run(
+        ["python", "-m", "hub", "serve", "--dev", "--port", "0", "--workers", "2"],
+        env=os.environ | {"HUB_TRANSPORT_URL": "memory://"},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+    )
+    assert done.returncode == 2
+    assert "HUB_TRANSPORT_URL" in done.stderr
+
+
+# -- another epoch
+
+
+async def test_n108_whoever_was_there_in_an_epoch_that_was_lost_is_told_so(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path, subscriptions=False) as nodes:
+        last = await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "lost"))
+        async with follow(nodes[0], ("match", "a")) as here, follow(nodes[1], ("match", "a")) as there:
+            for file in sqlite._files(str(tmp_path / "log.db")):
+                os.rename(file, file + ".gone")
+            for stream in (here, there):
+                await stream.end()  # as updates were lost
+        await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "new"))
+        for node in nodes:
+            async with follow(node, ("match", "a"), ("last_event_id", last)) as stream:
+                assert stream.headers["mercure-last-event-id"] == "earliest"
+                assert (await stream.next_event()).data == "new"
+                await publish(node, EVERYTHING, ("topic", "a"), ("data", "end"))
+                assert await stream.until("end") == []
+
+
+# -- a log that fails
+
+
+class FailingLog(MemoryTransport):
+    """A log that can be made unavailable."""
+
+    def __init__(self) -> None:
+        super().__init__(max_updates=1_000, max_bytes=10**6)
+        self.works = True
+
+    def _require(self) -> None:
+        if not self.works:
+            raise LogUnavailable("the host secret.example is on fire")
+
+    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+        self._require()
+        return await super().append(updates)
+
+    async def announce(self, changes: Sequence[Change]) -> list[Entry]:
+        self._require()
+        return await super().announce(changes)
+
+    async def find(self, id: str) -> int | None:
+        self._require()
+        return await super().find(id)
+
+    async def read(self, after: int) -> list[Entry]:
+        self._require()
+        return await super().read(after)
+
+    async def beat(self) -> Beat:
+        self._require()
+        return await super().beat()
+
+    async def check(self) -> None:
+        self._require()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "RETRY", (0.001, 0.01))
+
+
+async def test_a_log_that_is_away_is_503_and_says_when_to_come_back(quick: None) -> None:
+    log = FailingLog()
+    async with application_on(log) as app:
+        log.works = False
+        for answer in (
+            await ask(app, "POST", PATH, [FORM, bearer(EVERYTHING)], b"topic=a"),
+            await ask(app, "GET", PATH + "?match=a&last_event_id=x"),
+            await ask(app, "GET", PATH + "?match=a"),  # its coming cannot be announced
+        ):
+            assert answer.status == 503
+            assert int(answer.headers["retry-after"]) > 0
+            assert "secret" not in answer.text
+        assert app.state.hub.broadcaster.connected == 0
+        log.works = True
+        assert (await ask(app, "POST", PATH, [FORM, bearer(EVERYTHING)], b"topic=a")).status == 200
+        assert len(log._entries) == 1
+
+
+async def test_r51_readiness_fails_at_once_and_liveness_after_a_while(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = FailingLog()
+    async with application_on(log) as app:
+
+        async def health() -> list[int]:
+            answers = [await ask(app, "GET", f"{PATH}/health/{what}") for what in ("ready", "live")]
+            assert not any("secret" in answer.text for answer in answers)
+            return [answer.status for answer in answers]
+
+        assert await health() == [200, 200]
+        log.works = False
+        assert await health() == [503, 200]
+        monkeypatch.setattr(hubs, "PATIENCE", 0)
+        assert await health() == [503, 503]
+        log.works = True
+        assert await health() == [200, 200]
+        monkeypatch.setattr(hubs, "PATIENCE", 60)
+        log.works = False
+        assert await health() == [503, 200]
+
+
+async def test_r51_a_log_that_does_not_answer_is_not_ready(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(MemoryTransport):
+        async def check(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(hubs, "PROBE", 0.01)
+    async with application_on(Silent(max_updates=9, max_bytes=999)) as app:
+        assert (await ask(app, "GET", f"{PATH}/health/ready")).status == 503
+
+
+async def test_n120_whoever_goes_while_the_log_is_away_is_announced_when_it_is_back(quick: None) -> None:
+    log = FailingLog()
+    async with application_on(log) as app:
+        async with follow(app, ("match", "a")), follow(app, ("match", "b")):
+            log.works = False
+        refused, task = connecting(app, "c")
+        with suppress(LogUnavailable):
+            await asyncio.wait_for(task, HANG)
+        assert refused.status in (0, 503)
+        log.works = True
+        async with follow(app, ("match", "d")):
+            await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
+            assert said(await log.read(0)) == [("a", True), ("b", True), ("b", False), ("a", False), ("d", True)]
+            assert [one.matchers[0][1] for one in await log.present()] == ["d"]
+
+
+async def test_a_stream_that_catches_up_waits_for_a_log_that_is_away(quick: None) -> None:
+    log = FailingLog()
+    async with application_on(log, subscriptions=False) as app:
+        for data in "12":
+            await publish(app, EVERYTHING, ("topic", "a"), ("data", data))
+        real, asked = log.read, asyncio.Event()
+
+        async def read(after: int) -> list[Entry]:
+            asked.set()
+            return await real(after)
+
+        log.read = read  # type: ignore[method-assign]
+        stream, task = connecting(app, "a")
+        stream.go()
+        await task
+        found = log.find
+
+        async def find(id: str) -> int | None:
+            position = await found(id)
+            log.works = False  # from here on
+            return position
+
+        log.find = find  # type: ignore[method-assign]
+        asked.clear()
+        async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as late:
+            await asyncio.wait_for(asked.wait(), HANG)
+            assert b"data" not in late.body
+            log.works = True
+            assert [(await late.next_event()).data for _ in "12"] == ["1", "2"]
+
+
+async def test_subscribers_that_the_log_has_forgotten_are_announced_again(quick: None) -> None:
+    """As when this node was taken for dead, or the log has lost what it knew; and those it knows too much are gone."""
+    log = FailingLog()
+    stale = Present("stale", (("exact", "gone", None), ("exact", "too", None)))
+    async with application_on(log, node_timeout=1) as app, follow(app, ("match", "a")), follow(app, ("match", "b")):
+        present = await log.present()
+        log._present = {stale.id: stale, present[1].id: present[1], "more": Present("more", ())}
+        async with asyncio.timeout(HANG):
+            while await log.present() != present[::-1]:
+                await asyncio.sleep(0.01)
+        assert said(await log.read(0)) == [("a", True), ("b", True), ("gone", False), ("too", False), ("a", True)]
+
+
+# -- ids that were published
+
+
+async def test_an_id_that_was_published_is_answered_again_and_dispatched_once(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path, subscriptions=False, idempotency_window=60) as (one, other):
+        async with follow(one, ("match", "a")) as stream:
+            for node in (one, other, one):
+                assert (
+                    await publish(node, EVERYTHING, ("topic", "a"), ("id", "order-7"), ("data", "first")) == "order-7"
+                )
+            answer = await ask(
+                one, "POST", PATH, [("content-type", "application/x-ndjson"), bearer(EVERYTHING)],
+                b'{"topic": "a", "id": "order-7"}\n{"topic": "a", "id": "order-8"}\n{"topic": "a", "id": "order-8"}\n',
+            )  # fmt: skip
+            assert answer.text == "order-7\norder-8\norder-8\n"
+            assert len({await publish(one, EVERYTHING, ("topic", "a")) for _ in range(3)}) == 3
+            await publish(one, EVERYTHING, ("topic", "a"), ("data", "end"))
+            events = await stream.until("end")
+        assert [event.id for event in events[:2]] == ["order-7", "order-8"]
+        assert len(events) == 5
+        for node in (one, other):  # and takes no room among what is to be dispatched
+            node.state.hub._backlog._settle()
+            assert node.state.hub._backlog._updates == node.state.hub._backlog._bytes == 0
+
+
+async def test_n115_an_id_may_be_used_again_unless_the_operator_says_otherwise() -> None:
+    async with started(subscriptions=False) as app, follow(app, ("match", "a")) as stream:
+        for _ in range(2):
+            await publish(app, EVERYTHING, ("topic", "a"), ("id", "same"))
+        assert [(await stream.next_event()).id for _ in range(2)] == ["same", "same"]
