@@ -204,8 +204,10 @@ class Hub:
             if last_event_id != "earliest":
                 log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if self.settings.replay_unknown or last_event_id == "earliest":
-                # In a log without entries, the place before all of them is its end, where the others are.
-                position = EARLIEST if await self.transport.newest() else await self.transport.end()
+                # In a log without entries, the place before all of them is its end, where the others are; asked for
+                # first, lest there be one by then.
+                end = await self.transport.end()
+                position = EARLIEST if await self.transport.newest() else end
             else:
                 position = self.broadcaster.position
         client = f"address {address}" if grant.subject is None else f"subject {grant.subject}"

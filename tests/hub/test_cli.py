@@ -69,7 +69,7 @@ def test_the_welcome_tells_what_to_do_next(hub: HubProcess) -> None:
     assert hub.url.endswith("/.well-known/mercure")
     assert f"{hub.url}/debug/" in hub.welcome
     assert DEVELOPMENT_TOKEN in hub.welcome
-    assert "in this process's memory: the last 10,000 updates, 64 MiB at most" in hub.welcome
+    assert "in this process's memory, and gone when it ends: the last 100,000 updates, of 64 MiB at most" in hub.welcome
     assert "DEVELOPMENT MODE" in hub.welcome
 
 

@@ -308,7 +308,7 @@ async def test_a_node_hears_of_what_another_one_appends(kind: str, new_url: Call
 
 
 @pytest.mark.parametrize("kind", SHARED)
-async def test_what_was_appended_is_there_for_who_comes_later(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_t86_what_was_appended_is_there_for_who_comes_later(kind: str, new_url: Callable[[str], str]) -> None:
     url = new_url(kind)
     updates = [
         Update(("é", "b\0"), "data\r\n\0", True, "urn:é\U0001f600", "type", 0),
