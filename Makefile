@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-quick examples lock clean
+.PHONY: help run test lint bench bench-quick soak examples lock clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,11 @@ bench: $(VENV)/dev ## measure; results, tables and plots go to bench
 
 bench-quick: $(VENV)/dev ## measure small sizes, in some four minutes; bench stays as it is
 	@$(BIN)/python -m bench --quick
+
+soak: $(VENV)/dev ## twenty minutes of faults, and a look at what clients saw; as root, for a disk that is full
+	@.ci/system-packages
+	@$(BIN)/python -m tests.soak redis
+	@$(BIN)/python -m tests.soak sqlite --may-lose
 
 examples: $(VENV)/examples ## install what the examples need
 

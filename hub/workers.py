@@ -73,7 +73,8 @@ def supervise(count: int, work: Callable[[], None]) -> int:
                 os.kill(os.getpid(), signal.SIGTERM)
             else:
                 log.error("a worker died, and is started again", pid=pid, status=code)
-                time.sleep(max(0.0, _PAUSE - lived))
+                if lived < _PAUSE:
+                    time.sleep(_PAUSE - lived)
                 if not signals:
                     start()
     finally:

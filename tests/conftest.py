@@ -29,6 +29,14 @@ HANG = 30.0
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_files() -> Iterator[None]:
+    """No hub of a test leaves its log in the directory where the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HUB_TRANSPORT_URL", "memory://")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _logs() -> None:
     if not structlog.is_configured():  # a second time, loggers that were used would not know of it
         log_to_stdlib()

@@ -86,7 +86,7 @@ CREATE TABLE log (
     topics TEXT NOT NULL,          -- an array in JSON
     private INTEGER NOT NULL,
     type TEXT,
-    retry INTEGER,                 -- ms
+    retry TEXT,                    -- ms, in digits: there may be more than an INTEGER holds (N53)
     data TEXT NOT NULL
 );
 CREATE INDEX log_hash ON log (hash);
@@ -789,7 +789,7 @@ class _Row(NamedTuple):
     topics: str
     private: bool
     type: str | None
-    retry: int | None
+    retry: str | None
     data: str
 
 
@@ -798,14 +798,16 @@ def _row(update: Update, time: int | None = None) -> _Row:
     topics = json.dumps(update.topics, ensure_ascii=False, separators=(",", ":"))
     texts = (update.id, topics, update.type or "", update.data)
     size = _ROW + sum(len(text.encode("utf-8")) for text in texts)
+    retry = None if update.retry is None else str(update.retry)
     return _Row(
-        update, time, size, _hash(update.id), update.id, topics, update.private, update.type, update.retry, update.data
+        update, time, size, _hash(update.id), update.id, topics, update.private, update.type, retry, update.data
     )
 
 
 def _entry(row: tuple[Any, ...], offset: int) -> Entry:
     position, time, id, topics, private, type, retry, data = row
-    update = Update(tuple(json.loads(topics)), data, private=bool(private), id=id, type=type, retry=retry)
+    digits = None if retry is None else int(retry)
+    update = Update(tuple(json.loads(topics)), data, private=bool(private), id=id, type=type, retry=digits)
     return Entry(offset + position, update, time)
 
 

@@ -486,3 +486,15 @@ def test_development_may_be_chosen_by_the_environment(monkeypatch: pytest.Monkey
     assert not settings.anonymous
     monkeypatch.setenv("HUB_CLASSIC", "off")
     assert settings_from_environment().classic_keys("publisher") is None
+
+
+def test_a_server_keeps_its_log_in_a_file_and_a_program_in_memory_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HUB_TRANSPORT_URL", raising=False)
+    assert settings_from_environment(dev=True).transport_url.get_secret_value() == "sqlite:///mercure.db"
+    assert Settings(dev=True).transport_url.get_secret_value() == "memory://"
+    monkeypatch.setenv("HUB_TRANSPORT_URL", "redis://:secret@h")
+    settings = settings_from_environment(dev=True)
+    assert settings.transport_url.get_secret_value() == "redis://:secret@h"
+    assert "secret" not in repr(settings)

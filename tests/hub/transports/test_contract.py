@@ -312,7 +312,7 @@ async def test_t86_what_was_appended_is_there_for_who_comes_later(kind: str, new
     url = new_url(kind)
     updates = [
         Update(("é", "b\0"), "data\r\n\0", True, "urn:é\U0001f600", "type", 0),
-        Update(("",), "", False, " ", None, 2**63 - 1),
+        Update(("",), "", False, " ", None, 2**64 - 1),
         Update(tuple(map(str, range(1_000))), "x" * 2**20, id="large"),
     ]
     async with nodes(url) as (one,):

@@ -1,0 +1,967 @@
+"""The log in Redis: what a server does to it that is killed, emptied, stopped, or replaced by another one.
+
+What all transports promise is in test_contract.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import random
+import sys
+import traceback
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.subscriber import EARLIEST
+from hub.subscriptions import Present
+from hub.transports import base
+from hub.transports import redis as module
+from hub.transports.base import Change
+from hub.transports.redis import RedisTransport
+from hub.updates import Update
+from tests.redis_server import RedisServer, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+    from typing import Self
+
+    from hub.transports.base import Entry
+
+pytestmark = pytest.mark.anyio
+
+HANG = 30.0
+
+
+@pytest.fixture
+def start_redis() -> Iterator[Callable[..., RedisServer]]:
+    started: list[RedisServer] = []
+
+    def start(**options: Any) -> RedisServer:
+        started.append(RedisServer(**options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
+    return start_redis()
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Callable[..., RedisTransport]]:
+    """Open the log as one more node; each is closed, and the keys are looked at, when the test ends."""
+    opened: list[RedisTransport] = []
+
+    def open_node(url: str | RedisServer, **options: Any) -> RedisTransport:
+        url = url if isinstance(url, str) else url.url
+        opened.append(RedisTransport(url, **{"max_updates": 1_000, "max_bytes": 2**24} | options))
+        return opened[-1]
+
+    yield open_node
+    for log in opened:
+        with suppress(LogUnavailable):
+            await check_keys(log)
+        await log.aclose()
+
+
+async def check_keys(log: RedisTransport) -> None:
+    """Assert every invariant of what is in the server."""
+    stream, ids, marks, meta, nodes, _, present = log._keys
+    pipeline: Any = log._client.pipeline(transaction=True)
+    pipeline.xrange(stream).zrange(ids, 0, -1).lrange(marks, 0, -1).hgetall(meta).smembers(nodes).keys(f"{present}*")
+    entries, members, marked, about, names, here = await reaching(log, pipeline.execute)
+    found = [(int(id.partition(b"-")[0]), int(fields[b"t"]), json.loads(fields[b"u"])) for id, fields in entries]
+    assert all(id.endswith(b"-0") for id, _ in entries)
+    if not about:
+        assert not found
+        return
+    end = int(about[b"end"])
+    assert [n for n, _, _ in found] == list(range(end - len(found) + 1, end + 1))
+    update_of = {n: base.from_record(record).update for n, _, record in found}
+    assert marked == [f"{time} {update_of[n].size} {record['id']}".encode() for n, time, record in found]
+    assert members == sorted(f"{record['id']}\0{n:016d}{time}".encode() for n, time, record in found)
+    assert int(about[b"bytes"]) == sum(update.size for update in update_of.values())
+    assert int(about[b"since"]) <= end
+    assert {key.removeprefix(present.encode()) for key in here} <= names
+
+
+async def reaching(log: RedisTransport, ask: Callable[[], Any]) -> Any:
+    async with log._reaching():
+        return await ask()
+
+
+def update(id: str, data: str = "") -> Update:
+    return Update(("t",), data, id=id)
+
+
+def ids(entries: list[Entry]) -> str:
+    return " ".join(entry.update.id for entry in entries)
+
+
+async def append(log: RedisTransport, text: str) -> list[Entry]:
+    return await log.append([update(id) for id in text.split()])
+
+
+async def everything(log: RedisTransport) -> list[Entry]:
+    entries, after = [], EARLIEST
+    while page := await log.read(after):
+        entries += page
+        after = page[-1].position
+    return entries
+
+
+class Follower:
+    """Follows a log in a task, and takes down what it gets."""
+
+    def __init__(self, log: RedisTransport, after: int = 0) -> None:
+        self.entries: list[Entry] = []
+        self._grown = asyncio.Event()
+        self._log, self._after = log, after
+
+    async def _run(self) -> None:
+        async for page in self._log.follow(self._after):
+            assert page
+            self.entries += page
+            self._grown.set()
+
+    async def until(self, id: str) -> None:
+        """Wait until it has got an entry of that id."""
+        while id not in {entry.update.id for entry in self.entries}:
+            self._grown.clear()
+            waiting = asyncio.ensure_future(self._grown.wait())
+            await asyncio.wait([self._task, waiting], timeout=HANG, return_when="FIRST_COMPLETED")
+            waiting.cancel()
+            if self._task.done():
+                self._task.result()
+            assert self._grown.is_set(), f"{id} did not come; got {ids(self.entries)}"
+
+    async def ends(self) -> None:
+        async with asyncio.timeout(HANG):
+            await self._task
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def back(log: RedisTransport) -> None:
+    """Wait until the log can be reached."""
+    async with asyncio.timeout(HANG):
+        while True:
+            with suppress(LogUnavailable):
+                return await log.check()
+            await asyncio.sleep(0.02)
+
+
+# -- a server that is killed, and keeps what it had
+
+
+async def test_a_killed_server_loses_nothing_that_it_acknowledged(
+    start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+) -> None:
+    server = start_redis(appendonly="yes", appendfsync="always")
+    first, second = node(server, max_updates=100_000), node(server, max_updates=100_000)
+    acknowledged: list[str] = []
+    published: list[str] = []
+    stopping = False
+
+    async def publish(log: RedisTransport, name: str) -> None:
+        number = 0
+        while not stopping:
+            number += 1
+            batch = [update(f"{name}-{number}-{part}") for part in range(1 + number % 3)]
+            published.extend(one.id for one in batch)
+            try:
+                acknowledged.extend(entry.update.id for entry in await log.append(batch))
+            except LogUnavailable:
+                await asyncio.sleep(0.01)
+
+    async with Follower(first) as one, Follower(second) as other, asyncio.TaskGroup() as publishers:
+        for name in "abcd":
+            publishers.create_task(publish(first if name < "c" else second, name))
+        for _ in range(3):
+            enough = len(acknowledged) + 50
+            while len(acknowledged) < enough:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(server.restart)
+        stopping = True
+        await back(first)
+        await append(first, "end")
+        await one.until("end")
+        await other.until("end")
+
+    log = [entry.update.id for entry in await everything(first)]
+    assert ids(one.entries) == ids(other.entries) == " ".join(log)
+    assert [entry.position for entry in one.entries] == list(range(1, len(log) + 1))
+    assert set(acknowledged) <= set(log) <= {*published, "end"}
+    assert max(Counter(log).values()) == 1
+    assert [await second.find(id) for id in log] == list(range(1, len(log) + 1))
+
+
+async def test_connections_that_are_cut_are_made_again_and_nothing_is_missed(
+    server: RedisServer, node: Callable[..., RedisTransport], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = node(server)
+    async with Follower(log) as follower:
+        for number in range(5):
+            await append(log, f"a{number} b{number}")
+            await follower.until(f"a{number}")
+            caplog.clear()
+            server.ask("CLIENT", "KILL", "TYPE", "normal")
+            await back(log)
+        await append(log, "end")
+        await follower.until("end")
+    assert ids(follower.entries) == "a0 b0 a1 b1 a2 b2 a3 b3 a4 b4 end"
+    assert [entry.position for entry in follower.entries] == list(range(1, 12))
+
+
+async def test_a_server_that_is_away_for_long_is_told_of_once(
+    server: RedisServer, node: Callable[..., RedisTransport], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = node(server)
+    caplog.set_level("INFO")
+    async with Follower(log) as follower:
+        await append(log, "a")
+        await follower.until("a")
+        server.ask("SAVE")
+        server.kill()
+        with pytest.raises(LogUnavailable) as caught:
+            await append(log, "b")
+        assert str(server.port) in caught.value.reason
+        while "waits" not in caplog.text:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)  # some more tries
+        server.start()
+        await back(log)
+        await append(log, "c")
+        await follower.until("c")
+    assert [record.getMessage().count("out of reach") for record in caplog.records].count(1) == 1
+    assert [record.getMessage().count("is back") for record in caplog.records].count(1) == 1
+
+
+# -- a server that has lost something
+
+
+async def lose_a_tail(server: RedisServer, first: RedisTransport, second: RedisTransport) -> tuple[int, int]:
+    """Both know a and b, `first` c and d too; the server comes back with a and b.  The places after a and d."""
+    a, _ = await append(first, "a b")
+    assert await second.end() == 2
+    server.ask("SAVE")
+    _, d = await append(first, "c d")
+    await asyncio.to_thread(server.restart)
+    return a.position, d.position
+
+
+async def off(log: RedisTransport, position: int) -> None:
+    with pytest.raises(OffTheLog, match="of an earlier epoch"):
+        await log.read(position)
+    with pytest.raises(OffTheLog, match="of an earlier epoch"):
+        await anext(log.follow(position))
+
+
+async def test_a_lost_tail_begins_a_new_epoch(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+    first, second = node(server), node(server)
+    after_a, after_d = await lose_a_tail(server, first, second)
+    assert await first.find("a") is None, "something was lost after it"
+    assert await first.find("d") is None
+    for log in first, second:
+        for position in 0, after_a, after_d:
+            if log is first or position != after_d:
+                await off(log, position)
+        assert ids(await everything(log)) == "a b", "all that is left"
+    [e] = await append(second, "e")
+    assert ids(await first.read(await first.end() - 1)) == ids([e])
+    assert (await first.end()) > base.EPOCH
+    assert await second.find("e") == e.position
+    assert await first.find("b") is None
+    assert await first.find("e") == await first.end()
+    newest = await first.newest()
+    assert newest is not None
+    assert newest.update.id == "e"
+    third = node(server)
+    assert ids(await everything(third)) == "a b e"
+    assert (await third.find("a"), await third.find("e")) == (None, 3)
+
+
+async def test_a_lost_tail_is_noticed_though_others_have_appended_as_much_again(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    first, second = node(server), node(server)
+    after_a, after_d = await lose_a_tail(server, first, second)
+    *_, e = await append(second, "C D E")  # it has no reason to think that anything is lost
+    await off(first, after_d)
+    await off(first, after_a)
+    assert await first.find("C") is None
+    await off(second, e.position)
+    assert ids(await everything(first)) == ids(await everything(second)) == "a b C D E"
+
+
+async def test_a_lost_tail_is_noticed_though_the_log_has_forgotten_up_to_there(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    first, second = node(server), node(server, max_updates=2)
+    _, after_d = await lose_a_tail(server, first, second)
+    await append(second, "C D E F")
+    assert ids(await everything(second)) == "E F", "so that the place after d is the place before the oldest"
+    await off(first, after_d)
+
+
+async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+    first, second = node(server), node(server)
+    async with Follower(first) as one, Follower(second) as other:
+        await append(first, "a")
+        server.ask("SAVE")
+        await append(first, "b")
+        await one.until("b")
+        await other.until("b")
+        await asyncio.to_thread(server.restart)
+        for follower in one, other:
+            with pytest.raises(OffTheLog):
+                await follower.ends()
+    assert await first.end() == await second.end() == base.EPOCH + 1, "one loss, one epoch"
+
+
+async def test_nothing_lost_is_no_new_epoch(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+    log = node(server)
+    await append(log, "a b c")
+    server.ask("SAVE")
+    await asyncio.to_thread(server.restart)
+    assert await log.find("b") == 2
+    assert ids(await log.read(1)) == "b c"
+
+
+async def test_a_flushed_log_is_noticed_by_whoever_follows_it(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server)
+    async with Follower(log) as follower:
+        await append(log, "a b")
+        await follower.until("b")
+        server.ask("FLUSHALL")
+        with pytest.raises(OffTheLog):
+            async with asyncio.timeout(module.LOOK * 3):
+                await follower.ends()
+    assert (await log.newest(), await log.read(EARLIEST), await log.end()) == (None, [], base.EPOCH)
+    async with Follower(log, await log.end()) as follower:
+        [c] = await append(log, "c")
+        await follower.until("c")
+    assert c.position == base.EPOCH + 1
+    assert await log.find("c") == c.position
+
+
+async def test_a_flushed_log_in_which_others_write_on_is_another_one(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    first, second = node(server), node(server)
+    async with Follower(first) as follower:
+        await append(first, "a b")
+        await follower.until("b")
+        server.ask("FLUSHALL")
+        await append(second, "A B C")
+        with pytest.raises(OffTheLog):
+            await follower.ends()
+    assert ids(follower.entries) == "a b"
+    await off(first, 1)
+    assert ids(await everything(first)) == "A B C"
+
+
+@pytest.mark.parametrize("key", ["log", "ids", "marks", "meta"])
+async def test_a_log_of_which_a_key_is_gone_begins_anew(
+    server: RedisServer, node: Callable[..., RedisTransport], key: str
+) -> None:
+    log = node(server)
+    await append(log, "a b")
+    server.ask("DEL", f"{{mercure}}:{key}")
+    assert await log.find("a") is None
+    [c] = await append(log, "c")
+    assert c.position == base.EPOCH + 1
+    await off(log, 1)
+    assert ids(await everything(log)) == "c"
+
+
+async def test_epochs_grow_even_where_the_server_knows_of_earlier_ones_only(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    first, second = node(server), node(server)
+    await append(first, "a")
+    server.ask("HINCRBY", "{mercure}:meta", "epoch", str(10**9))  # a clock that was days ahead, since then set right
+    assert ids(await everything(second)) == "a"
+    assert await first.end() == base.EPOCH + 1
+    server.ask("FLUSHALL")
+    await append(node(server), "b")  # which knows none of this
+    for log in first, second:
+        assert ids(await everything(log)) == "b"
+        await off(log, 1)
+    assert int((await first.stats()).epoch) == int((await second.stats()).epoch)
+    assert await first.find("b") is None, "who told of it could not know what was there before"
+
+
+# -- a server that does not answer, or does not want to
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TIMEOUT", 0.3)
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_a_stopped_server_is_out_of_reach_and_then_as_before(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server)
+    async with Follower(log) as follower:
+        await append(log, "a")
+        await follower.until("a")
+        server.pause()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        results = await asyncio.gather(
+            *(append(log, f"b{number}") for number in range(3 * module.CONNECTIONS)),
+            log.find("a"),
+            log.read(0),
+            log.present(),
+            log.beat(),
+            return_exceptions=True,
+        )
+        assert loop.time() - began < 3, "those who wait for their turn do so in the same time"
+        assert {type(result) for result in results} == {LogUnavailable}
+        server.resume()
+        await back(log)
+        await append(log, "c")
+        await follower.until("c")
+    assert ids(follower.entries) == ids(await everything(log))
+    assert max(Counter(entry.update.id for entry in follower.entries).values()) == 1
+
+
+class Proxy:
+    """Between a node and the server; a connection is cut after so many bytes to the server, or back."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._serving: set[asyncio.Task[None]] = set()
+        self.requests = self.answers = sys.maxsize
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up, down = await asyncio.open_connection("127.0.0.1", self._server.port)
+        ways = (reader, down, self.requests), (up, writer, self.answers)
+        pumps = [asyncio.create_task(self._pump(*way)) for way in ways]
+        self._serving |= {*pumps}
+        await asyncio.wait(pumps, return_when="FIRST_COMPLETED")
+        down.close()
+        writer.close()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, most: int) -> None:
+        with suppress(OSError):
+            while data := await source.read(2**16):
+                target.write(data[:most])
+                most -= len(data)
+                if most <= 0:
+                    break
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as serving:
+            yield f"redis://127.0.0.1:{serving.sockets[0].getsockname()[1]}"
+        await asyncio.wait(self._serving)
+
+
+async def test_an_append_whose_connection_is_cut_is_there_wholly_or_not_at_all_and_never_twice(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    direct, proxy = node(server), Proxy(server)
+    await append(direct, "a")  # so that the server knows the script
+    batch = [update(f"{number}", "x" * 100) for number in range(50)]
+    async with proxy.running() as url:
+        for requests, answers, there in (1, 9, False), (2_000, 9, False), (8_000, 9, False), (sys.maxsize, 0, True):
+            proxy.requests, proxy.answers = requests, answers
+            log = node(url)
+            with pytest.raises(LogUnavailable):
+                await log.append(batch)
+            assert [entry.update for entry in await everything(direct)][1:] == batch * there
+        proxy.requests = proxy.answers = sys.maxsize
+        await append(log, "end")
+        await log.aclose()
+    assert await direct.find("end") == 52
+
+
+async def test_a_server_that_refuses_to_write_is_out_of_reach_and_changes_nothing(
+    server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server)
+    await append(log, "a")
+    someone = Present("s", ())
+    other = start_redis()
+    for refuse, accept, reason in (
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "used memory"),
+        (("REPLICAOF", "127.0.0.1", str(other.port)), ("REPLICAOF", "NO", "ONE"), "read only"),
+        (
+            ("CONFIG", "SET", "min-replicas-to-write", "1"),
+            ("CONFIG", "SET", "min-replicas-to-write", "0"),
+            "NOREPLICAS",
+        ),
+    ):
+        if reason == "read only":
+            other.pause()  # lest it hands over its own, empty, data
+        server.ask(*refuse)
+        loaded = await log.read(0)
+        for write in (
+            lambda: append(log, "b c"),
+            lambda: log.announce([Change(someone, True, [update("d")])]),
+            lambda: log.load(loaded),  # noqa: B023
+            lambda: log.check(),
+            lambda: log.beat(),
+        ):
+            with pytest.raises(LogUnavailable) as caught:
+                await write()
+            assert reason in caught.value.reason
+        assert ids(await everything(log)) == "a", "reading goes on"
+        server.ask(*accept)
+        await back(log)
+        other.resume()
+    await append(log, "b")
+    assert await log.present() == []
+    assert ids(await everything(log)) == "a b"
+
+
+async def test_many_who_ask_at_once_share_few_connections(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server)
+    await append(log, "a")
+    async with Follower(log) as follower:
+        await follower.until("a")
+        assert await asyncio.gather(*(log.find("a") for _ in range(500))) == [1] * 500
+        clients = await reaching(log, log._client.client_list)
+    assert len(clients) <= module.CONNECTIONS + 2
+
+
+async def test_whoever_waits_for_it_can_be_cancelled_at_any_moment(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server)
+    async with asyncio.timeout(HANG):
+        for number in range(100):
+            async with Follower(log, await log.end()) as follower:
+                await append(log, f"{number}")
+                await follower.until(f"{number}")
+                appending = asyncio.create_task(append(log, f"again-{number}"))
+                for _ in range(number % 20):
+                    await asyncio.sleep(0)
+                appending.cancel()
+            await asyncio.gather(appending, return_exceptions=True)
+    assert max(Counter(entry.position for entry in await everything(log)).values()) == 1
+
+
+async def test_who_takes_long_over_a_page_hears_at_once_of_what_came_meanwhile(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server)
+    await append(log, "a")
+    pages = log.follow(0)
+    assert ids(await anext(pages)) == "a"
+    await append(log, "b")
+    async with asyncio.timeout(module.LOOK * 0.8):
+        assert ids(await anext(pages)) == "b"
+    await pages.aclose()  # type: ignore[attr-defined]
+
+
+async def test_it_can_be_reached_by_tls_alone(
+    start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport], tmp_path: Path
+) -> None:
+    certificate, key = certified(tmp_path)
+    port = free_port()
+    files = {"tls_cert_file": certificate, "tls_key_file": key, "tls_ca_cert_file": certificate}
+    start_redis(tls_port=str(port), tls_auth_clients="no", **files)
+    log = node(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}")
+    await append(log, "a")
+    assert ids(await log.read(0)) == "a"
+    with pytest.raises(LogUnavailable) as caught:
+        await node(f"rediss://127.0.0.1:{port}").check()
+    assert "certificate" in caught.value.reason.lower()
+
+
+def certified(directory: Path) -> tuple[str, str]:
+    """Files with a certificate of 127.0.0.1 that signs itself, and with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(1))
+        .not_valid_after(now + timedelta(1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (directory / "certificate").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (directory / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return str(directory / "certificate"), str(directory / "key")
+
+
+async def test_a_password_is_told_to_nobody(
+    server: RedisServer, node: Callable[..., RedisTransport], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.ask("CONFIG", "SET", "requirepass", "right/@:word")
+    at = f"127.0.0.1:{server.port}"
+    log = node(f"redis://:right%2F%40%3Aword@{at}/3")
+    await append(log, "a")
+    wrong = node(f"redis://joe:hunter2@{at}")
+    follower = Follower(wrong)
+    async with follower:
+        with pytest.raises(LogUnavailable) as caught:
+            await append(wrong, "b")
+        while "out of reach" not in caplog.text:
+            await asyncio.sleep(0.01)
+    server.kill()
+    with pytest.raises(LogUnavailable) as gone:
+        await append(log, "b")
+    told = caught.value.reason + gone.value.reason + caplog.text + repr(log) + repr(vars(log)) + repr(vars(wrong))
+    assert "invalid username-password" in told
+    assert at in told
+    for secret in "hunter2", "right", "joe":
+        assert secret not in told
+
+
+# -- what it keeps
+
+
+async def test_what_is_forgotten_is_forgotten_everywhere(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    chosen = random.Random(1)
+    for max_updates, max_bytes in (1, 2**20), (5, 2**20), (100, 2_000), (7, 1_500):
+        log = node(server, max_updates=max_updates, max_bytes=max_bytes, name=f"{max_updates} {max_bytes}")
+        kept: list[Update] = []
+        for _ in range(60):
+            batch = [update(chosen.choice("abc"), "x\n" * chosen.randrange(200)) for _ in range(chosen.randrange(8))]
+            await log.append(batch)
+            kept += batch
+            while len(kept) > 1 and (len(kept) > max_updates or sum(one.size for one in kept) > max_bytes * 257 / 256):
+                del kept[0]
+            found = await everything(log)
+            assert len(found) <= len(kept)
+            assert [entry.update for entry in found] == kept[len(kept) - len(found) :]
+            assert len(found) == len(kept) or sum(one.size for one in kept) > max_bytes
+            for id in "abc":
+                first = next((entry.position for entry in found if entry.update.id == id), None)
+                assert await log.find(id) == first
+            await check_keys(log)
+
+
+async def test_a_large_log_forgets_some_at_a_time(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+    log = node(server, max_updates=512)
+    await log.append([update("a")] * 511)
+    held = []
+    for _ in range(5):
+        await append(log, "b")
+        held.append((await log.stats()).updates)
+    assert held == [512, 513, 514, 512, 513], "when one part in 256 is too many"
+
+
+async def test_what_is_too_old_goes_with_the_next_beat(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server, max_age=3_600)
+    now = (await append(log, "now"))[0].time
+    await log.prune(max_updates=1, max_bytes=1, max_age=0)
+    await log.load([base.Entry(0, update("old"), now - 3_500_000), base.Entry(0, update("new"), now - 3_000_000)])
+    await log.beat()
+    assert ids(await everything(log)) == "now old new"
+    strict = node(server, max_age=3_200)
+    await strict.beat()
+    assert ids(await everything(log)) == "now old new", "it goes from the oldest on, which is young here"
+    assert await log.prune(max_updates=2, max_bytes=2**30, max_age=3_600) == 1
+    await strict.beat()
+    assert [(entry.update.id, entry.time) for entry in await everything(log)] == [("new", now - 3_000_000)]
+
+
+async def test_pruning_takes_turns(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+    log = node(server, max_updates=10_000)
+    for _ in range(5):
+        await log.append([update("a") for _ in range(1_000)])
+    forgotten = []
+    while count := await log.prune(max_updates=1, max_bytes=2**30, max_age=1e9):
+        forgotten.append(count)
+    assert forgotten == [2_000, 2_000, 999]
+    assert await log.find("a") == 5_000
+    stats = await log.stats()
+    assert (stats.updates, stats.bytes, stats.oldest) == (1, update("a").size, await log.newest())
+    assert stats.size > 0
+
+
+async def test_two_logs_in_one_server_do_not_know_each_other(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    one, other = node(server), node(server, name="other")
+    await append(one, "a")
+    await one.announce([Change(Present("s", ()), True, [])])
+    await append(other, "b")
+    assert ids(await everything(one)) == "a"
+    assert (ids(await everything(other)), await other.present(), (await other.beat()).orphans) == ("b", [], [])
+
+
+# -- presence
+
+
+async def comes(log: RedisTransport, *names: str) -> None:
+    await log.announce([Change(Present(name, ()), True, [update(f"{name} comes")]) for name in names])
+
+
+async def goes(log: RedisTransport, *names: str) -> list[Entry]:
+    return await log.announce([Change(Present(name, ()), False, [update(f"{name} goes")]) for name in names])
+
+
+def names(subscribers: list[Present]) -> set[str]:
+    return {subscriber.id for subscriber in subscribers}
+
+
+async def test_a_node_that_was_taken_for_dead_registers_again(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    alive, stuck = node(server, node_timeout=0.3), node(server, node_timeout=0.3)
+    await comes(stuck, "a", "b")
+    await comes(alive, "c")
+    async with asyncio.timeout(HANG):
+        while not (orphans := (await alive.beat()).orphans):
+            assert names(await alive.present()) == {"a", "b", "c"}
+            await asyncio.sleep(0.05)
+    assert names(orphans) == {"a", "b"}
+    assert ids(await goes(alive, "a", "b")) == "a goes b goes"
+    assert await goes(stuck, "a") == [], "it was announced already"
+    assert await alive.beat() == (1, [])
+    assert server.ask("SCARD", "{mercure}:nodes") == ":1", "it is forgotten"
+    assert await stuck.beat() == (0, [])
+    await comes(stuck, "b")
+    assert await alive.beat() == (1, [])
+    assert await stuck.beat() == (1, [])
+    assert names(await alive.present()) == {"b", "c"}
+    assert names(await stuck.present(own=True)) == {"b"}
+
+
+async def test_nodes_are_not_taken_for_dead_because_the_server_was_away(
+    start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+) -> None:
+    server = start_redis(appendonly="yes", appendfsync="always")
+    first, second = node(server, node_timeout=0.5), node(server, node_timeout=0.5)
+    await comes(first, "a")
+    await comes(second, "b")
+    await first.beat()
+    await second.beat()
+    server.kill()
+    await asyncio.sleep(0.6)
+    server.start()
+    await back(first)
+    assert await first.beat() == (1, [])
+    assert await first.beat() == (1, [])
+
+
+async def test_more_orphans_than_fit_an_answer_are_handed_out_in_turn(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    alive, dead = node(server), node(server)
+    many = [f"{number}" for number in range(2_500)]
+    await alive.beat()
+    await dead.announce([Change(Present(name, (("exact", name, None),)), True, []) for name in many])
+    assert names(await alive.present()) == set(many)
+    server.ask("DEL", f"{{mercure}}:alive:{dead._node[0]}")
+    gone: set[str] = set()
+    while orphans := (await alive.beat()).orphans:
+        assert len(orphans) <= 2_000
+        assert all(orphan.matchers == (("exact", orphan.id, None),) for orphan in orphans)
+        gone |= names(orphans)
+        await goes(alive, *names(orphans))
+    assert gone == set(many)
+    assert await alive.present() == []
+
+
+async def test_a_node_that_leaves_is_forgotten_unless_somebody_is_left_on_it(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    stays, leaves, crashes = node(server), node(server), node(server)
+    await comes(leaves, "a")
+    await goes(leaves, "a")
+    await comes(crashes, "b")
+    await stays.beat()
+    await leaves.aclose()
+    await crashes.aclose()
+    assert server.ask("SCARD", "{mercure}:nodes") == ":2"
+    assert names((await stays.beat()).orphans) == {"b"}, "at once, rather than when its time is over"
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_closing_neither_fails_nor_hangs(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+    stopped, killed, never = node(server), node(server), node(server)
+    await comes(stopped, "a")
+    await comes(killed, "b")
+    async with asyncio.timeout(5):
+        server.pause()
+        await stopped.aclose()
+        server.kill()
+        await killed.aclose()
+        await never.aclose()
+
+
+# -- Sentinel
+
+
+@pytest.fixture
+def replicated(start_redis: Callable[..., RedisServer]) -> tuple[RedisServer, RedisServer, str]:
+    """A server, its replica, and the URL of the sentinel that watches them."""
+    master = start_redis()
+    replica = start_redis(replicaof=f"127.0.0.1 {master.port}")
+    sentinel = start_redis(sentinel_of=master)
+    return master, replica, f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}/mercure"
+
+
+async def test_sentinel_says_where_the_log_is_after_a_failover(
+    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisTransport]
+) -> None:
+    master, replica, url = replicated
+    log = node(url)
+    async with Follower(log) as follower:
+        await append(log, "a b")
+        await follower.until("b")
+        await ready(log, replica, entries=2)
+        master.kill()
+        await back(log)
+        await append(log, "c")
+        await follower.until("c")
+        master.start()  # it comes back as a replica
+        await append(log, "d")
+        await follower.until("d")
+    assert ids(follower.entries) == "a b c d"
+    assert await log.find("a") == 1, "nothing was lost"
+
+
+async def test_what_a_replica_had_not_got_is_a_loss_that_is_noticed(
+    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisTransport]
+) -> None:
+    master, replica, url = replicated
+    log = node(url)
+    await append(log, "a")
+    await ready(log, replica, entries=1)
+    replica.pause()
+    master.ask("CLIENT", "KILL", "TYPE", "replica")
+    await append(log, "b")
+    master.kill()
+    replica.resume()
+    await back(log)
+    await off(log, 2)
+    assert ids(await everything(log)) == "a"
+    assert await log.find("a") is None
+
+
+async def ready(log: RedisTransport, replica: RedisServer, *, entries: int) -> None:
+    """Wait until it has got so many, and may be made the master."""
+    assert log._sentinel is not None
+    async with asyncio.timeout(HANG):
+        while replica.ask("XLEN", "{mercure}:log") != f":{entries}":
+            await asyncio.sleep(0.05)
+        while [port for _, port in await log._sentinel.discover_slaves("mercure")] != [replica.port]:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_sentinel_that_knows_no_such_service_is_told(
+    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisTransport]
+) -> None:
+    log = node(replicated[2].replace("/mercure", "/nonesuch"))
+    with pytest.raises(LogUnavailable) as caught:
+        await log.check()
+    assert "nonesuch" in caught.value.reason
+
+
+# -- URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://host:port", "a host or port is none"),
+        ("redis://:hunter2/2@host", "a host or port is none"),
+        ("redis://joe:1/hunter2@host", "in a password, write / as %2F"),
+        ("redis://:1?hunter2@host", "in a password"),
+        ("redis://:1#hunter2@host", "in a password"),
+        ("redis://[hunter2", "a host or port is none"),
+        (
+            "redis://joe:hunter2@host/zero",
+            "redis://host/zero: after one host comes nothing, or the number of a database",
+        ),
+        ("redis://joe:hunter2@host/0/0", "redis://host/0/0: after one host"),
+        ("redis://joe:hunter2@one,two", "redis://one,two: after one host"),
+        ("redis://joe:hunter2@host?colour=red", "redis://host: .*'colour'"),
+        ("redis://joe:hunter2@host?socket_timeout=red", "redis://host: Invalid value for 'socket_timeout'"),
+        ("redis://host?name=", "name '' is empty"),
+        ("redis://host?name={a}", "name '{a}' is empty, or has braces"),
+        ("rediss://joe:hunter2@host?ssl_cert_reqs=red", "rediss://host: .*red"),
+        ("redis+sentinel://joe:hunter2@host", "redis\\+sentinel://host: after the hosts comes /service"),
+        ("redis+sentinel://joe:hunter2@host/", "redis\\+sentinel://host/: after the hosts comes /service"),
+        ("redis+sentinel://joe:hunter2@host/mercure/zero", "after the hosts comes /service, or /service/database"),
+        ("redis+sentinel://joe:hunter2@one,two:port/mercure", "a host or port is none"),
+    ],
+)
+def test_a_url_that_names_no_log_is_refused_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        from_url(url)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def from_url(url: str) -> RedisTransport:
+    return RedisTransport.from_url(
+        url, max_updates=10, max_bytes=2**20, max_age=float("inf"), window=0.0, node_timeout=10.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://", {"host": "localhost", "port": 6379, "db": 0}),
+        ("redis://joe:a%2Fb@[::1]:7/3", {"host": "::1", "port": 7, "db": 3, "username": "joe", "password": "a/b"}),
+        ("rediss://host?name=x&ssl_cert_reqs=none", {"host": "host", "cert_reqs": 0}),
+        ("redis+sentinel://:b%40c@one,two:5/mercure/4", {"db": 4, "password": "b@c"}),
+    ],
+)
+def test_a_url_says_where_the_log_is(url: str, expected: dict[str, object]) -> None:
+    log = from_url(url)
+    connection: Any = log._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    known = {**vars(connection), **{name: getattr(connection, name, None) for name in expected}}
+    if "cert_reqs" in expected:
+        known["cert_reqs"] = connection.ssl_context.cert_reqs
+    assert {name: known[name] for name in expected} == expected
+    assert log._keys[0] == ("{x}:log" if "name=x" in url else "{mercure}:log")
+    assert connection.retry.get_retries() == 0, "nothing is sent twice"
+    if log._sentinel is not None:
+        asked = [sentinel.connection_pool.connection_kwargs for sentinel in log._sentinel.sentinels]
+        assert [(each["host"], each["port"], each.get("password")) for each in asked] == [
+            ("one", 26379, None),
+            ("two", 5, None),
+        ]
+
+
+def test_without_the_redis_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    assert module.__file__ is not None
+    spec = importlib.util.spec_from_file_location("without_redis", module.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(ConfigurationError, match=r"pip install skipfilter\[redis\]"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
