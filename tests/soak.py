@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
+from tests.conftest import children_of
 from tests.redis_server import RedisServer, free_port
 
 if TYPE_CHECKING:
@@ -74,10 +75,7 @@ class Node:
 
     @property
     def workers(self) -> list[int]:
-        found = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False
-        )
-        return [int(pid) for pid in found.stdout.split()]
+        return children_of(self.process.pid)
 
     def await_ready(self) -> None:
         for _ in range(300):

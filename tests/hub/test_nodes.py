@@ -20,6 +20,7 @@ from hub.transports import sqlite
 from hub.transports.memory import MemoryTransport
 from tests.asgi import FORM, HANG, PATH, ask, bearer, follow, publish
 from tests.asgi import application as started
+from tests.conftest import children_of
 from tests.hub.presence import BELOW, EVERYTHING
 from tests.hub.test_subscription_events import application_on, connecting, said
 from tests.wire import publish as publish_to
@@ -163,10 +164,10 @@ async def test_workers_are_one_hub_and_one_that_is_killed_is_started_again(
         for _ in range(20):
             with suppress(OSError, EOFError):  # one that was being killed
                 await send()
-        victim = workers_of(hub)[0]
+        victim = children_of(hub.process.pid)[0]
         os.kill(victim, signal.SIGKILL)
         async with asyncio.timeout(HANG):
-            while victim in workers_of(hub) or len(workers_of(hub)) < 2:
+            while victim in children_of(hub.process.pid) or len(children_of(hub.process.pid)) < 2:
                 await asyncio.sleep(0.01)
     await publish_to(hub, ("topic", "a"), ("data", "end"))
     await asyncio.wait_for(asyncio.gather(*following), HANG)
@@ -177,18 +178,13 @@ async def test_workers_are_one_hub_and_one_that_is_killed_is_started_again(
     assert hub.log().count("a worker died") == 3
 
 
-def workers_of(hub: HubProcess) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(hub.process.pid)], capture_output=True, text=True)
-    return [int(pid) for pid in found.stdout.split()]
-
-
 async def test_workers_end_with_their_parent_however_it_ends(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)):
         hub = start_hub("--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
         async with await subscribe_to(hub, ("match", "a")) as stream:
-            workers = workers_of(hub)
+            workers = children_of(hub.process.pid)
             assert len(workers) == 2
             assert hub.stop(number) == status
             async with asyncio.timeout(HANG):
