@@ -73,7 +73,8 @@ class Presence(NamedTuple):
 class _Announcement(NamedTuple):
     subscriber: Subscriber
     active: bool
-    done: asyncio.Future[None]
+    done: asyncio.Future[None] | None
+    """Who waits for it, and is told where it cannot be published; without one, it is tried again until it can be."""
 
 
 class Hub:
@@ -250,9 +251,11 @@ class Hub:
         expires = receiver.subscriber.grant.expires
         if expires is not None and expires - LATE <= self._wall_clock():
             receiver.close("its token expires")  # before the next look at the clock, which may come too late (N82)
+        announced = asyncio.get_running_loop().create_future()
+        self._announce(receiver.subscriber, active=True, done=announced)
         try:
             # Shielded: it may be listed already, so its coming is announced even if nobody waits for that any more.
-            await asyncio.shield(self._announce(receiver.subscriber, active=True))
+            await asyncio.shield(announced)
         except asyncio.CancelledError:
             self.disconnect(receiver)
             raise
@@ -265,16 +268,12 @@ class Hub:
         self._forget(receiver)
         self._announce(receiver.subscriber, active=False)
 
-    def _announce(self, subscriber: Subscriber, *, active: bool) -> asyncio.Future[None]:
+    def _announce(self, subscriber: Subscriber, *, active: bool, done: asyncio.Future[None] | None = None) -> None:
         """Have its coming or going published, after all that was to be announced before (N120)."""
-        done = asyncio.get_running_loop().create_future()
-        if not self.settings.subscriptions:
-            done.set_result(None)
-        elif self.is_running:
+        if self.settings.subscriptions and self.is_running:
             self._announcements.put_nowait(_Announcement(subscriber, active, done))
-        else:
-            done.set_exception(Closing()) if active else done.set_result(None)
-        return done
+        elif done is not None:
+            done.set_exception(Closing()) if self.settings.subscriptions else done.set_result(None)
 
     async def _publish_announcements(self) -> None:
         """Tell the log who comes and who goes, and a few times in `node_timeout` seconds that this node is alive."""
@@ -313,18 +312,17 @@ class Hub:
             try:
                 await self._publish_changes(changes)
             except LogUnavailable as error:
-                # Who comes is told so.  Who went is announced when that is possible again.
                 for announcement in waiting:
-                    if announcement.active:
+                    if announcement.done is not None:
                         self._settle(announcement, error)
-                waiting[:] = [announcement for announcement in waiting if not announcement.active]
+                waiting[:] = [announcement for announcement in waiting if announcement.done is None]
                 return
             except Exception as error:
                 for announcement in batch:
                     if announcement.active:
                         self._announce(announcement.subscriber, active=False)  # a part of it may have been told
-                    else:
-                        log.exception("a subscriber that went could not be announced", id=announcement.subscriber.id)
+                    if announcement.done is None:
+                        log.exception("a subscriber could not be announced", id=announcement.subscriber.id)
                     self._settle(announcement, error)
             else:
                 for announcement in batch:
@@ -354,10 +352,8 @@ class Hub:
         return Change(subscriber, active, updates)
 
     def _settle(self, announcement: _Announcement, error: Exception | None = None) -> None:
-        if not announcement.active or error is None:
-            announcement.done.set_result(None)
-        else:
-            announcement.done.set_exception(error)
+        if announcement.done is not None:
+            announcement.done.set_result(None) if error is None else announcement.done.set_exception(error)
         self._announcements.task_done()
 
     async def _beat(self) -> None:
@@ -432,9 +428,7 @@ class Hub:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             while not self._announcements.empty():
-                _, active, done = self._announcements.get_nowait()
-                if active:
-                    done.set_exception(Closing())
+                self._settle(self._announcements.get_nowait(), Closing())
             await self.authorizer.aclose()
             await self.transport.aclose()
 

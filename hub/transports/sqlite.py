@@ -633,7 +633,7 @@ class _File:
         connection.execute("PRAGMA busy_timeout = 0")
 
     def _require_log(self) -> bool:
-        """Raise ConfigurationError unless this is a log, and do nothing to what is none; whether it is yet to be made."""
+        """Raise ConfigurationError for what is no log, and leave it as it is; whether the log is yet to be made."""
         mark, version = (_pragma(self.writer, name) for name in ("application_id", "user_version"))
         if mark == _MARK and version == _VERSION:
             return False

@@ -385,6 +385,15 @@ async def test_subscribers_that_the_log_has_forgotten_are_announced_again(quick:
     stale = Present("stale", (("exact", "gone", None), ("exact", "too", None)))
     async with application_on(log, node_timeout=1) as app, follow(app, ("match", "a")), follow(app, ("match", "b")):
         present = await log.present()
+        real = log.announce
+
+        async def fail_once(changes: Sequence[Change]) -> list[Entry]:
+            if any(change.active for change in changes):
+                log.announce = real  # type: ignore[method-assign]
+                raise LogUnavailable("once")
+            return await real(changes)
+
+        log.announce = fail_once  # type: ignore[method-assign]
         log._present = {stale.id: stale, present[1].id: present[1], "more": Present("more", ())}
         async with asyncio.timeout(HANG):
             while await log.present() != present[::-1]:
