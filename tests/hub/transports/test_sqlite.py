@@ -390,6 +390,41 @@ async def test_a_log_that_is_taken_away_begins_anew_in_another_epoch(path: str) 
         assert ids_of(await log.read(EARLIEST)) == ["c"]
 
 
+async def test_what_is_replaced_while_it_is_waited_for_is_not_written(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be acknowledged in a file that is not the log any more."""
+    async with log_at(path) as log:
+        await log.append(named("before"))
+        real = sqlite._begin
+
+        def begin(connection: sqlite3.Connection, deadline: float) -> None:
+            real(connection, deadline)
+            monkeypatch.setattr(sqlite, "_begin", real)
+            for file in sqlite._files(path):
+                os.rename(file, file + ".aside")
+
+        monkeypatch.setattr(sqlite, "_begin", begin)
+        await log.append(named("after"))
+        assert ids_of(await everything(log)) == ["after"]
+
+
+async def test_what_was_followed_is_not_kept(path: str) -> None:
+    async with log_at(path) as log, log_at(path) as other:
+        pages = log.follow(0)
+        await log.append(named("first"))
+        assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["first"]
+        for n in range(20):
+            await (other if n % 3 else log).append(named(str(n)))
+        seen = 0
+        while seen < 20:
+            seen += len(await asyncio.wait_for(anext(pages), HANG))
+        await log.append(named("last"))
+        assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["last"]
+        assert not log._fresh
+        await pages.aclose()  # type: ignore[attr-defined]
+
+
 async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy.db")
     process = Process(path)
