@@ -409,16 +409,17 @@ async def test_what_is_replaced_while_it_is_waited_for_is_not_written(
         assert ids_of(await everything(log)) == ["after"]
 
 
-async def test_what_was_followed_is_not_kept(path: str) -> None:
+async def test_what_was_appended_here_is_followed_in_its_place_and_not_kept(path: str) -> None:
     async with log_at(path) as log, log_at(path) as other:
         pages = log.follow(0)
         await log.append(named("first"))
         assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["first"]
         for n in range(20):
             await (other if n % 3 else log).append(named(str(n)))
-        seen = 0
-        while seen < 20:
-            seen += len(await asyncio.wait_for(anext(pages), HANG))
+        seen: list[str] = []
+        while len(seen) < 20:
+            seen += ids_of(await asyncio.wait_for(anext(pages), HANG))
+        assert seen == [str(n) for n in range(20)]  # though some were appended here, and others came between
         await log.append(named("last"))
         assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["last"]
         assert not log._fresh
