@@ -1,0 +1,395 @@
+"""Work on a hub's log from outside, while the hub is running: forget, export, import, back up.
+
+    log ──► export ──► updates.ndjson  updates.parquet ──► import ──► another log, of any transport
+     └────► backup ──► a file, to be put in the place of mercure.db
+
+An update is a line of JSON, or a row:
+
+    position   int64                 its place in the log; they grow, by 1 where nothing is missing
+    time       timestamp[ms, UTC]    when it came into the log; in JSON, ms since 1970
+    id         string
+    topics     list<string>          the canonical one first
+    private    bool
+    type       string                or null
+    retry      int64                 ms, or null
+    data       string
+
+An export has what the log had when it began, and what came while its last page was read.  What the log forgets
+before it is read is a gap: that is told, and the export goes on with the oldest that there is.  Where a new epoch
+begins meanwhile it ends with an error, as two epochs are not one log.  Memory is that of a page or, for Parquet, of a
+row group.
+
+An import keeps ids and times, so clients go on from their last event in the new log; positions are its own.  What is
+in the file may be of the hub itself, on topics that nobody else may publish to, so it is not checked as what comes
+from a publisher: only that it can be sent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hub.errors import ConfigurationError, InvalidRequest, LogUnavailable, OffTheLog
+from hub.subscriber import EARLIEST
+from hub.topics import check_text
+from hub.transports import base, open_transport
+from hub.transports.sqlite import SqliteTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from hub.transports.base import Entry, Transport
+
+    Write = Callable[[Sequence[Entry]], None]
+
+ROW_GROUP: Final = 50_000
+"""Rows of a row group in Parquet, or fewer where they are large."""
+ROW_GROUP_BYTES: Final = 2**26
+BATCH: Final = 1_000
+"""Updates that are imported at once, or fewer where they are large."""
+BATCH_BYTES: Final = 2**22
+
+AGES: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+SIZES: Final = {
+    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+
+_Int64 = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Step(NamedTuple):
+    """How far the work is."""
+
+    updates: int
+    share: float | None = None
+    """Of all that there is to do; None where nobody knows."""
+    position: int | None = None
+
+
+class Gap(NamedTuple):
+    """Positions that the log forgot before they were read, the first and the last."""
+
+    first: int
+    last: int
+
+
+class Exported(NamedTuple):
+    updates: int
+    gaps: list[Gap]
+
+
+def parse_age(text: str) -> float:
+    """Seconds: parse_age("12h") is 43,200; a bare number is seconds.  Raises ConfigurationError for what is no age."""
+    return _parse(text, AGES, "age, as in 90s, 15m, 12h or 30d")
+
+
+def parse_size(text: str) -> int:
+    """Bytes: parse_size("500MB") is 500,000,000; a bare number is bytes.  Raises ConfigurationError for others."""
+    return int(_parse(text, SIZES, "size, as in 500000, 500MB or 2GiB"))
+
+
+def _parse(text: str, units: dict[str, int], what: str) -> float:
+    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text.strip(), re.ASCII)
+    folded = {"": 1} | {unit.lower(): factor for unit, factor in units.items()}
+    value = float(parts[1]) * folded.get(parts[2].lower(), 0) if parts else 0
+    if not 1 <= value < 2**63:
+        raise ConfigurationError(f"{text!r} is no {what}")
+    return value
+
+
+def open_log(url: str, *, create: bool = False) -> Transport:
+    """The log behind a URL.  It has no bounds, so nothing is forgotten because it was opened.
+
+    Raises ConfigurationError for a log in memory and, unless it may `create` one, for a file that is not there.
+    """
+    if urlsplit(url).scheme == "memory":
+        raise ConfigurationError(
+            "a log in memory is of one process, and nobody else can open it: name another one with --transport or "
+            "HUB_TRANSPORT_URL, as in sqlite:///mercure.db"
+        )
+    log = open_transport(url, max_updates=sys.maxsize, max_bytes=sys.maxsize, max_age=math.inf)
+    if isinstance(log, SqliteTransport) and not create and not os.path.exists(log.path):
+        raise ConfigurationError(f"there is no log at {log.path}: name one with --transport or HUB_TRANSPORT_URL")
+    return log
+
+
+async def prune(
+    log: Transport,
+    *,
+    max_updates: int = sys.maxsize,
+    max_bytes: int = sys.maxsize,
+    max_age: float = math.inf,
+    note: Callable[[Step], None],
+) -> int:
+    """Forget the oldest updates, but not the newest one, until the log is within these bounds; how many it were."""
+    forgotten = 0
+    while portion := await log.prune(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age):
+        forgotten += portion
+        note(Step(forgotten))
+    return forgotten
+
+
+async def backup(log: Transport, target: Path) -> None:
+    """Write the log into a new file, which a hub can be given in its place.  For SQLite alone."""
+    if not isinstance(log, SqliteTransport):
+        raise ConfigurationError(
+            "backup is for a log in SQLite: Redis has its own, as BGSAVE and its append-only file; or use export"
+        )
+    with when_whole(target) as part:
+        await log.backup(str(part))
+
+
+async def export(log: Transport, write: Write, *, after: str | None = None, note: Callable[[Step], None]) -> Exported:
+    """Have the entries written page by page, from the oldest, or from the one after the id `after`.
+
+    Raises LookupError if the log has no such id, and LogUnavailable if a new epoch begins meanwhile.
+    """
+    before = await log.stats()
+    position = EARLIEST if after is None else await log.find(after)
+    if position is None:
+        raise LookupError(f"id {after!r} is not in the log")
+    updates, gaps = 0, list[Gap]()
+    if before.oldest is None or before.newest is None:
+        return Exported(0, gaps)
+    start, end = max(position, before.oldest.position - 1), before.newest.position
+    while position < end:
+        try:
+            page = await log.read(position)
+        except OffTheLog:
+            page = await log.read(EARLIEST)
+            await _check_epoch(log, before.epoch)
+            gaps.append(Gap(position + 1, page[0].position - 1))
+        write(page)
+        updates += len(page)
+        position = page[-1].position
+        note(Step(updates, min(1.0, (position - start) / (end - start)), position))
+    await _check_epoch(log, before.epoch)
+    return Exported(updates, gaps)
+
+
+async def _check_epoch(log: Transport, epoch: str) -> None:
+    if (await log.stats()).epoch != epoch:
+        raise LogUnavailable("it has become another one since the export began; begin again")
+
+
+async def load(log: Transport, entries: Iterable[tuple[float | None, Entry]], *, note: Callable[[Step], None]) -> int:
+    """Append entries, each of which comes with the share of the file up to it; how many it were.
+
+    Raises ValueError where `entries` does, which then tells how many are in the log already.
+    """
+    batch: list[Entry] = []
+    count = size = 0
+
+    async def flush(share: float | None) -> None:
+        nonlocal count, size
+        await log.load(batch)
+        count, size = count + len(batch), 0
+        note(Step(count, share, batch[-1].position))
+        batch.clear()
+
+    try:
+        for share, entry in entries:
+            batch.append(entry)
+            size += entry.size
+            if len(batch) == BATCH or size >= BATCH_BYTES:
+                await flush(share)
+    except ValueError as error:
+        raise ValueError(f"{error}; {count:,} updates from before it are in the log") from None
+    if batch:
+        await flush(1.0)
+    return count
+
+
+# -- files
+
+
+@contextmanager
+def when_whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that is to be at `path` when it is whole: beside it, with `.part` at the end.
+
+    Whatever happens, what is at `path` was written to its end.  Raises ConfigurationError if something is there.
+    """
+    if path.exists():
+        raise ConfigurationError(f"{path} is there already: name a file that is not")
+    part = path.absolute().with_name(path.name + ".part")
+    parts = part, part.with_name(part.name + "-journal")  # which SQLite writes, and leaves where the disk is full
+    for file in parts:
+        file.unlink(missing_ok=True)
+    try:
+        yield part
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())
+        part.rename(path)
+    except BaseException:
+        for file in parts:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None, Entry]]:
+    """The entries in a file, each with the share of it up to there, or None.
+
+    Raises ValueError, which says where, for what is no entry, and where a position is not greater than the one before.
+    """
+    last = -1
+    for place, share, record in FORMATS[format].read(file, name):
+        try:
+            entry = _entry(record)
+        except ValidationError as error:
+            raise ValueError(f"{place}: {_told(error)}") from None
+        except InvalidRequest as error:
+            raise ValueError(f"{place}: {error}") from None
+        if entry.position <= last:
+            raise ValueError(f"{place}: position {entry.position} comes after {last}")
+        last = entry.position
+        yield share, entry
+
+
+class _Record(BaseModel):
+    """What `base.record` makes of an entry."""
+
+    model_config = ConfigDict(strict=True)
+
+    position: _Int64
+    time: _Int64
+    id: str = Field(min_length=1)
+    topics: list[str] = Field(min_length=1)
+    private: bool
+    type: str | None
+    retry: _Int64 | None
+    data: str
+
+
+def _entry(record: bytes | dict[str, Any]) -> Entry:
+    valid = _Record.model_validate_json(record) if isinstance(record, bytes) else _Record.model_validate(record)
+    entry = base.from_record(vars(valid))
+    update = entry.update
+    # Else an id could end its line in an event stream.
+    for name, text in (("id", update.id), ("type", update.type or ""), *(("topic", topic) for topic in update.topics)):
+        check_text(name, text)
+    return entry
+
+
+def _told(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the line'}: {e['msg']}" for e in error.errors())
+
+
+@contextmanager
+def _write_ndjson(file: BinaryIO) -> Iterator[Write]:
+    def write(entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            line = json.dumps(base.record(entry), ensure_ascii=False, separators=(",", ":"))
+            file.write(line.encode("utf-8") + b"\n")
+
+    yield write
+
+
+def _read_ndjson(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None, bytes]]:
+    size, done = os.fstat(file.fileno()).st_size, 0  # of a pipe it is 0
+    for number, line in enumerate(file, 1):
+        done += len(line)
+        if line.strip():
+            yield f"{name} line {number}", done / size if size else None, line
+
+
+@contextmanager
+def _write_parquet(file: BinaryIO) -> Iterator[Write]:
+    pyarrow, parquet = _pyarrow()
+    schema = _schema(pyarrow)
+    rows: list[dict[str, Any]] = []
+    size = 0
+
+    def write(entries: Sequence[Entry]) -> None:
+        nonlocal size
+        for entry in entries:
+            rows.append(base.record(entry))
+            size += entry.size
+            if len(rows) == ROW_GROUP or size >= ROW_GROUP_BYTES:
+                flush()
+
+    def flush() -> None:
+        nonlocal size
+        writer.write_batch(pyarrow.RecordBatch.from_pylist(rows, schema))
+        rows.clear()
+        size = 0
+
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        yield write
+        if rows:
+            flush()
+
+
+def _read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None, dict[str, Any]]]:
+    pyarrow, parquet = _pyarrow()
+    schema = _schema(pyarrow)
+    # As they are validated: a null is told with its row.
+    fields = [field.with_nullable(True) for field in schema]
+    time = schema.get_field_index("time")
+    numbers = pyarrow.schema(fields).set(time, pyarrow.field("time", pyarrow.int64()))
+    try:
+        rows = parquet.ParquetFile(file)
+        if missing := [column for column in schema.names if column not in rows.schema_arrow.names]:
+            raise ValueError(f"it has no column {', '.join(missing)}")
+        number, count = 0, rows.metadata.num_rows
+        for batch in rows.iter_batches(BATCH, columns=schema.names):
+            for record in batch.select(schema.names).cast(pyarrow.schema(fields)).cast(numbers).to_pylist():
+                number += 1
+                yield f"{name} row {number}", number / count, record
+    except (ValueError, OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _schema(pyarrow: Any) -> Any:
+    types = {
+        "position": pyarrow.int64(),
+        "time": pyarrow.timestamp("ms", tz="UTC"),
+        "id": pyarrow.string(),
+        "topics": pyarrow.list_(pyarrow.string()),
+        "private": pyarrow.bool_(),
+        "type": pyarrow.string(),
+        "retry": pyarrow.int64(),
+        "data": pyarrow.string(),
+    }
+    return pyarrow.schema([pyarrow.field(name, types[name], name in ("type", "retry")) for name in types])
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:  # where it is asked for: it takes a third of a second
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigurationError("Parquet needs pyarrow: pip install skipfilter[parquet]") from None
+    return pyarrow, parquet
+
+
+class Format(NamedTuple):
+    suffixes: tuple[str, ...]
+    write: Callable[[BinaryIO], AbstractContextManager[Write]]
+    read: Callable[[BinaryIO, str], Iterator[tuple[str, float | None, Any]]]
+
+
+FORMATS: Final = {
+    "ndjson": Format((".ndjson", ".jsonl"), _write_ndjson, _read_ndjson),
+    "parquet": Format((".parquet",), _write_parquet, _read_parquet),
+}
+
+
+def format_of(file: str) -> str:
+    """The format that a file's suffix names; `-` is ndjson.  Raises ConfigurationError where it names none."""
+    for name, format in FORMATS.items():
+        if file.endswith(format.suffixes):
+            return name
+    if file == "-":
+        return "ndjson"
+    raise ConfigurationError(f"{file} ends in none of .ndjson, .jsonl and .parquet: say which it is with --format")
