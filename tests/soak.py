@@ -79,6 +79,7 @@ class Node:
 
     def await_ready(self) -> None:
         for _ in range(300):
+            assert self.process.poll() is None, "a node has ended"
             with suppress(httpx2.HTTPError):
                 if httpx2.get(f"{self.url}/health/ready").status_code == 200:
                     return
