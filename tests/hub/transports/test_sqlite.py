@@ -426,6 +426,34 @@ async def test_what_was_appended_here_is_followed_in_its_place_and_not_kept(path
         await pages.aclose()  # type: ignore[attr-defined]
 
 
+async def test_an_older_copy_in_its_place_is_another_log_though_it_has_the_same_name(path: str) -> None:
+    async with log_at(path) as log:
+        await log.append(named("a", "b"))
+    subprocess.run(["cp", path, path + ".old"], check=True)
+    async with log_at(path) as log:
+        await log.append(named("c"))
+        for file in sqlite._files(path):
+            os.rename(file, file + ".gone")
+        os.rename(path + ".old", path)
+        with pytest.raises(OffTheLog):
+            await log.read(2)
+        assert await log.end() == base.EPOCH + 2
+
+
+async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "LOOK", 10 * HANG)
+    async with log_at(path) as one, log_at(path) as other:
+        await one.append(named("first"))
+        pages = other.follow(0)
+        assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["first"]
+        for n in range(5):
+            waiting = asyncio.ensure_future(anext(pages))
+            await other.check()  # so its bell is known
+            await one.append(named(str(n)))
+            assert ids_of(await asyncio.wait_for(waiting, HANG)) == [str(n)]
+        await pages.aclose()  # type: ignore[attr-defined]
+
+
 async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy.db")
     process = Process(path)
