@@ -272,7 +272,7 @@ class SqliteTransport:
                     trimmed = writing.trim(self._bounds, limit)
                     bells = writing.bells(self.node) if writing.entries else []
                     writing.finish()
-                self._ring(bells)
+                _ring(bells)
                 if trimmed:
                     _give_back(file.writer)
                 return results, writing.entries, trimmed == limit
@@ -437,13 +437,6 @@ class SqliteTransport:
         self._end = end
         self._grown.set()
         self._grown = asyncio.Event()
-
-    def _ring(self, bells: Iterable[int]) -> None:
-        """Tell the other processes that there are new entries; who is not told looks by itself."""
-        if (bell := self._bell) is not None:
-            for port in bells:
-                with contextlib.suppress(OSError):
-                    bell.sendto(b"", ("127.0.0.1", port))
 
     def _hear(self) -> None:
         assert self._bell is not None
@@ -834,6 +827,15 @@ def _connect(path: str) -> sqlite3.Connection:
     # Read-write, and never made: what is not there any more is not to come back empty.
     uri = Path(path).as_uri() + "?mode=rw"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1.0)
+
+
+def _ring(bells: Sequence[int]) -> None:
+    """Tell other processes that there are new entries; who does not hear it looks by itself."""
+    if bells:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
+            for port in bells:
+                with contextlib.suppress(OSError):
+                    bell.sendto(b"", ("127.0.0.1", port))
 
 
 def _identity(path: str) -> tuple[int, int] | None:
