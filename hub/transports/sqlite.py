@@ -832,10 +832,9 @@ def _connect(path: str) -> sqlite3.Connection:
 def _ring(bells: Sequence[int]) -> None:
     """Tell other processes that there are new entries; who does not hear it looks by itself."""
     if bells:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
             for port in bells:
-                with contextlib.suppress(OSError):
-                    bell.sendto(b"", ("127.0.0.1", port))
+                bell.sendto(b"", ("127.0.0.1", port))
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -890,7 +889,7 @@ def _renew(connection: sqlite3.Connection) -> None:
 
 def _give_back(connection: sqlite3.Connection) -> None:
     """Give some free pages back to the file system, where there are many."""
-    with contextlib.suppress(sqlite3.OperationalError):  # another process writes
+    with contextlib.suppress(sqlite3.Error):  # as it is in the log already: what is wrong will show the next time
         if _pragma(connection, "freelist_count") > max(_VACUUM, _pragma(connection, "page_count") // 4):
             connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM})")  # which goes on until it is done
 
