@@ -157,30 +157,38 @@ class Faults:
     def _node(self) -> Node:
         return self._random.choice(self._nodes)
 
+    def _kill(self, pids: list[int], number: int = signal.SIGKILL) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, number)
+
+    def _worker(self) -> list[int]:
+        """One of a node's, if it has any now."""
+        workers = self._node().workers
+        return [self._random.choice(workers)] if workers else []
+
     def _pause(self, least: float, most: float) -> None:
         time.sleep(self._random.uniform(least, most))
 
     def kill_a_worker(self) -> None:
-        os.kill(self._random.choice(self._node().workers), signal.SIGKILL)
+        self._kill(self._worker())
 
     def kill_a_node(self) -> None:
         node = self._node()
-        for pid in [node.process.pid, *node.workers]:
-            os.kill(pid, signal.SIGKILL)
+        self._kill([node.process.pid, *node.workers])
         node.process.wait()
         self._pause(0, 3)
         node.start()
 
     def kill_all_workers(self) -> None:
         for node in self._nodes:
-            for pid in node.workers:
-                os.kill(pid, signal.SIGKILL)
+            self._kill(node.workers)
 
     def stop_a_worker(self) -> None:
-        pid = self._random.choice(self._node().workers)
-        os.kill(pid, signal.SIGSTOP)
+        worker = self._worker()
+        self._kill(worker, signal.SIGSTOP)
         time.sleep(30)
-        os.kill(pid, signal.SIGCONT)
+        self._kill(worker, signal.SIGCONT)
 
     def restart_a_node(self) -> None:
         node = self._node()
@@ -297,7 +305,11 @@ def soak(kind: str, seconds: float, seed: int, options: list[str]) -> int:
                 if verify.poll() is not None or time.monotonic() - began > seconds - 10:
                     break
                 print(f"{time.monotonic() - began:6.1f} s  {fault.__name__}", file=sys.stderr, flush=True)
-                fault()
+                try:
+                    fault()
+                except BaseException:
+                    verify.kill()
+                    raise
                 done[fault.__name__] = done.get(fault.__name__, 0) + 1
             assert verify.stdout is not None
             report: dict[str, Any] = json.loads(verify.stdout.read())
