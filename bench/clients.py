@@ -403,7 +403,7 @@ class Clients:
 
     def _new_publisher(self) -> int:
         publisher = self._socket()
-        publisher.connect((self._target.host, self._target.port))
+        publisher.connect((self._target.host, self._target.publish_port or self._target.port))
         publisher.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         publisher.setblocking(False)
         fd = publisher.fileno()

@@ -19,7 +19,7 @@ import os
 import socket
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
@@ -128,6 +128,20 @@ class Mercure:
         )
 
 
+class _FromEarliest:
+    """Another dialect of Mercure, with subscribers who want all that the log has."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.batches = dialect.batches
+        self._dialect = dialect
+
+    def subscribe(self, group: int, load: Load) -> bytes:
+        return self._dialect.subscribe(group, load).replace(b" HTTP/1.1", b"&last_event_id=earliest HTTP/1.1", 1)
+
+    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
+        return self._dialect.publish(updates, load)
+
+
 class Nchan:
     """nginx's module nchan, as `servers.nchan` sets it up: a group is a channel."""
 
@@ -150,6 +164,8 @@ class Target:
     port: int
     dialect: Dialect
     pids: tuple[int, ...] = ()
+    publish_port: int | None = None
+    """Of another node, to publish at; None for the same one."""
 
 
 def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None = None, every: float = 10.0) -> Figures:
@@ -205,6 +221,47 @@ def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None =
         made |= {"came": len(clients.arrivals), "refused": clients.refused}
         made |= quantiles("connect ", clients.arrivals)
     return made | {"lost": lost, "doubled": doubled, "closed": clients.closed, "load busy %": busy / seconds * 100}
+
+
+def replay(load: Load, target: Target) -> Figures:
+    """Publish what `load` says while nobody is there; then all connect at once, and get it from the log.
+
+    Times and CPU are from the first connection to the last delivery.  Memory is that of the first process, resident and
+    not shared, before anybody has connected and when all have all.
+    """
+    hub = target.pids[0]
+    with (
+        closing(Clients(load, replace(target, dialect=_FromEarliest(target.dialect)))) as clients,
+        _own_core(),
+        _no_garbage(),
+    ):
+        clients.publish(None, 0)
+        clients.finish()
+        clients.expected = clients.updates * load.connections
+        memory, start = resident(hub), _taken(target)
+        clients.spun, began, busy = 0, time.monotonic(), time.process_time()
+        clients.connect()
+        clients.finish()
+        seconds = time.monotonic() - began
+        busy = time.process_time() - busy - clients.spun / 1e9
+        end, memory_after = _taken(target), resident(hub)
+        lost, doubled = clients.differences()
+        deliveries = clients.delivered
+    cpu = end.cpu[0] - start.cpu[0]
+    return {
+        "updates": clients.updates,
+        "deliveries": deliveries,
+        "seconds": seconds,
+        "deliveries/s": deliveries / seconds,
+        "CPU µs a delivery": cpu / max(1, deliveries) * 1e6,
+        "hub MiB before": memory / 2**20,
+        "hub MiB after": memory_after / 2**20,
+        "server busy %": cpu / seconds * 100,
+        "load busy %": busy / seconds * 100,
+        "lost": lost,
+        "doubled": doubled,
+        "closed": clients.closed,
+    }
 
 
 def quantiles(what: str, taken: Sequence[int]) -> Figures:

@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -70,20 +72,57 @@ http {{
 
 
 @contextmanager
-def hub(*flags: str, module: Sequence[str] = ("hub",), **environment: str) -> Iterator[Target]:
+def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **environment: str) -> Iterator[Target]:
     """`python -m hub serve`, with a key for classic tokens; anybody may subscribe, and nobody is sent away.
 
-    `module` is another that does the same, with arguments of its own.
+    Its log is in memory unless HUB_TRANSPORT_URL says otherwise.  `module` is another that does the same, with
+    arguments of its own.
     """
     settings = {
         "HUB_PUBLISHER_KEY": DEVELOPMENT_KEY,
         "HUB_SUBSCRIBER_KEY": DEVELOPMENT_KEY,
         "HUB_ANONYMOUS": "true",
         "HUB_MAX_LIFETIME": "0",
+        "HUB_TRANSPORT_URL": "memory://",
     }
-    command = *module, "serve", "--port", "0", "--log-level", "warning", *flags
-    with _python(*command, environment=settings | environment) as target:
+    command = *module, "serve", "--port", "0", "--log-level", "warning", "--workers", str(workers), *flags
+    family = workers + 1 if workers > 1 else 1
+    with _python(*command, environment=settings | environment, family=family) as target:
         yield target
+
+
+@contextmanager
+def hub_on(log: str, *, nodes: int = 1, workers: int = 1, **environment: str) -> Iterator[Target]:
+    """A hub of so many nodes on a `new_log`: subscribers come to the first of them, and publishers to the last."""
+    with new_log(log) as (url, pids), ExitStack() as stack:
+        hubs = [stack.enter_context(hub(workers=workers, HUB_TRANSPORT_URL=url, **environment)) for _ in range(nodes)]
+        every = *(pid for its in hubs for pid in its.pids), *pids
+        yield replace(hubs[0], pids=every, publish_port=hubs[-1].port)
+
+
+@contextmanager
+def new_log(kind: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The URL of a log that is removed afterwards, and the processes that it has of its own.
+
+    `kind` is memory, sqlite, sqlite?synchronous=normal or redis, which syncs its append-only file once a second.
+    """
+    scheme, mark, query = kind.partition("?")
+    if scheme == "memory":
+        yield "memory://", ()
+        return
+    with tempfile.TemporaryDirectory(prefix="log-") as directory:
+        if scheme == "sqlite":
+            yield f"sqlite:///{directory}/log.db{mark}{query}", ()
+            return
+        path = shutil.which("redis-server")
+        if path is None:
+            raise RuntimeError("there is no redis-server, which is measured too: on Debian, it is in redis-server")
+        port = _free_port()
+        options = {"bind": "127.0.0.1", "port": str(port), "dir": directory, "logfile": "redis.log", "save": ""}
+        options |= {"appendonly": "yes", "appendfsync": "everysec"}
+        with _started([path, *(word for name, value in options.items() for word in (f"--{name}", value))]) as process:
+            _until(process, lambda: _listens(port))
+            yield f"redis://127.0.0.1:{port}", (process.pid,)
 
 
 @contextmanager
@@ -103,10 +142,8 @@ def queues() -> Iterator[Target]:
 @contextmanager
 def nchan() -> Iterator[Target]:
     """nginx with the module nchan, one worker."""
-    with tempfile.TemporaryDirectory(prefix="nchan-") as directory, closing(socket.socket()) as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="nchan-") as directory:
+        port = _free_port()
         configuration = _NGINX.format(
             module=NCHAN_MODULE,
             user="user root;" if os.geteuid() == 0 else "",
@@ -116,7 +153,6 @@ def nchan() -> Iterator[Target]:
         )
         path = Path(directory, "nginx.conf")
         path.write_text(configuration)
-        free.close()
         with _started(["nginx", "-e", f"{directory}/error.log", "-c", str(path)]) as process:
             _until(process, lambda: _listens(port))
             _until(process, lambda: len(_family(process.pid)) == 2)
@@ -173,17 +209,40 @@ def versions() -> dict[str, str]:
     return made
 
 
+def log_versions() -> dict[str, str]:
+    """The same, of the logs too; and what a file of them is on."""
+    made = versions() | {"SQLite": sqlite3.sqlite_version, "redis-py": version("redis")}
+    if shutil.which("redis-server"):
+        told = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
+        made["redis-server"] = told.partition("v=")[2].partition(" ")[0]
+    with tempfile.NamedTemporaryFile() as file:
+        kind = subprocess.run(["df", "--output=fstype", file.name], capture_output=True, text=True, check=True).stdout
+        taken = []
+        for _ in range(101):
+            file.write(bytes(4_096))
+            file.flush()
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return made | {kind.split()[-1]: f"with {sorted(taken)[50] * 1e3:.2g} ms a sync"}
+
+
 @contextmanager
 def _python(
-    module: str, *arguments: str, environment: Mapping[str, str] | None = None, batches: bool = True
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    batches: bool = True,
+    family: int = 1,
 ) -> Iterator[Target]:
-    """`python -m module`, which prints the URL where it listens."""
+    """`python -m module`, which prints the URL where it listens, and is `family` processes."""
     with _started([sys.executable, "-m", module, *arguments], environment or {}) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if found := _URL.search(line):
                 dialect = Mercure(found[0], batches=batches)
-                yield Target("127.0.0.1", int(found[1]), dialect, (process.pid,))
+                _until(process, lambda: len(_family(process.pid)) == family)
+                yield Target("127.0.0.1", int(found[1]), dialect, _family(process.pid))
                 return
         raise RuntimeError(f"{module} has printed no URL")
 
@@ -219,6 +278,13 @@ def _family(pid: int) -> tuple[int, ...]:
     """A process and its children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return (pid, *map(int, children))
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def _listens(port: int) -> bool:

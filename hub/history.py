@@ -100,7 +100,7 @@ def parse_size(text: str) -> int:
 
 
 def _parse(text: str, units: dict[str, int], what: str) -> float:
-    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text.strip(), re.ASCII)
+    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text.strip())
     folded = {"": 1} | {unit.lower(): factor for unit, factor in units.items()}
     value = float(parts[1]) * folded.get(parts[2].lower(), 0) if parts else 0
     if not 1 <= value < 2**63:

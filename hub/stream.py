@@ -172,8 +172,12 @@ class Stream(ABC):
             page = await self._hub.read(subscriber)
             frames: list[bytes] = []
             size = 0
+            wanted: dict[tuple[tuple[str, ...], bool], bool] = {}  # many are of one topic, and it need be asked once
             for entry in page:
-                if broadcaster.wants(self, entry.update):
+                asked = entry.update.topics, entry.update.private
+                if asked not in wanted:
+                    wanted[asked] = broadcaster.wants(self, entry.update)
+                if wanted[asked]:
                     frames.append(entry.frame)
                     size += len(entry.frame)
                 if size >= _CHUNK:

@@ -102,5 +102,5 @@ class Subscription:
         )
 
 
-def to_json(document: Any) -> str:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""json.dumps() would make an encoder each time."""

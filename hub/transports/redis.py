@@ -41,7 +41,7 @@ import structlog
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.subscriber import EARLIEST
-from hub.subscriptions import Present
+from hub.subscriptions import Present, to_json
 from hub.transports import base
 from hub.transports.base import Beat, Entry, Stats
 
@@ -151,16 +151,16 @@ local left_out, number, i = {}, 0, 10
 while ARGV[i] do
     local change, subscriber, matchers, updates = unpack(ARGV, i, i + 3)
     local due = change ~= 'gone'
+    if change == 'come' then
+        call('SADD', nodes, node)
+        call('SET', alive .. node, '', 'PX', node_timeout)
+    end
     if subscriber ~= '' then
         for _, other in ipairs(call('SMEMBERS', nodes)) do
             due = call('HDEL', present .. other, subscriber) == 1 or due
         end
     end
-    if change == 'come' then
-        call('SADD', nodes, node)
-        call('SET', alive .. node, '', 'PX', node_timeout)
-        call('HSET', present .. node, subscriber, matchers)
-    end
+    if change == 'come' then call('HSET', present .. node, subscriber, matchers) end
     i = i + 4
     for _ = 1, updates do
         local id, size, record, time = unpack(ARGV, i, i + 3)
@@ -337,7 +337,7 @@ class RedisTransport:
             about = (subscriber.id, subscriber.to_json()) if subscriber else ("", "")
             arguments += change, *about, len(entries)
             for entry in entries:
-                text = json.dumps(base.record(entry), ensure_ascii=False, separators=(",", ":"))
+                text = to_json(base.record(entry))
                 arguments += entry.update.id, entry.size, text, entry.time if change == "load" else ""
                 written.append(entry.update)
         reply = await self._call(_WRITE, *arguments)
@@ -483,7 +483,7 @@ class RedisTransport:
             raise LogUnavailable(f"{self._where} does not answer within {TIMEOUT:g} s") from error
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError):
-                # It may be a replica by now: the next connections ask Sentinel anew.
+                # It may be a replica by now: new connections ask Sentinel, or the name of the host, who is not.
                 with contextlib.suppress(RedisError, OSError):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
             raise LogUnavailable(f"{self._where}: {error}") from error

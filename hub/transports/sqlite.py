@@ -42,7 +42,7 @@ import structlog
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.subscriber import EARLIEST
-from hub.subscriptions import Present
+from hub.subscriptions import Present, to_json
 from hub.transports import base
 from hub.transports.base import Beat, Entry, Stats
 from hub.updates import Update
@@ -538,7 +538,7 @@ class SqliteTransport:
             log.error("the log goes on", path=self.path, updates=rescued, lost=lost, damaged=aside)
 
     async def aclose(self) -> None:
-        """Leave the log: this node is forgotten if nobody is present on it."""
+        """Leave the log: whoever is still present on this node is for others to announce."""
         if self._is_closed:
             return
         if self._listening is not None:
@@ -756,20 +756,15 @@ class _Writing:
 
     def beat(self, node: str, now: float, timeout: float) -> Beat:
         # A clock since boot that is ahead of ours is one of before.
-        self._connection.execute(
-            "DELETE FROM node WHERE seen NOT BETWEEN ? AND ? AND name NOT IN (SELECT node FROM present)",
-            (now - timeout, now),
-        )
+        self._connection.execute("DELETE FROM node WHERE seen NOT BETWEEN ? AND ?", (now - timeout, now))
         (present,) = self._connection.execute("SELECT count(*) FROM present WHERE node = ?", (node,)).fetchone()
         orphans = self._connection.execute(
-            "SELECT id, matchers FROM present WHERE node NOT IN (SELECT name FROM node WHERE seen BETWEEN ? AND ?)"
-            " LIMIT ?",
-            (now - timeout, now, ORPHANS),
+            "SELECT id, matchers FROM present WHERE node NOT IN (SELECT name FROM node) LIMIT ?", (ORPHANS,)
         )
         return Beat(present, [Present.from_json(id, matchers) for id, matchers in orphans])
 
     def leave(self, node: str) -> None:
-        self._connection.execute("DELETE FROM node WHERE name = ? AND name NOT IN (SELECT node FROM present)", (node,))
+        self._connection.execute("DELETE FROM node WHERE name = ?", (node,))
 
 
 class _Row(NamedTuple):
@@ -788,7 +783,7 @@ class _Row(NamedTuple):
 
 def _row(update: Update, time: int | None = None) -> _Row:
     """What is written of an update.  Raises UnicodeEncodeError for what is no Unicode, before anything is written."""
-    topics = json.dumps(update.topics, ensure_ascii=False, separators=(",", ":"))
+    topics = to_json(update.topics)
     texts = (update.id, topics, update.type or "", update.data)
     size = _ROW + sum(len(text.encode("utf-8")) for text in texts)
     retry = None if update.retry is None else str(update.retry)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-HANG = 30.0
+HANG = 20.0
 
 
 @pytest.fixture
@@ -161,7 +161,14 @@ class Follower:
 
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        done, _pending = await asyncio.wait([self._task], timeout=HANG)
+        assert done, "it does not hear that it is cancelled"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG):
+        while not holds():
+            await asyncio.sleep(0.01)
 
 
 async def back(log: RedisTransport) -> None:
@@ -201,8 +208,7 @@ async def test_a_killed_server_loses_nothing_that_it_acknowledged(
             publishers.create_task(publish(first if name < "c" else second, name))
         for _ in range(3):
             enough = len(acknowledged) + 50
-            while len(acknowledged) < enough:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(acknowledged) >= enough)  # noqa: B023
             await asyncio.to_thread(server.restart)
         stopping = True
         await back(first)
@@ -248,8 +254,7 @@ async def test_a_server_that_is_away_for_long_is_told_of_once(
         with pytest.raises(LogUnavailable) as caught:
             await append(log, "b")
         assert str(server.port) in caught.value.reason
-        while "waits" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await until(lambda: "out of reach" in caplog.text)
         await asyncio.sleep(0.5)  # some more tries
         server.start()
         await back(log)
@@ -457,12 +462,12 @@ class Proxy:
     """Between a node and the server; a connection is cut after so many bytes to the server, or back."""
 
     def __init__(self, server: RedisServer) -> None:
-        self._server = server
+        self.server = server
         self._serving: set[asyncio.Task[None]] = set()
         self.requests = self.answers = sys.maxsize
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up, down = await asyncio.open_connection("127.0.0.1", self._server.port)
+        up, down = await asyncio.open_connection("127.0.0.1", self.server.port)
         ways = (reader, down, self.requests), (up, writer, self.answers)
         pumps = [asyncio.create_task(self._pump(*way)) for way in ways]
         self._serving |= {*pumps}
@@ -543,6 +548,26 @@ async def test_a_server_that_refuses_to_write_is_out_of_reach_and_changes_nothin
     assert ids(await everything(log)) == "a b"
 
 
+async def test_a_server_that_has_become_a_replica_is_left_for_the_one_that_has_its_name_now(
+    server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+) -> None:
+    other = start_redis(replicaof=f"127.0.0.1 {server.port}")
+    proxy = Proxy(server)
+    async with proxy.running() as url:
+        log = node(url)
+        await append(log, "a")
+        await until(lambda: other.ask("XLEN", "{mercure}:log") == ":1")
+        other.ask("REPLICAOF", "NO", "ONE")
+        server.ask("REPLICAOF", "127.0.0.1", str(other.port))
+        proxy.server = other
+        with pytest.raises(LogUnavailable):
+            await append(log, "b")
+        [c] = await append(log, "c")
+        await log.aclose()
+    assert ids(await everything(node(other))) == "a c"
+    assert c.position == 2
+
+
 async def test_many_who_ask_at_once_share_few_connections(
     server: RedisServer, node: Callable[..., RedisTransport]
 ) -> None:
@@ -569,7 +594,7 @@ async def test_whoever_waits_for_it_can_be_cancelled_at_any_moment(
                     await asyncio.sleep(0)
                 appending.cancel()
             await asyncio.gather(appending, return_exceptions=True)
-    assert max(Counter(entry.position for entry in await everything(log)).values()) == 1
+    assert max(Counter(entry.update.id for entry in await everything(log)).values()) == 1
 
 
 async def test_who_takes_long_over_a_page_hears_at_once_of_what_came_meanwhile(
@@ -630,8 +655,7 @@ async def test_a_password_is_told_to_nobody(
     async with follower:
         with pytest.raises(LogUnavailable) as caught:
             await append(wrong, "b")
-        while "out of reach" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await until(lambda: "out of reach" in caplog.text)
     server.kill()
     with pytest.raises(LogUnavailable) as gone:
         await append(log, "b")
@@ -874,9 +898,8 @@ async def test_what_a_replica_had_not_got_is_a_loss_that_is_noticed(
 async def ready(log: RedisTransport, replica: RedisServer, *, entries: int) -> None:
     """Wait until it has got so many, and may be made the master."""
     assert log._sentinel is not None
+    await until(lambda: replica.ask("XLEN", "{mercure}:log") == f":{entries}")
     async with asyncio.timeout(HANG):
-        while replica.ask("XLEN", "{mercure}:log") != f":{entries}":
-            await asyncio.sleep(0.05)
         while [port for _, port in await log._sentinel.discover_slaves("mercure")] != [replica.port]:
             await asyncio.sleep(0.05)
 

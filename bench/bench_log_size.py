@@ -1,0 +1,169 @@
+"""Does a log find an id, and append, as fast when it is long?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import random
+import sqlite3
+import time
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from bench.benchmark import Bars, Case
+from bench.servers import in_turn, log_versions, new_log
+from bench.workloads import SEED
+from hub.transports import open_transport
+from hub.transports.base import Entry
+from hub.transports.sqlite import SqliteTransport, _hash, _row
+from hub.updates import Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from bench.measure import Figures
+    from hub.transports.base import Transport
+
+T = TypeVar("T")
+
+QUESTION = "Does a log find an id as fast when it is long?"
+WORKLOAD = (
+    "Updates of 250 bytes about one topic, with ids as the hub makes them. `find` is asked for random ids of the log, "
+    "one after the other, through the transport and so through its threads or its connection; the file is in the "
+    "system's cache, and SQLite's own cache holds 2 MB of it. Every log is at its bound, so that what is appended, "
+    "one at a time or 1,000, makes it forget as many. Bytes are those of the file, when nothing is left in "
+    "the write-ahead log, or of Redis's memory; the texts are topic, id and data. Baseline: the shortest log of its "
+    "kind."
+)
+PLOT = Bars()
+UNIT = "µs a find"
+ROUNDS = 3, 1
+versions = log_versions
+
+SHOWN = ("p99 µs", "ms to append 1", "appended/s, 1,000 at a time", "bytes an update", "× its texts")
+
+TOPIC: Final = "https://example.com/books/1"
+DATA: Final = "x" * 250
+BATCH: Final = 1_000
+BATCHES: Final = 10
+SINGLE: Final = 100
+TRANSACTION: Final = 100_000
+_ODD: Final = int.from_bytes(b"an odd number...", "big") | 1
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    logs = {"sqlite": (10_000, 1_000_000, 10_000_000), "redis": (10_000, 100_000)}
+    for kind, sizes in logs.items():
+        yield Case(kind, partial(measure, kind, (1_000, 10_000) if quick else sizes, 200 if quick else 2_000))
+
+
+def measure(kind: str, sizes: Sequence[int], finds: int, rounds: int) -> dict[str, Figures]:
+    with asyncio.Runner() as runner, ExitStack() as stack:
+
+        def run(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+            return runner.run(ask())
+
+        ways: dict[str, Callable[[], Figures]] = {}
+        for size in sizes:
+            url, _ = stack.enter_context(new_log(kind))
+            taken = runner.run(fill(url, size))
+            log = opened(url, size)
+            stack.callback(run, log.aclose)
+            full = Full(log, size, taken, finds)
+            ways[f"{size:,} updates"] = partial(run, full.ask)
+        return in_turn(ways, rounds=rounds, of=UNIT, shown=SHOWN)
+
+
+class Full:
+    """A log at its bound, of `size` updates, for which it takes so many bytes.
+
+    It holds the updates number `_last` - `size` + 1 to `_last`, each at the position of its number.
+    """
+
+    def __init__(self, log: Transport, size: int, bytes: int, finds: int) -> None:
+        self._log, self._size, self._finds = log, size, finds
+        self._each = bytes / size
+        self._last = size
+        self._chance = random.Random(SEED)
+
+    async def ask(self) -> Figures:
+        taken = []
+        for _ in range(self._finds):
+            number = self._chance.randrange(self._last - self._size, self._last) + 1
+            id = id_of(number)
+            began = time.perf_counter()
+            found = await self._log.find(id)
+            taken.append(time.perf_counter() - began)
+            assert found == number
+        taken.sort()
+        single = await self._append(1, SINGLE)
+        batches = await self._append(BATCH, BATCHES)
+        assert await self._log.find(id_of(1)) is None, "it was to be forgotten"
+        return {
+            UNIT: taken[len(taken) // 2] * 1e6,
+            "p99 µs": taken[len(taken) * 99 // 100] * 1e6,
+            "ms to append 1": single / SINGLE * 1e3,
+            "appended/s, 1,000 at a time": BATCH * BATCHES / batches,
+            "bytes an update": self._each,
+            "× its texts": self._each / sum(len(text) for text in (TOPIC, DATA, id_of(1))),
+        }
+
+    async def _append(self, count: int, times: int) -> float:
+        """The seconds that it takes to append `count` updates so many times."""
+        batches = [[update(self._last + n * count + i + 1) for i in range(count)] for n in range(times)]
+        began = time.perf_counter()
+        for batch in batches:
+            entries = await self._log.append(batch)
+            self._last += count
+            assert entries[-1].position == self._last
+        return time.perf_counter() - began
+
+
+def id_of(number: int) -> str:
+    """The id of the update of this number, which looks random, and is no other's."""
+    digits = f"{number * _ODD % 2**128:032x}"
+    return f"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def update(number: int) -> Update:
+    return Update((TOPIC,), DATA, id=id_of(number))
+
+
+def opened(url: str, size: int) -> Transport:
+    return open_transport(url, max_updates=size, max_bytes=2**62, max_age=math.inf)
+
+
+async def fill(url: str, size: int) -> int:
+    """Put the updates 1 to `size` into an empty log; the bytes that it takes then."""
+    log = opened(url, size)
+    async with contextlib.aclosing(log):
+        if not isinstance(log, SqliteTransport):
+            for first in range(1, size + 1, BATCH):
+                await log.load([Entry(n, update(n)) for n in range(first, first + BATCH)])
+            return (await log.stats()).size
+        await log.check()  # which makes the file
+    write(log.path, size)
+    return os.path.getsize(log.path)  # noqa: ASYNC240
+
+
+def write(path: str, size: int) -> None:
+    """The same in SQL, row by row in the same order, but with larger transactions and nothing that undoes them."""
+    _, _, bytes, _, _, *rest = _row(update(1))  # the others differ in their ids alone
+    now = int(time.time() * 1_000)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -500000")  # KiB, for all of the index of 10 million
+        for first in range(1, size + 1, TRANSACTION):
+            connection.execute("BEGIN")
+            ids = ((n, id_of(n)) for n in range(first, min(first + TRANSACTION, size + 1)))
+            rows = ((n, now, bytes, _hash(id), id, *rest) for n, id in ids)
+            connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.execute("COMMIT")
+        connection.execute("UPDATE state SET bytes = ?", (size * bytes,))
+        connection.execute("PRAGMA journal_mode = WAL")
+    with open(path, "rb") as file:
+        os.fsync(file)  # or it is written while others are measured

@@ -1,0 +1,50 @@
+"""What does a delivery from the log cost, when a crowd comes back at once?"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bench.benchmark import Bars, Case
+from bench.load import Load, replay
+from bench.servers import hub_on, in_turn, log_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.measure import Figures
+
+QUESTION = "What does a delivery from the log cost?"
+WORKLOAD = (
+    "100,000 updates of 250 bytes are in the log; then subscribers connect at once, with `earliest` as their last "
+    "event id, and everyone gets everything. CPU is that of all processes, redis-server's too; memory that of the hub "
+    "alone, which has the whole log only where that is in memory. Baseline: the log in memory; one subscriber alone "
+    "has nobody to share a page with."
+)
+PLOT = Bars()
+UNIT = "server CPU µs a delivery"
+ROUNDS = 1, 1
+versions = log_versions
+
+SHOWN = ("seconds", "deliveries/s", "hub MiB before", "hub MiB after", "server busy %", "load busy %")
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    updates = 2_000 if quick else 100_000
+    for count in (1, 10 if quick else 100):
+        # So the last of `updates` is due just before the second is over.
+        load = Load(connections=count, rate=updates + 1, poisson=False, seconds=1, payload=250, batch=1_000, spin=False)
+        yield Case(f"{count} at once" if count > 1 else "one alone", partial(measure, load, updates))
+
+
+def measure(load: Load, updates: int, rounds: int) -> dict[str, Figures]:
+    ways = {log: partial(_ask, log, load, updates) for log in ("memory", "sqlite", "redis")}
+    return in_turn(ways, rounds=rounds, of="CPU µs a delivery", shown=SHOWN)
+
+
+def _ask(log: str, load: Load, updates: int) -> Figures:
+    with hub_on(log, HUB_HISTORY_UPDATES=str(2 * updates), HUB_HISTORY_BYTES=str(2**30)) as target:
+        found = replay(load, target)
+    assert (found["updates"], found["deliveries"]) == (updates, updates * load.connections), found
+    assert not any(found[name] for name in ("lost", "doubled", "closed")), found
+    return found
