@@ -83,7 +83,8 @@ class Hub:
     All its mutable state, beside that of its parts: `_clients`, how many connections each client has;
     `_announcements`, the subscribers whose coming or going is to be published, oldest first; `_told`, the ids of those
     whom the log knows to be present here; `_left`, the event that one has gone; `_timeouts` of what waits for a client;
-    whether it `is_running` or `closing`, with the task `_draining`; the buckets of who comes, `_rate` and `_rates`; and
+    whether it `is_running` or `closing`, with the task `_draining`; whether it `_has_place` in the log, which may be
+    away when it starts; the buckets of who comes, `_rate` and `_rates`; and
     `_failing`, since when the log has not worked.
     """
 
@@ -121,6 +122,7 @@ class Hub:
         self._rates = Rates(per_client, clock=clock) if per_client else None
         self._announcements: asyncio.Queue[_Announcement] = asyncio.Queue()
         self._told: set[str] = set()
+        self._has_place = False
         self._failing: float | None = None
         self._left = asyncio.Event()
         self._timeouts: set[asyncio.Timeout] = set()
@@ -194,6 +196,8 @@ class Hub:
         shutting down one may still subscribe, and the stream ends at once: EventSource comes back after an end,
         and stays away for ever after a 503.
         """
+        if not self._has_place:
+            raise LogUnavailable("it has not been there since this node was started")
         deadline, lapse = self._deadline(grant)
         preceding = last_event_id
         if last_event_id is None:
@@ -412,7 +416,10 @@ class Hub:
     async def running(self) -> AsyncIterator[None]:
         """Follow the log and the clock for as long as it is entered; once only."""
         self._pages = Pages(self.transport)
-        self.broadcaster.move_to(await self.transport.end())
+        try:
+            await self._find_place()
+        except LogUnavailable as error:
+            log.warning("the log is not there yet; until it is, nobody is served", reason=error.reason)
         tasks = [asyncio.create_task(run()) for run in (self._follow, self._keep_time, self._publish_announcements)]
         self.is_running = True
         try:
@@ -431,6 +438,10 @@ class Hub:
                 self._settle(self._announcements.get_nowait(), Closing())
             await self.authorizer.aclose()
             await self.transport.aclose()
+
+    async def _find_place(self) -> None:
+        self.broadcaster.move_to(await self.transport.end())
+        self._has_place = True
 
     async def _last_words(self) -> None:
         """Wait until all streams have ended, and that is announced."""
@@ -482,6 +493,8 @@ class Hub:
             closed = due
 
     async def _follow(self) -> None:
+        if not self._has_place:
+            await self._patiently(self._find_place)
         while True:
             try:
                 async for entries in self.transport.follow(self.broadcaster.position):

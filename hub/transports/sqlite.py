@@ -273,8 +273,7 @@ class SqliteTransport:
                     bells = writing.bells(self.node) if writing.entries else []
                     writing.finish()
                 _ring(bells)
-                if trimmed:
-                    _give_back(file.writer)
+                _give_back(file.writer)
                 return results, writing.entries, trimmed == limit
             except _Replaced:
                 pass
@@ -370,14 +369,18 @@ class SqliteTransport:
         """
 
         def backup(file: _File, _: sqlite3.Connection) -> None:
-            if os.path.exists(target):
-                raise FileExistsError(f"{target} is there already")
-            with contextlib.closing(_connect(file.path)) as connection:
-                connection.execute("VACUUM INTO ?", (target,))
-            with contextlib.closing(_connect(target)) as copy:
-                copy.execute("DELETE FROM present")
-                _renew(copy)
+            try:
+                with contextlib.closing(_connect(file.path)) as connection:
+                    connection.execute("VACUUM INTO ?", (target,))
+                with contextlib.closing(_connect(target)) as copy:
+                    copy.execute("DELETE FROM present")
+                    _renew(copy)
+            except sqlite3.Error:
+                Path(target).unlink(missing_ok=True)
+                raise
 
+        if await asyncio.to_thread(os.path.exists, target):
+            raise FileExistsError(f"{target} is there already")
         await self._read(backup)
 
     async def _read(self, question: Callable[[_File, sqlite3.Connection], T]) -> T:
@@ -503,6 +506,8 @@ class SqliteTransport:
             try:
                 file = _File(self.path, self._synchronous, previous)
             except (sqlite3.Error, OSError) as error:
+                if previous is None and isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+                    raise ConfigurationError(f"transport_url: {error}") from None  # which no waiting helps
                 raise LogUnavailable(f"{self.path}: {error}") from error
             if self._file is not None:
                 self._file.close()
@@ -616,8 +621,7 @@ class _File:
                 connection.execute("INSERT INTO state VALUES (?, 0, 0, '')", (uuid.uuid4().hex,))
                 connection.execute(f"PRAGMA application_id = {_MARK}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
-            if synchronous == "normal":
-                self._renew_after_a_crash()
+            self._renew_after_a_crash(synchronous)
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
@@ -636,18 +640,17 @@ class _File:
             raise ConfigurationError(f"{self.path} is a database, and not the log of a hub")
         return True
 
-    def _renew_after_a_crash(self) -> None:
+    def _renew_after_a_crash(self, synchronous: str) -> None:
         """Begin a new epoch where the system ended while commits had not reached the disk.
 
         There is a write-ahead log then: the last process to leave would have put all into one file.
         """
         boot = _boot()
         (known,) = self.writer.execute("SELECT boot FROM state").fetchone()
-        if known == boot:
-            return
-        if known and os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal"):
+        if known and known != boot and os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal"):
             _renew(self.writer)
-        self.writer.execute("UPDATE state SET boot = ?", (boot,))
+        if known != boot:
+            self.writer.execute("UPDATE state SET boot = ?", (boot if synchronous == "normal" else "",))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

@@ -18,6 +18,7 @@ from hub.settings import DEVELOPMENT_TOKEN
 from hub.subscriptions import Present
 from hub.transports import sqlite
 from hub.transports.memory import MemoryTransport
+from hub.updates import Update
 from tests.asgi import FORM, HANG, PATH, ask, bearer, follow, publish
 from tests.asgi import application as started
 from tests.conftest import children_of
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from hub.application import HubApplication
     from hub.transports.base import Beat, Change, Entry
-    from hub.updates import Update
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio
@@ -275,6 +275,10 @@ class FailingLog(MemoryTransport):
     async def check(self) -> None:
         self._require()
 
+    async def end(self) -> int:
+        self._require()
+        return await super().end()
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +301,26 @@ async def test_a_log_that_is_away_is_503_and_says_when_to_come_back(quick: None)
         log.works = True
         assert (await ask(app, "POST", PATH, [FORM, bearer(EVERYTHING)], b"topic=a")).status == 200
         assert len(log._entries) == 1
+
+
+async def test_a_hub_starts_while_its_log_is_away_and_serves_when_it_is_there(quick: None) -> None:
+    log = FailingLog()
+    await log.append([Update(("a",), "old")])
+    log.works = False
+    async with application_on(log, subscriptions=False) as app:
+        for answer in (
+            await ask(app, "GET", PATH + "?match=a"),
+            await ask(app, "POST", PATH, [FORM, bearer(EVERYTHING)], b"topic=a"),
+            await ask(app, "GET", PATH + "/health/ready"),
+        ):
+            assert answer.status == 503
+        log.works = True
+        async with asyncio.timeout(HANG):
+            while (await ask(app, "GET", PATH + "?match=a")).status == 503:
+                await asyncio.sleep(0)
+        async with follow(app, ("match", "a")) as stream:
+            await publish(app, EVERYTHING, ("topic", "a"), ("data", "new"))
+            assert (await stream.next_event()).data == "new"
 
 
 async def test_r51_readiness_fails_at_once_and_liveness_after_a_while(
@@ -356,22 +380,11 @@ async def test_a_stream_that_catches_up_waits_for_a_log_that_is_away(quick: None
         real, asked = log.read, asyncio.Event()
 
         async def read(after: int) -> list[Entry]:
+            log.works = log.works and asked.is_set()  # not any more when it is asked first
             asked.set()
             return await real(after)
 
         log.read = read  # type: ignore[method-assign]
-        stream, task = connecting(app, "a")
-        stream.go()
-        await task
-        found = log.find
-
-        async def find(id: str) -> int | None:
-            position = await found(id)
-            log.works = False  # from here on
-            return position
-
-        log.find = find  # type: ignore[method-assign]
-        asked.clear()
         async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as late:
             await asyncio.wait_for(asked.wait(), HANG)
             assert b"data" not in late.body

@@ -1,0 +1,828 @@
+"""`hub history`: what comes out of a log, what goes into one, and that no half of it is taken for the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import os
+import pty
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pyarrow
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from typer.testing import CliRunner, Result
+
+from hub import history, history_cli
+from hub.cli import main
+from hub.errors import ConfigurationError, LogUnavailable
+from hub.settings import settings_from_environment
+from hub.subscriber import EARLIEST
+from hub.topics import FORBIDDEN
+from hub.transports import open_transport
+from hub.transports.base import Entry, record
+from hub.transports.memory import MemoryTransport
+from hub.transports.sqlite import SqliteTransport
+from hub.updates import Update
+from tests.conftest import HANG
+from tests.hub.test_cli import environment
+from tests.hub.test_cli import run as run_command
+from tests.redis_server import RedisServer, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hub.transports.base import Transport
+    from tests.conftest import HubProcess
+
+NOON = 1_700_000_000_000
+FORMATS = tuple(history.FORMATS)
+SECRET = "s3cret"
+
+
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def made(count: int, **chosen: Any) -> list[Entry]:
+    """Entries a second apart, with one alternate topic."""
+    return [
+        Entry(
+            n, Update((f"https://example.com/{n}", "all"), f"data {n}", **{"id": f"urn:{n}"} | chosen), NOON + n * 1_000
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+def sqlite(path: Path) -> str:
+    return f"sqlite:///{path}?synchronous=normal"
+
+
+async def fill_log(url: str, entries: Sequence[Entry]) -> None:
+    async with aclosing(history.open_log(url, create=True)) as log:
+        for start in range(0, len(entries) or 1, 5_000):
+            await log.load(entries[start : start + 5_000])
+
+
+def fill(url: str, entries: Sequence[Entry]) -> None:
+    asyncio.run(fill_log(url, entries))
+
+
+def entries_of(url: str) -> list[Entry]:
+    async def read() -> list[Entry]:
+        entries: list[Entry] = []
+        async with aclosing(history.open_log(url)) as log:
+            while page := await log.read(entries[-1].position if entries else EARLIEST):
+                entries += page
+        return entries
+
+    return asyncio.run(read())
+
+
+def run(*arguments: object, **variables: str | None) -> Result:
+    """`hub history`, in this process."""
+    unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("HUB_")}
+    return CliRunner().invoke(main, ["history", *map(str, arguments)], env=unset | variables, catch_exceptions=False)
+
+
+def told(ended: Result, status: int) -> str:
+    """What it says of an error, and nothing else."""
+    assert (ended.exit_code, ended.stdout) == (status, ""), ended.output
+    assert ended.stderr.startswith("hub: ")
+    return ended.stderr[5:].strip()
+
+
+def none(_: object) -> None:
+    """Nobody looks at the steps."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """The URL of a log with 300 updates."""
+    url = sqlite(tmp_path / "mercure.db")
+    fill(url, made(300))
+    return url
+
+
+# -- which log
+
+
+def test_a_log_in_memory_is_refused() -> None:
+    for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", "x.jsonl"], ["backup", "x"]):
+        assert "is of one process" in told(run(*command, "--transport", "memory://"), 2)
+        assert "is of one process" in told(run(*command, HUB_TRANSPORT_URL="memory://"), 2)
+
+
+def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    path, target = tmp_path / "none.db", tmp_path / "copy.ndjson"
+    for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", target], ["backup", target]):
+        assert f"there is no log at {path}: name one" in told(run(*command, "--transport", f"sqlite:///{path}"), 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_url_it_is_where_a_hub_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(history_cli.URL, made(3))
+    assert "Updates   3\n" in run("stats").stdout
+    monkeypatch.delenv("HUB_TRANSPORT_URL", raising=False)
+    hub = settings_from_environment(embedded=True, anonymous=True)
+    assert hub.transport_url.get_secret_value() == history_cli.URL
+
+
+def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database " * 100)
+    assert told(run("stats", "--transport", f"sqlite:///{tmp_path}/text"), 1).startswith(
+        f"cannot read the log: {tmp_path}/text: file is not a database"
+    )
+    assert "begins with 'amqp', which is none of memory, " in told(run("stats", "--transport", "amqp://x"), 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_log_out_of_reach_is_told_without_its_password() -> None:
+    url = f"redis://me:{SECRET}@127.0.0.1:{free_port()}"
+    for command, doing in ((["stats"], "read"), (["prune", "--keep-updates", "1"], "write")):
+        message = told(run(*command, HUB_TRANSPORT_URL=url), 1)
+        assert message.startswith(f"cannot {doing} the log: redis://127.0.0.1:")
+        assert SECRET not in message
+
+
+def test_nothing_is_forgotten_because_a_log_was_opened(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
+    bounds: dict[str, float] = {}
+
+    def open_with(url: str, **chosen: Any) -> Transport:
+        bounds.update(chosen)
+        return open_transport(url, **chosen)
+
+    monkeypatch.setattr(history, "open_transport", open_with)
+    fill(log, [replace(entry, time=0) for entry in made(10)])
+    assert "Updates   310\n" in run("stats", "--transport", log).stdout
+    assert bounds["max_updates"] == bounds["max_bytes"] == sys.maxsize
+    assert bounds["max_age"] == math.inf
+
+
+# -- stats
+
+
+def test_stats_are_for_people_and_for_programs(tmp_path: Path, log: str) -> None:
+    shown = run("stats", "--transport", log)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    lines = dict(re.findall(r"^(\w+) +(.*)$", shown.stdout, re.MULTILINE))
+    assert list(lines) == ["Updates", "Oldest", "Newest", "Rate", "Bytes", "Epoch", "Present"]
+    assert lines["Updates"] == "300"
+    assert re.fullmatch(r"2023-11-14 22:13:21 UTC, [\d,]+\.\d d ago, urn:1", lines["Oldest"])
+    assert lines["Newest"].endswith(", urn:300")
+    assert lines["Rate"] == "3,600.0 an hour, 86,400.0 a day"
+    assert re.fullmatch(r"\d\d\.\d kB, which take \d\d\.\d kB", lines["Bytes"])
+    found = json.loads(run("stats", "--transport", log, "--json").stdout)
+    assert found["oldest"] == {"position": 1, "time": NOON + 1_000, "id": "urn:1"}
+    assert (found["updates"], found["newest"]["id"], found["present"]) == (300, "urn:300", 0)
+    assert found["epoch"] == lines["Epoch"]
+    assert found["size"] >= os.path.getsize(tmp_path / "mercure.db")
+
+
+def test_stats_of_an_empty_log_and_of_a_single_update(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "new.db")
+    fill(url, [])
+    assert "Updates   0\nBytes     0 bytes, " in run("stats", "--transport", url).stdout
+    found = json.loads(run("stats", "--transport", url, "--json").stdout)
+    assert (found["updates"], found["oldest"], found["newest"]) == (0, None, None)
+    fill(url, made(1))
+    assert "Rate" not in run("stats", "--transport", url).stdout
+
+
+# -- prune
+
+
+def test_ages_and_sizes() -> None:
+    ages = {"90s": 90, "15m": 900, "12h": 43_200, "30d": 2_592_000, "1.5 H": 5_400, "60": 60}
+    sizes = {"500MB": 500_000_000, "2GiB": 2**31, "1.5 kb": 1_500, "7": 7, "10b": 10, "1tib": 2**40}
+    assert {text: history.parse_age(text) for text in ages} == ages
+    assert {text: history.parse_size(text) for text in sizes} == sizes
+    for text in ("", "d", "-1d", "0", "0d", "1y", "1e9", "١d", "1d2h", "99999999999999999999d", "nan"):
+        with pytest.raises(ConfigurationError, match=re.escape(f"{text!r} is no age, as in 90s, 15m, 12h or 30d")):
+            history.parse_age(text)
+        with pytest.raises(ConfigurationError, match="is no size, as in 500000, 500MB or 2GiB"):
+            history.parse_size(text)
+
+
+def test_prune_forgets_the_oldest_in_portions(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "mercure.db")
+    fill(url, made(10_000))
+    steps: list[history.Step] = []
+
+    async def prune() -> int:
+        async with aclosing(history.open_log(url)) as log:
+            return await history.prune(log, max_updates=10, note=steps.append)
+
+    assert asyncio.run(prune()) == 9_990
+    assert [step.updates for step in steps] == [4_000, 8_000, 9_990]
+    assert [entry.position for entry in entries_of(url)] == list(range(9_991, 10_001))
+
+
+def test_prune_says_what_is_left(log: str) -> None:
+    pruned = run("prune", "--keep-updates", "100", "--transport", log)
+    assert (pruned.exit_code, pruned.stderr) == (0, "")
+    assert pruned.stdout == "forgot 200 updates; 100 are left, from 2023-11-14 22:16:41 UTC on\n"
+    size = json.loads(run("stats", "--transport", log, "--json").stdout)["bytes"]
+    assert run("prune", "--keep-bytes", f"{size // 2}B", "--transport", log).stdout.startswith("forgot 50 updates; 50 ")
+    assert run("prune", "--keep-age", "1h", "--transport", log).stdout.startswith("forgot 49 updates; 1 are left")
+    assert [entry.update.id for entry in entries_of(log)] == ["urn:300"]
+
+
+def test_prune_is_told_what_to_keep(log: str) -> None:
+    assert "--keep-updates 100000, --keep-bytes 500MB, --keep-age 30d" in told(run("prune", "--transport", log), 2)
+    assert "'5x' is no age, as in" in told(run("prune", "--keep-age", "5x", "--transport", log), 2)
+    assert "'5x' is no size, as in" in told(run("prune", "--keep-bytes", "5x", "--transport", log), 2)
+    assert run("prune", "--keep-updates", "0", "--transport", log).exit_code == 2
+    assert len(entries_of(log)) == 300
+
+
+# -- export and import, there and back
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=FORBIDDEN), min_size=1, max_size=9)
+ENTRIES = st.lists(
+    st.builds(
+        Entry,
+        st.just(0),
+        st.builds(
+            Update,
+            st.lists(TEXTS, min_size=1, max_size=3).map(tuple),
+            st.text(max_size=20),
+            private=st.booleans(),
+            id=TEXTS,
+            type=st.none() | TEXTS,
+            retry=st.none() | st.integers(0, 2**63 - 1),
+        ),
+        st.integers(0, 2**53),
+    ),
+    max_size=9,
+)
+ODD = '\0\r\n\x85\u2028\ufeff"\\\U0001f600'
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@settings(max_examples=20)
+@given(entries=ENTRIES)
+@example(
+    entries=[Entry(0, Update(("a",), ODD, id="b", type=None, retry=2**63 - 1), 0), Entry(0, Update(("a", "a"), ""))]
+)
+def test_there_and_back_it_is_the_same_in_every_field(format: str, entries: list[Entry]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        here, there, file = sqlite(Path(directory, "a")), sqlite(Path(directory, "b")), Path(directory, f"x.{format}")
+        fill(here, entries)
+        assert run("export", file, "--transport", here).exit_code == 0
+        done = run("import", file, "--transport", there)
+        assert (done.exit_code, done.stdout) == (0, f"imported {len(entries)} updates\n"), done.output
+        assert entries_of(there) == entries_of(here) == [replace(e, position=n) for n, e in enumerate(entries, 1)]
+
+
+def test_a_line_is_what_the_record_is(tmp_path: Path) -> None:
+    url, file = sqlite(tmp_path / "log"), tmp_path / "x.jsonl"
+    fill(url, [Entry(0, Update(("a", "é"), "\x00\n", private=True, id="b", type="c", retry=7), NOON), *made(1)])
+    exported = run("export", file, "--transport", url)
+    assert (exported.exit_code, exported.stdout, exported.stderr) == (0, "", "exported 2 updates\n")
+    assert file.read_bytes().splitlines(keepends=True) == [
+        b'{"position":1,"time":1700000000000,"id":"b","topics":["a","\xc3\xa9"],"private":true,"type":"c","retry":7,'
+        b'"data":"\\u0000\\n"}\n',
+        b'{"position":2,"time":1700000001000,"id":"urn:1","topics":["https://example.com/1","all"],"private":false,'
+        b'"type":null,"retry":null,"data":"data 1"}\n',
+    ]
+
+
+def test_parquet_has_columns_of_these_types_in_groups_of_rows(
+    tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "ROW_GROUP", 110)
+    file = tmp_path / "x.parquet"
+    assert run("export", file, "--transport", log).exit_code == 0
+    rows = parquet.ParquetFile(file)
+    assert str(rows.schema_arrow) == (
+        "position: int64 not null\ntime: timestamp[ms, tz=UTC] not null\nid: string not null\n"
+        "topics: list<element: string> not null\n  child 0, element: string\nprivate: bool not null\n"
+        "type: string\nretry: int64\ndata: string not null"
+    )
+    groups = [rows.metadata.row_group(n) for n in range(rows.metadata.num_row_groups)]
+    assert [group.num_rows for group in groups] == [110, 110, 80]
+    assert {group.column(n).compression for group in groups for n in range(8)} == {"ZSTD"}
+    assert rows.read().to_pylist() == [
+        record(entry) | {"time": datetime.fromtimestamp(entry.time / 1_000, UTC)} for entry in entries_of(log)
+    ]
+
+
+def test_large_updates_make_small_groups_and_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, file = sqlite(tmp_path / "log"), tmp_path / "x.parquet"
+    large = [replace(entry, update=replace(entry.update, data="x" * 10_000)) for entry in made(30)]
+    fill(url, large)
+    monkeypatch.setattr(history, "ROW_GROUP_BYTES", 150_000)
+    monkeypatch.setattr(history, "BATCH_BYTES", 150_000)
+    assert run("export", file, "--transport", url).exit_code == 0
+    metadata = parquet.ParquetFile(file).metadata
+    assert all(metadata.row_group(n).num_rows < 10 for n in range(metadata.num_row_groups))
+    steps: list[history.Step] = []
+
+    async def load() -> int:
+        entries = ((n / 30, entry) for n, entry in enumerate(large, 1))
+        async with aclosing(MemoryTransport(max_updates=100, max_bytes=2**30)) as log:
+            return await history.load(log, entries, note=steps.append)
+
+    assert asyncio.run(load()) == 30
+    assert next(step.updates for step in steps) < 10
+    assert steps[-1] == (30, 1.0, 30)
+
+
+def test_an_export_after_an_id_begins_with_the_next_one(tmp_path: Path, log: str) -> None:
+    for id, first in (("urn:130", 131), ("urn:299", 300), ("urn:300", None)):
+        file = tmp_path / f"after {id}.ndjson"
+        assert run("export", file, "--after", id, "--transport", log).exit_code == 0
+        positions = [json.loads(line)["position"] for line in file.read_bytes().splitlines()]
+        assert positions == ([] if first is None else list(range(first, 301)))
+    assert told(run("export", tmp_path / "x.ndjson", "--after", "urn:0", "--transport", log), 1) == (
+        "id 'urn:0' is not in the log"
+    )
+    assert not (tmp_path / "x.ndjson").exists()
+
+
+def test_through_a_pipe_and_to_the_end_of_it(tmp_path: Path, log: str) -> None:
+    exported = subprocess.run(
+        [sys.executable, "-m", "hub", "history", "export", "-"],
+        env=environment(HUB_TRANSPORT_URL=log),
+        capture_output=True,
+        timeout=HANG,
+        check=True,
+    )
+    assert exported.stderr == b"exported 300 updates\n"
+    there = sqlite(tmp_path / "there")
+    imported = subprocess.run(
+        [sys.executable, "-m", "hub", "history", "import", "-", "--transport", there],
+        env=environment(),
+        input=exported.stdout,
+        capture_output=True,
+        timeout=HANG,
+        check=True,
+    )
+    assert (imported.stdout, imported.stderr) == (b"imported 300 updates\n", b"")
+    assert entries_of(there) == entries_of(log)
+
+
+def test_whoever_reads_it_may_have_enough(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "log")
+    fill(url, made(3_000))
+    export = subprocess.Popen(
+        [sys.executable, "-m", "hub", "history", "export", "-"],
+        env=environment(HUB_TRANSPORT_URL=url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert export.stdout is not None
+    assert export.stdout.read(10) == b'{"position'
+    export.stdout.close()
+    assert export.stderr is not None
+    assert export.stderr.read() == b"hub: [Errno 32] Broken pipe\n"
+    export.stderr.close()
+    assert export.wait(HANG) == 1
+
+
+def test_the_format_is_told_by_the_suffix_or_else_by_whoever_asks(tmp_path: Path, log: str) -> None:
+    for command in ("export", "import"):
+        message = told(run(command, tmp_path / "x.csv", "--transport", log), 2)
+        assert (
+            message == f"{tmp_path}/x.csv ends in none of .ndjson, .jsonl and .parquet: say which it is with --format"
+        )
+        assert "Parquet" in told(run(command, "-", "--format", "parquet", "--transport", log), 2)
+    assert run("export", tmp_path / "x.csv", "--format", "parquet", "--transport", log).exit_code == 0
+    there = sqlite(tmp_path / "there")
+    assert run("import", tmp_path / "x.csv", "--format", "parquet", "--transport", there).exit_code == 0
+    assert entries_of(there) == entries_of(log)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    message = told(run("export", tmp_path / "x.parquet", "--transport", log), 2)
+    assert message == "Parquet needs pyarrow: pip install skipfilter[parquet]"
+    assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
+
+
+# -- no half is taken for the whole
+
+
+def test_what_is_there_stays(tmp_path: Path, log: str) -> None:
+    file = tmp_path / "x.ndjson"
+    file.write_text("mine")
+    for command in ("export", "backup"):
+        assert told(run(command, file, "--transport", log), 2) == f"{file} is there already: name a file that is not"
+    assert file.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mercure.db", "x.ndjson"]
+
+
+HALFWAY = """
+import sys, time
+from hub import history
+from hub.cli import main
+
+def stop(entry):
+    if entry.position == 250:
+        print("halfway", flush=True)
+        time.sleep(99)
+    return record(entry)
+
+record, history.base.record = history.base.record, stop
+main(["history", "export", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_that_is_killed_leaves_no_file(tmp_path: Path, log: str, format: str) -> None:
+    file = tmp_path / f"x.{format}"
+    export = subprocess.Popen(
+        [sys.executable, "-c", HALFWAY, file], env=environment(HUB_TRANSPORT_URL=log), stdout=subprocess.PIPE
+    )
+    assert export.stdout is not None
+    assert export.stdout.readline() == b"halfway\n"
+    export.kill()
+    assert export.wait(HANG) == -signal.SIGKILL
+    export.stdout.close()
+    assert sorted(path.name for path in tmp_path.iterdir() if "mercure" not in path.name) == [f"{file.name}.part"]
+    assert run("export", file, "--transport", log).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mercure.db", file.name]
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(SqliteTransport):
+        async def read(self, after: int) -> list[Entry]:
+            if after != EARLIEST:
+                raise OSError("No space left on device")
+            return await super().read(after)
+
+    monkeypatch.setattr(
+        history, "open_log", lambda url, create=False: Full(tmp_path / "mercure.db", max_updates=9**9, max_bytes=9**9)
+    )
+    for format in FORMATS:
+        assert told(run("export", tmp_path / f"x.{format}", "--transport", log), 1) == "No space left on device"
+    assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
+
+
+FULL = """
+import resource, signal, sys
+from hub.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
+main(["history", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("command", [["export", "x.ndjson"], ["export", "x.parquet"], ["backup", "x.db"]])
+def test_what_fits_on_no_disk_leaves_nothing(tmp_path: Path, log: str, command: list[str]) -> None:
+    fill(log, [replace(entry, update=replace(entry.update, data=os.urandom(1_000).hex())) for entry in made(4_000)])
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, *command],
+        env=environment(HUB_TRANSPORT_URL=log, PYTHONPATH=str(Path(__file__).parents[2])),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("hub: ")
+    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"mercure.db"}
+
+
+def test_what_is_copied_is_for_nobody_else_to_read(tmp_path: Path, log: str) -> None:
+    for command, name in (("export", "x.ndjson"), ("export", "x.parquet"), ("backup", "x.db")):
+        assert run(command, tmp_path / name, "--transport", log).exit_code == 0
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+class Forgetful(MemoryTransport):
+    """It keeps 10 updates from when it is asked for the second page."""
+
+    async def read(self, after: int) -> list[Entry]:
+        if after != EARLIEST:
+            await self.prune(max_updates=10, max_bytes=2**30, max_age=math.inf)
+        return await super().read(after)
+
+
+def test_what_the_log_forgets_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Filled(Forgetful):
+        async def stats(self) -> Any:
+            if not self._entries:
+                await self.load(made(300))
+            return await super().stats()
+
+    monkeypatch.setattr(history, "open_log", lambda url, create=False: Filled(max_updates=10_000, max_bytes=2**30))
+    file = tmp_path / "x.ndjson"
+    exported = run("export", file)
+    monkeypatch.undo()
+    assert (exported.exit_code, exported.stderr) == (
+        1,
+        "exported 138 updates\nhub: positions 129 to 290 are missing: the log forgot them before they were read\n",
+    )
+    positions = [json.loads(line)["position"] for line in file.read_bytes().splitlines()]
+    assert positions == [*range(1, 129), *range(291, 301)]
+    there = sqlite(tmp_path / "there")
+    assert run("import", file, "--transport", there).exit_code == 0
+    assert [entry.update.id for entry in entries_of(there)] == [f"urn:{position}" for position in positions]
+
+
+@pytest.mark.parametrize("count", [1, 300])
+@pytest.mark.parametrize("when", ["before it reads", "when a page is written"])
+def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: str) -> None:
+    path = tmp_path / "log"
+    fill(sqlite(path), made(count))
+
+    def change(_: object = None) -> None:
+        path.rename(tmp_path / "old")
+        asyncio.run(fill_log(sqlite(path), made(400))) if when == "before it reads" else path.touch()
+
+    class Changing(SqliteTransport):
+        async def read(self, after: int) -> list[Entry]:
+            if when == "before it reads" and after == EARLIEST:
+                await asyncio.to_thread(change)
+            return await super().read(after)
+
+    async def export() -> None:
+        async with aclosing(Changing(path, max_updates=9**9, max_bytes=9**9)) as log:
+            write = none if when == "before it reads" else change
+            await history.export(log, write, note=none)
+
+    with pytest.raises(LogUnavailable) as raised:
+        asyncio.run(export())
+    assert raised.value.reason == "it has become another one since the export began; begin again"
+
+
+# -- what cannot be imported
+
+LINE = {
+    "position": 2, "time": NOON, "id": "b", "topics": ["a"], "private": False, "type": None, "retry": None, "data": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "the line: Invalid JSON: EOF while parsing"),
+        ("[]", "the line: Input should be an object"),
+        ({"position": 1}, "position 1 comes after 1"),
+        ({"position": 0}, "position 0 comes after 1"),
+        ({"position": -1}, "position: Input should be greater than or equal to 0"),
+        ({"position": True}, "position: Input should be a valid integer"),
+        ({"position": 2**63}, "position: Input should be less than 9223372036854775808"),
+        ({"position": "2"}, "position: Input should be a valid integer"),
+        ({"time": 1.5}, "time: Input should be a valid integer"),
+        ({"id": 7}, "id: Input should be a valid string"),
+        ({"id": ""}, "id: String should have at least 1 character"),
+        ({"id": "a\nevent: x"}, r"id 'a\nevent: x' contains the control, format or surrogate character U+000A"),
+        ({"type": "a\r"}, r"type 'a\r' contains the control"),
+        ({"topics": "abc"}, "topics: Input should be a valid array"),
+        ({"topics": []}, "topics: List should have at least 1 item"),
+        ({"topics": ["a", 1]}, "topics.1: Input should be a valid string"),
+        ({"topics": ["a", "\0"]}, r"topic '\x00' contains the control"),
+        ({"private": 1}, "private: Input should be a valid boolean"),
+        ({"retry": -1}, "retry: Input should be greater than or equal to 0"),
+        ({"retry": 2**63}, "retry: Input should be less than"),
+        ({"data": None}, "data: Input should be a valid string"),
+        ({"data": "\ud800"}, "the line: Invalid JSON: "),
+        (json.dumps({name: LINE[name] for name in LINE if name != "data"}), "data: Field required"),
+        (b"\xff", "the line: Invalid JSON: "),
+    ],
+)
+def test_a_line_that_is_no_update_is_named_and_nothing_is_imported(
+    tmp_path: Path, line: bytes | str | dict[str, object], reason: str
+) -> None:
+    text = json.dumps(LINE | line) if isinstance(line, dict) else line
+    good, bad = json.dumps(LINE | {"position": 1}).encode(), text.encode() if isinstance(text, str) else text
+    file, there = tmp_path / "updates.ndjson", sqlite(tmp_path / "there")
+    file.write_bytes(good + b"\n\n" + bad)
+    message = told(run("import", file, "--transport", there), 1)
+    assert message.startswith(f"{file} line 3: {reason}")
+    assert entries_of(there) == []
+    file.write_bytes(good + b"\n\n" + json.dumps(LINE).encode())
+    assert run("import", file, "--transport", there).stdout == "imported 2 updates\n"
+
+
+def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_path: Path) -> None:
+    there = sqlite(tmp_path / "there")
+    lines = [json.dumps(record(entry)) for entry in made(2_100)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "hub", "history", "import", "-", "--transport", there],
+        env=environment(),
+        input="\n".join([*lines, "{"]),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("hub: stdin line 2101: the line: Invalid JSON")
+    assert ended.stderr.endswith("; 2,000 updates from before it are in the log\n")
+    assert len(entries_of(there)) == 2_000
+    file, nothing = tmp_path / "x.ndjson", sqlite(tmp_path / "nothing")
+    file.write_text("\n".join([*lines, "{"]))
+    assert told(run("import", file, "--transport", nothing), 1).endswith("line 1 column 1")
+    assert entries_of(nothing) == []
+
+
+def test_a_log_that_has_updates_is_added_to_when_asked_for(tmp_path: Path, log: str) -> None:
+    file = tmp_path / "x.ndjson"
+    run("export", file, "--transport", log)
+    assert told(run("import", file, "--transport", log), 2) == "the log has updates already: --append adds to them"
+    assert len(entries_of(log)) == 300
+    assert run("import", file, "--append", "--transport", log).stdout == "imported 300 updates\n"
+    first, second = entries_of(log)[:300], entries_of(log)[300:]
+    assert [replace(entry, position=entry.position + 300) for entry in first] == second
+
+
+def columns(**changed: Any) -> pyarrow.Table:
+    table = pyarrow.Table.from_pylist([LINE | {"position": 1}, LINE])
+    for name, column in changed.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (columns().drop_columns(["id", "data"]), ": it has no column id, data"),
+        (columns(data=pyarrow.array(["x", None])), " row 2: data: Input should be a valid string"),
+        (columns(position=pyarrow.array([2, 2])), " row 2: position 2 comes after 2"),
+        (columns(time=pyarrow.array(["x", "y"])), ": Failed to parse string: "),
+        (columns(topics=pyarrow.array(["x", "y"])), ": Unsupported cast"),
+        (columns(id=pyarrow.array(["x", "\n"])), r" row 2: id '\n' contains the control"),
+    ],
+)
+def test_a_row_that_is_no_update_is_named(tmp_path: Path, table: pyarrow.Table, reason: str) -> None:
+    file, there = tmp_path / "updates.parquet", sqlite(tmp_path / "there")
+    parquet.write_table(table, file)
+    assert told(run("import", file, "--transport", there), 1).startswith(f"{file}{reason}")
+    assert entries_of(there) == []
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, log: str) -> None:
+    file, there = tmp_path / "updates.parquet", sqlite(tmp_path / "there")
+    file.write_bytes(b"{}" * 100)
+    assert told(run("import", file, "--transport", there), 1).startswith(f"{file}: Parquet magic bytes not found")
+    assert run("export", tmp_path / "x.parquet", "--transport", log).exit_code == 0
+    content = bytearray((tmp_path / "x.parquet").read_bytes())
+    content[100:200] = bytes(100)
+    file.write_bytes(content)
+    assert told(run("import", file, "--transport", there), 1).startswith(f"{file}: ")
+    assert told(run("import", tmp_path / "none.parquet", "--transport", there), 1).startswith("[Errno 2] No such file")
+
+
+def test_parquet_of_others_may_have_other_times(tmp_path: Path) -> None:
+    file = tmp_path / "updates.parquet"
+    for n, time in enumerate((pyarrow.timestamp("us"), pyarrow.timestamp("ns", "UTC"), pyarrow.int64())):
+        times = pyarrow.array([NOON, NOON + 1]).cast(pyarrow.timestamp("ms", getattr(time, "tz", None))).cast(time)
+        parquet.write_table(columns(time=times), file)
+        there = sqlite(tmp_path / str(n))
+        assert run("import", file, "--transport", there).stdout == "imported 2 updates\n"
+        assert [entry.time for entry in entries_of(there)] == [NOON, NOON + 1]
+
+
+# -- beside a hub
+
+
+def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Callable[..., HubProcess]) -> None:
+    url = f"sqlite:///{tmp_path}/mercure.db"
+    hub = start_hub(HUB_TRANSPORT_URL=url)
+    publisher = (
+        "import httpx2, itertools, json\n"
+        f"with httpx2.Client(headers={{'Authorization': 'Bearer {hub.token}', 'Content-Type': 'application/x-ndjson'}}) as c:\n"
+        "    for n in itertools.count():\n"
+        "        lines = [json.dumps({'topic': 'a', 'data': str(n * 100 + i)}) for i in range(100)]\n"
+        f"        c.post('{hub.url}', content='\\n'.join(lines)).raise_for_status()\n"
+        "        print(n * 100 + 100, flush=True)\n"
+    )
+    publishing = subprocess.Popen([sys.executable, "-c", publisher], stdout=subprocess.PIPE, text=True)
+    assert publishing.stdout is not None
+    try:
+        for n, suffix in itertools.product(range(3), history.FORMATS):
+            acknowledged = int(publishing.stdout.readline())
+            file = tmp_path / f"{n}.{suffix}"
+            exported = run("export", file, "--transport", url)
+            assert exported.exit_code == 0, exported.output
+            with file.open("rb") as source:
+                entries = [entry for _, entry in history.read("x", suffix, source)]
+            assert [int(entry.update.data) for entry in entries] == list(range(len(entries)))
+            assert [entry.position for entry in entries] == list(range(1, len(entries) + 1))
+            assert len(entries) >= acknowledged
+        before = len(entries)
+        assert publishing.poll() is None
+        pruned = run("prune", "--keep-updates", "50", "--transport", url)
+        assert int(pruned.stdout.split()[1].replace(",", "")) >= before - 50
+        assert run("backup", tmp_path / "copy.db", "--transport", url).exit_code == 0
+        copied = entries_of(f"sqlite:///{tmp_path}/copy.db")
+        assert [int(e.update.data) for e in copied] == list(range(copied[0].position - 1, copied[-1].position))
+    finally:
+        publishing.kill()
+        publishing.wait()
+        publishing.stdout.close()
+    assert httpx2.get(f"{hub.url}/health/ready").status_code == 200
+
+
+def test_a_backup_is_a_log_in_a_new_epoch(tmp_path: Path, log: str) -> None:
+    (tmp_path / "copy.db.part").write_text("of one that was killed")
+    done = run("backup", tmp_path / "copy.db", "--transport", log)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"copied the log to {tmp_path}/copy.db, ")
+    copy = f"sqlite:///{tmp_path}/copy.db"
+    assert entries_of(copy) == entries_of(log)
+    epochs = {json.loads(run("stats", "--json", "--transport", url).stdout)["epoch"] for url in (log, copy)}
+    assert len(epochs) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "mercure.db"]
+
+
+def test_a_backup_goes_where_it_is_told_from_here(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("backup", "copy.db", "--transport", log).exit_code == 0
+    assert entries_of("sqlite:///copy.db") == entries_of(log)
+
+
+def test_from_sqlite_to_redis_and_back(tmp_path: Path, log: str) -> None:
+    fill(log, [Entry(0, Update(("a", "b"), ODD, private=True, id="c", type="d", retry=2**53 + 1), 7)])
+    with RedisServer() as server:
+        out, back = tmp_path / "out.parquet", tmp_path / "back.ndjson"
+        assert run("export", out, "--transport", log).exit_code == 0
+        assert run("import", out, "--transport", server.url).stdout == "imported 301 updates\n"
+        assert "Updates   301\n" in run("stats", "--transport", server.url).stdout
+        assert run("export", back, "--after", "urn:200", "--transport", server.url).exit_code == 0
+        there = sqlite(tmp_path / "there")
+        assert run("import", back, "--transport", there).stdout == "imported 101 updates\n"
+        assert [replace(e, position=e.position + 200) for e in entries_of(there)] == entries_of(log)[200:]
+        assert run("prune", "--keep-updates", "1", "--transport", server.url).stdout.startswith(
+            "forgot 300 updates; 1 "
+        )
+        assert "backup is for a log in SQLite" in told(run("backup", tmp_path / "x", "--transport", server.url), 2)
+    assert not (tmp_path / "x").exists()
+
+
+# -- on a terminal, and in the README
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
+    ours, theirs = pty.openpty()
+    commands = (
+        ["export", f"{tmp_path}/x.ndjson"],
+        ["import", f"{tmp_path}/x.ndjson", "--append"],
+        ["prune", "--keep-updates", "10"],
+    )
+    for command in commands:
+        subprocess.run(
+            [sys.executable, "-m", "hub", "history", *command],
+            env=environment(HUB_TRANSPORT_URL=log, TERM="xterm", COLUMNS="120"),
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            timeout=HANG,
+            check=True,
+        )
+        screen = os.read(ours, 100_000).decode()
+        assert re.search(r"━.* (300|590) updates, [\d,]+ a second", screen), screen
+        assert ("position 300" in screen) == (command[0] != "prune")
+    os.close(ours)
+    os.close(theirs)
+    assert (
+        run_command("history", "export", f"{tmp_path}/y.ndjson", HUB_TRANSPORT_URL=log).stderr
+        == "exported 10 updates\n"
+    )
+
+
+def test_the_readme_s_commands_do_what_it_says(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    blocks = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    script = next(block for block in blocks if "hub history" in block)
+    fill(f"sqlite:///{tmp_path}/mercure.db", made(300))
+    with RedisServer() as server:
+        script = script.replace("redis://localhost", server.url).replace(".venv/bin/hub", f"{sys.executable} -m hub")
+        done = subprocess.run(
+            ["/bin/sh", "-eu", "-c", script],
+            cwd=tmp_path,
+            env=environment(PYTHONPATH=str(root)),
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+            check=True,
+        )
+        assert "imported 300 updates\nforgot 299 updates; 1 are left" in done.stdout
+        assert "Updates   300\n" in run("stats", "--transport", server.url).stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"mercure.db", "copy.db", "updates.parquet"}
+    assert len(entries_of(f"sqlite:///{tmp_path}/copy.db")) == 300

@@ -1,0 +1,104 @@
+"""Pages that many read at once, and a log that counts how often it is read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hub import pages
+from hub.errors import LogUnavailable
+from hub.pages import Pages
+from hub.subscriber import EARLIEST
+from hub.transports.memory import MemoryTransport
+from hub.updates import Update
+
+if TYPE_CHECKING:
+    from hub.transports.base import Entry
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting(MemoryTransport):
+    def __init__(self) -> None:
+        super().__init__(max_updates=1_000, max_bytes=2**30)
+        self.reads: list[int] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.fails = False
+
+    async def read(self, after: int) -> list[Entry]:
+        self.reads.append(after)
+        await self.open.wait()
+        if self.fails:
+            raise LogUnavailable("away")
+        return await super().read(after)
+
+
+async def filled(count: int, data: str = "") -> Counting:
+    log = Counting()
+    await log.append([Update(("t",), data, id=str(n)) for n in range(count)])
+    return log
+
+
+async def test_who_asks_for_a_page_that_is_being_read_waits_for_it() -> None:
+    log = await filled(5)
+    read = Pages(log)
+    log.open.clear()
+    asking = [asyncio.ensure_future(read.read(EARLIEST)) for _ in range(10)]
+    await asyncio.sleep(0)
+    log.open.set()
+    found = await asyncio.gather(*asking)
+    assert log.reads == [EARLIEST]
+    assert all(page == found[0] and len(page) == 5 for page in found)
+    assert read._reading == {}
+
+
+async def test_a_reader_that_goes_or_fails_leaves_the_others_to_ask_themselves() -> None:
+    log = await filled(5)
+    read = Pages(log)
+    for cancel in (True, False):
+        log.open.clear()
+        log.reads.clear()
+        log.fails = not cancel
+        first, *others = [asyncio.ensure_future(read.read(2)) for _ in range(3)]
+        await asyncio.sleep(0)
+        if cancel:
+            first.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        log.open.set()
+        if cancel:
+            assert [len(page) for page in await asyncio.gather(*others)] == [3, 3]
+            assert first.cancelled()
+            assert log.reads == [2, 2]
+        else:
+            failed = await asyncio.gather(first, *others, return_exceptions=True)
+            assert [type(one) for one in failed] == [LogUnavailable] * 3
+        assert read._reading == {}
+
+
+async def test_full_pages_are_kept_and_those_that_may_change_are_not() -> None:
+    log = await filled(300)
+    read = Pages(log)
+    for _ in range(3):
+        for after in (EARLIEST, 0, 128, 256):
+            assert await read.read(after) == await MemoryTransport.read(log, after)
+    assert sorted(log.reads) == [EARLIEST] * 3 + [0, 128] + [256] * 3
+    await log.append([Update(("t",), id="new")])
+    assert len(await read.read(256)) == 45
+
+
+async def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "KEPT", 400_000)
+    log = await filled(512, "x" * 500)
+    read = Pages(log)
+    for after in (0, 128, 256, 0, 256):
+        await read.read(after)
+    assert read._kept.currsize <= 400_000
+    assert 1 < len(log.reads) <= 5
+    large = await filled(128, "x" * 4_000)
+    read = Pages(large)
+    assert [len(await read.read(0)) for _ in range(2)] == [128, 128]
+    assert large.reads == [0, 0]
