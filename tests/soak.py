@@ -45,7 +45,7 @@ if "SOAK_CLOCK" in os.environ:
     time.time = of_a_clock_that_is_set
 """
 """What a node imports first whose clock is set."""
-DISK: Final = 48 * 2**20
+DISK: Final = 256 * 2**20
 """Bytes of the file system of a log in a file."""
 
 
@@ -58,6 +58,7 @@ class Node:
         self._environment = os.environ | {
             "HUB_TRANSPORT_URL": transport_url,
             "HUB_HISTORY_UPDATES": "1000000",
+            "HUB_HISTORY_BYTES": str(2**24),
             "HUB_SUBSCRIPTIONS": "1",
             "HUB_NODE_TIMEOUT": "5",
         }
@@ -242,8 +243,8 @@ class FileFaults(Faults):
         filler.unlink()
 
     def damage_the_last_page(self) -> None:
-        with closing(sqlite3.connect(self._log)) as connection:  # so that it is in the file
-            connection.execute("PRAGMA wal_checkpoint")
+        with closing(sqlite3.connect(self._log)) as connection, suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint")  # so that it is in the file
         size = self._log.stat().st_size
         with self._log.open("r+b") as file:
             file.seek(size - size % 4_096 - 4_096)

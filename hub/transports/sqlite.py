@@ -63,6 +63,8 @@ TRIM: Final = 1_000
 """Entries that are forgotten at once, and as many as come in."""
 READERS: Final = 2
 ORPHANS: Final = 1_000
+ASIDE: Final = 5
+"""Damaged files that are kept; the last of them is replaced."""
 _COMMIT: Final = 5_000
 """Updates that share a commit, about."""
 _ROW: Final = 80
