@@ -531,9 +531,8 @@ class SqliteTransport:
                 if _identity(self.path) != file.identity:
                     return
                 rescued, lost = _copy(connection, self.path + _SALVAGED, self._end - file.offset)
-                aside = next(
-                    name for name in (f"{self.path}.damaged{n or ''}" for n in range(1_000)) if not os.path.exists(name)
-                )
+                names = [f"{self.path}.damaged{n or ''}" for n in range(ASIDE)]
+                aside = next((name for name in names if not os.path.exists(name)), names[-1])
                 for old, new in zip(_files(self.path), _files(aside), strict=True):
                     with contextlib.suppress(FileNotFoundError):
                         os.rename(old, new)
