@@ -33,7 +33,6 @@ import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -113,7 +112,7 @@ def open_log(url: str, *, create: bool = False) -> Transport:
 
     Raises ConfigurationError for a log in memory and, unless it may `create` one, for a file that is not there.
     """
-    if urlsplit(url).scheme == "memory":
+    if url.partition(":")[0] == "memory":
         raise ConfigurationError(
             "a log in memory is of one process, and nobody else can open it: name another one with --transport or "
             "HUB_TRANSPORT_URL, as in sqlite:///mercure.db"

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -56,6 +57,8 @@ RETRY: Final = 0.2, 1.0
 """Seconds, at random between, after which a log that is unavailable is tried again."""
 PROBE: Final = 3.0
 """Seconds that the log may take to say that it works."""
+CHECKED: Final = 1.0
+"""Seconds for which what was found stays true, as whoever asks need not have a token, and each look writes."""
 PATIENCE: Final = 60.0
 """Seconds for which a log may fail before the hub counts as one that does not work."""
 
@@ -85,7 +88,7 @@ class Hub:
     whom the log knows to be present here; `_left`, the event that one has gone; `_timeouts` of what waits for a client;
     whether it `is_running` or `closing`, with the task `_draining`; whether it `_has_place` in the log, which may be
     away when it starts; the buckets of who comes, `_rate` and `_rates`; and
-    `_failing`, since when the log has not worked.
+    `_failing`, since when the log has not worked, as it was when it was `_checked`.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Hub:
         self._told: set[str] = set()
         self._has_place = False
         self._failing: float | None = None
+        self._checked = -math.inf
         self._left = asyncio.Event()
         self._timeouts: set[asyncio.Timeout] = set()
         self.is_running = False
@@ -288,8 +292,8 @@ class Hub:
         try:
             while True:
                 if now() >= due:
-                    due = now() + every
-                    await self._beat()
+                    # Many who are gone are announced some at a time, so that who comes need not wait for all.
+                    due = now() + (0 if await self._beat() else every)
                 if self._announcements.empty():
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout_at(min(due, now() + RETRY[1]) if waiting else due):
@@ -304,14 +308,9 @@ class Hub:
     async def _publish_waiting(self, waiting: list[_Announcement]) -> None:
         """Publish announcements in order, as many at once as there is room for; what is left is to be tried again."""
         while waiting:
-            changes: list[Change] = []
-            count = size = 0
-            for subscriber, active, _ in waiting:
-                change = self._change(Present.of(subscriber), active=active)
-                count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
-                if changes and not self._backlog.fits(count, size):
-                    break
-                changes.append(change)
+            changes = self._together(
+                self._change(Present.of(subscriber), active=active) for subscriber, active, _ in waiting
+            )
             batch = waiting[: len(changes)]
             try:
                 await self._publish_changes(changes)
@@ -325,6 +324,8 @@ class Hub:
                 for announcement in batch:
                     if announcement.active:
                         self._announce(announcement.subscriber, active=False)  # a part of it may have been told
+                    else:
+                        self._told.discard(announcement.subscriber.id)  # so the next beat finds one too many
                     if announcement.done is None:
                         log.exception("a subscriber could not be announced", id=announcement.subscriber.id)
                     self._settle(announcement, error)
@@ -332,6 +333,17 @@ class Hub:
                 for announcement in batch:
                     self._settle(announcement)
             del waiting[: len(batch)]
+
+    def _together(self, changes: Iterable[Change]) -> list[Change]:
+        """The first of them that there is room for at once; one at least, which may be more than that."""
+        first: list[Change] = []
+        count = size = 0
+        for change in islice(changes, TOLD_AT_ONCE):
+            count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
+            if first and not self._backlog.fits(count, size):
+                break
+            first.append(change)
+        return first
 
     async def _publish_changes(self, changes: Sequence[Change]) -> None:
         rest: list[list[Update]] = []
@@ -360,31 +372,30 @@ class Hub:
             announcement.done.set_result(None) if error is None else announcement.done.set_exception(error)
         self._announcements.task_done()
 
-    async def _beat(self) -> None:
-        """Say that this node is alive, and see to what is not as it should be.
+    async def _beat(self) -> bool:
+        """Say that this node is alive, and see to what is not as it should be; whether there is more to see to.
 
         Who was present on a node that is dead is announced as gone.  If it was this one that was taken for dead, or
         the log has lost what it knew, its subscribers are announced again.
         """
         try:
-            while True:
-                beat = await self.transport.beat()
-                gone = beat.orphans
-                if beat.present != len(self._told):
-                    own = await self.transport.present(own=True)
-                    gone += [subscriber for subscriber in own if subscriber.id not in self._told]
-                    for id in self._told - {subscriber.id for subscriber in own}:
-                        self._told.discard(id)
-                        if (subscriber := self.broadcaster.subscriber(id)) is not None:
-                            self._announce(subscriber, active=True)
-                for one in gone:
-                    await self._publish_changes([self._change(one, active=False)])
-                if not beat.orphans:
-                    return
+            beat = await self.transport.beat()
+            gone = list(beat.orphans)
+            if beat.present != len(self._told):
+                own = await self.transport.present(own=True)
+                gone += [subscriber for subscriber in own if subscriber.id not in self._told]
+                for id in self._told - {subscriber.id for subscriber in own}:
+                    self._told.discard(id)
+                    if (subscriber := self.broadcaster.subscriber(id)) is not None:
+                        self._announce(subscriber, active=True)
+            if gone:
+                await self._publish_changes(self._together(self._change(one, active=False) for one in gone))
+            return bool(gone)
         except LogUnavailable as error:
             log.warning("the log does not work", reason=error.reason)
         except Exception:
             log.exception("a look at the other nodes failed")
+        return False
 
     def _forget(self, receiver: Receiver) -> None:
         self.broadcaster.disconnect(receiver)
@@ -493,10 +504,10 @@ class Hub:
             closed = due
 
     async def _follow(self) -> None:
-        if not self._has_place:
-            await self._patiently(self._find_place)
         while True:
             try:
+                if not self._has_place:
+                    await self._find_place()
                 async for entries in self.transport.follow(self.broadcaster.position):
                     await self.broadcaster.dispatch(entries)
             except OffTheLog as error:
@@ -508,7 +519,8 @@ class Hub:
                     if count % SLICE == 0:
                         await asyncio.sleep(0)
             except LogUnavailable as error:
-                log.warning("the log cannot be followed", reason=error.reason)
+                if self._has_place:
+                    log.warning("the log cannot be followed", reason=error.reason)
                 await asyncio.sleep(self._random.uniform(*RETRY))
             except Exception:
                 log.exception("dispatch failed")
@@ -529,19 +541,22 @@ class Hub:
         """
         if self.closing and not patient:
             return SHUTTING_DOWN
-        try:
-            async with asyncio.timeout(PROBE):
-                await self.transport.check()
-        except (LogUnavailable, TimeoutError) as error:
-            reason = error.reason if isinstance(error, LogUnavailable) else f"no answer in {PROBE:g} seconds"
-            log.warning("the log does not work", reason=reason)
-            now = self._clock()
-            self._failing = now if self._failing is None else self._failing
-            if patient and now - self._failing < PATIENCE:
-                return None
-            return "the log of updates cannot be reached or written"
-        self._failing = None
-        return None
+        now = self._clock()
+        if now >= self._checked + CHECKED:
+            if now > self._checked + PATIENCE:  # of what was then, nothing is known
+                self._failing = None
+            self._checked = now
+            try:
+                async with asyncio.timeout(PROBE):
+                    await self.transport.check()
+                self._failing = None
+            except Exception as error:
+                reason = error.reason if isinstance(error, LogUnavailable) else repr(error)
+                log.warning("the log does not work", reason=reason)
+                self._failing = now if self._failing is None else self._failing
+        if self._failing is None or (patient and now - self._failing < PATIENCE):
+            return None
+        return "the log of updates cannot be reached or written"
 
     async def _keep_time(self) -> None:
         while True:

@@ -40,18 +40,23 @@ def supervise(count: int, work: Callable[[], None]) -> int:
     """
     workers: dict[int, float] = {}
     signals = 0
+    has_served = False  # so it can be started, and who cannot is to be tried again
     alive, parent = os.pipe()
 
     def hand_on(*_: object) -> None:
         nonlocal signals
         signals += 1
         for pid in workers:
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, which is yet to be heard
+                os.kill(pid, signal.SIGTERM)
 
     handled = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def start() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, handled)  # or a signal would find a worker that is not listed yet
+        if signals:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+            return
         if (pid := os.fork()) == 0:
             os.close(parent)
             _work(work, alive, handled)
@@ -66,17 +71,17 @@ def supervise(count: int, work: Callable[[], None]) -> int:
             pid, exit = os.waitpid(-1, 0)
             lived = time.monotonic() - workers.pop(pid)
             code = os.waitstatus_to_exitcode(exit)
+            has_served = has_served or code != STARTUP_FAILURE
             if signals:
                 status = max(status, 0 if code == -signal.SIGTERM else abs(code))
-            elif code == STARTUP_FAILURE:
+            elif code == STARTUP_FAILURE and not has_served:
                 status = code
                 os.kill(os.getpid(), signal.SIGTERM)
             else:
                 log.error("a worker died, and is started again", pid=pid, status=code)
                 if lived < _PAUSE:
                     time.sleep(_PAUSE - lived)
-                if not signals:
-                    start()
+                start()
     finally:
         os.close(parent)
         os.close(alive)

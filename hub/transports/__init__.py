@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
-from urllib.parse import urlsplit
 
 from hub.errors import ConfigurationError
 
@@ -48,7 +47,7 @@ def open_transport(
     It keeps `max_updates` updates, of `max_bytes` together, for `max_age` seconds (inf for ever); and leaves out an
     update whose id it has seen in the last `window` seconds.
     """
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0]  # urlsplit() would raise with the whole of a URL that has a password
     if scheme not in TRANSPORTS:
         raise ConfigurationError(f"transport_url begins with {scheme!r}, which is none of {', '.join(TRANSPORTS)}")
     module, name = TRANSPORTS[scheme].split(":")

@@ -408,11 +408,11 @@ class RedisTransport:
 
     async def present(self, *, own: bool = False) -> list[Present]:
         client = self._client
-        async with self._reaching():
+        async with self._reaching(), self._turns:
             nodes: Iterable[Any] = [self._node[0].encode()] if own else await client.smembers(self._keys[4])
         present: dict[Any, Any] = {}
         for node in nodes:
-            async with self._reaching():
+            async with self._reaching(), self._turns:
                 found = client.hscan_iter(self._keys[6].encode() + node, count=1_000)
                 present |= {id: matchers async for id, matchers in found}
         return list(map(_present, present, present.values()))

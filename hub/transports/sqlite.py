@@ -40,6 +40,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, one process at a time is to open a log
+    fcntl = None  # type: ignore[assignment]
+
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.subscriber import EARLIEST
 from hub.subscriptions import Present, to_json
@@ -70,6 +75,8 @@ _COMMIT: Final = 5_000
 _ROW: Final = 80
 """Bytes that a row takes beside its texts, with its place in the index."""
 _SALVAGED: Final = ".salvaged"
+_NO_TEXT: Final = "Could not decode to UTF-8"
+"""What sqlite3 says of a text that is none, followed by the text."""
 _MARK: Final = 0x6D657263
 """SQLite's application_id of a log, and its user_version below."""
 _VERSION: Final = 1
@@ -149,6 +156,7 @@ class SqliteTransport:
         self._jobs: deque[tuple[_Job, asyncio.Future[Any]]] = deque()
         self._committing: asyncio.Task[None] | None = None
         self._bell: socket.socket | None = None
+        self._port = 0
         self._rung = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
         self._followers = 0
@@ -206,17 +214,19 @@ class SqliteTransport:
         return await self._write(announce, sum(len(rows) for _, rows in told))
 
     async def beat(self) -> Beat:
-        def beat(writing: _Writing) -> Beat:
+        def beat(writing: _Writing) -> tuple[int, list[tuple[str, str]]]:
+            writing.give_time(self._since_boot(), self._node_timeout)
             self._touch(writing)
             return writing.beat(self.node, self._since_boot(), self._node_timeout)
 
-        return await self._write(beat)
+        present, orphans = await self._write(beat)
+        return Beat(present, list(map(_present, orphans)))
 
     async def check(self) -> None:
         await self._write(self._touch)
 
     def _touch(self, writing: _Writing) -> None:
-        writing.touch(self.node, self._since_boot(), self._bell.getsockname()[1] if self._bell else 0)
+        writing.touch(self.node, self._since_boot(), self._port)
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
         return await self._write(lambda writing: writing.trim((max_updates, max_bytes, max_age), 4 * TRIM))
@@ -293,7 +303,7 @@ class SqliteTransport:
                 if self._file is file:
                     file.close()
                     self._file, self._last = None, file
-        raise LogUnavailable(f"{self.path}: {error}") from error
+        raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
 
     # -- reading
 
@@ -347,7 +357,7 @@ class SqliteTransport:
     async def present(self, *, own: bool = False) -> list[Present]:
         def present(_: _File, connection: sqlite3.Connection) -> list[Present]:
             rows = connection.execute("SELECT id, matchers FROM present WHERE node = ? OR NOT ?", (self.node, own))
-            return [Present.from_json(id, matchers) for id, matchers in rows]
+            return list(map(_present, rows))
 
         return await self._read(present)
 
@@ -404,7 +414,7 @@ class SqliteTransport:
                     # Where the writer is, which alone puts files aside.
                     self._writer.submit(self._salvage, file, error).result()
                 elif not (isinstance(error, sqlite3.OperationalError) and attempt < 2):
-                    raise LogUnavailable(f"{self.path}: {error}") from error
+                    raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
         raise AssertionError
 
     # -- following
@@ -446,25 +456,26 @@ class SqliteTransport:
     def _hear(self) -> None:
         assert self._bell is not None
         with contextlib.suppress(OSError):
-            while True:
+            for _ in range(100):  # whoever floods it does not keep the loop
                 self._bell.recv(1)
                 self._rung.set()
 
     async def _listen(self) -> None:
         """Look whether another process has appended, or put another file in place, whenever the bell rings."""
         loop = asyncio.get_running_loop()
-        bell = self._bell = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        bell.setblocking(False)
-        bell.bind(("127.0.0.1", 0))
-        loop.add_reader(bell, self._hear)
-        try:
-            with contextlib.suppress(LogUnavailable):  # then with the next beat
-                await self.check()
-            await self._look()
-        finally:
-            self._bell = None
-            loop.remove_reader(bell)
-            bell.close()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
+            bell.setblocking(False)
+            with contextlib.suppress(OSError):  # who has no bell looks by itself
+                bell.bind(("127.0.0.1", 0))
+                self._bell, self._port = bell, bell.getsockname()[1]
+                loop.add_reader(bell, self._hear)
+            try:
+                with contextlib.suppress(LogUnavailable):  # then with the next beat
+                    await self.check()
+                await self._look()
+            finally:
+                loop.remove_reader(bell)
+                self._bell, self._port = None, 0
 
     async def _look(self) -> None:
         file: _File | None = None
@@ -491,7 +502,7 @@ class SqliteTransport:
                         seen = version
                         if end > self._end:
                             self._has_grown(end)
-                except (sqlite3.Error, LogUnavailable):  # whoever reads or writes says so
+                except Exception:  # whoever reads or writes says so
                     file = None
         finally:
             if connection is not None:
@@ -506,13 +517,17 @@ class SqliteTransport:
                 return self._file
             previous = self._file or self._last
             try:
-                file = _File(self.path, self._synchronous, previous)
-            except (sqlite3.Error, OSError) as error:
+                with _alone(self.path):
+                    file = _File(self.path, self._synchronous, previous)
+            except (sqlite3.Error, OSError, ConfigurationError) as error:
+                if previous is None and isinstance(error, ConfigurationError):
+                    raise
                 if previous is None and isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
                     raise ConfigurationError(f"transport_url: {error}") from None  # which no waiting helps
-                raise LogUnavailable(f"{self.path}: {error}") from error
+                raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
             if self._file is not None:
-                self._file.close()
+                self._file.close_readers()
+                self._writer.submit(self._file.writer.close)  # by its own thread, which may be using it
             if previous is not None and file.offset != previous.offset:
                 log.error("the log is another file now, in another epoch", path=self.path)
             self._file, self._last = file, None
@@ -523,24 +538,28 @@ class SqliteTransport:
         with self._lock:
             if self._file is not file or _identity(self.path) != file.identity:
                 return  # it was done already
-            log.error("the log is damaged; what can be read goes on in a new file", path=self.path, reason=str(error))
-            connection = _connect(self.path)
+            log.error(
+                "the log is damaged; what can be read goes on in a new file", path=self.path, reason=_reason(error)
+            )
             try:
-                with contextlib.suppress(sqlite3.DatabaseError):  # where even that is damaged, nobody else can write
-                    _begin(connection, time.monotonic() + BUSY)
-                if _identity(self.path) != file.identity:
-                    return
-                rescued, lost = _copy(connection, self.path + _SALVAGED, self._end - file.offset)
-                names = [f"{self.path}.damaged{n or ''}" for n in range(ASIDE)]
-                aside = next((name for name in names if not os.path.exists(name)), names[-1])
-                for old, new in zip(_files(self.path), _files(aside), strict=True):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.rename(old, new)
-                os.rename(self.path + _SALVAGED, self.path)
+                # Nobody else opens it meanwhile, or salvages it; and nobody writes into it, who all look whether it is
+                # still the log when they have SQLite's lock.
+                with _alone(self.path), contextlib.closing(_connect(self.path)) as connection:
+                    try:
+                        _begin(connection, time.monotonic() + BUSY)
+                    except sqlite3.DatabaseError as failure:
+                        if _is_busy(failure):
+                            raise
+                    # Where even that is damaged, nobody can write.
+                    if _identity(self.path) != file.identity:
+                        return
+                    rescued, lost = _copy(connection, self.path + _SALVAGED, self._end - file.offset)
+                    names = [f"{self.path}.damaged{n or ''}" for n in range(ASIDE)]
+                    aside = next((name for name in names if not os.path.exists(name)), names[-1])
+                    _put_aside(self.path, aside)
+                    os.rename(self.path + _SALVAGED, self.path)
             except (sqlite3.Error, OSError) as failure:
-                raise LogUnavailable(f"{self.path} is damaged, and cannot be copied: {failure}") from failure
-            finally:
-                connection.close()
+                raise LogUnavailable(f"{self.path} is damaged, and cannot be copied: {_reason(failure)}") from failure
             log.error("the log goes on", path=self.path, updates=rescued, lost=lost, damaged=aside)
 
     async def aclose(self) -> None:
@@ -571,6 +590,10 @@ class _Job(NamedTuple):
     updates: int
 
 
+class _Unreadable(sqlite3.DatabaseError):
+    """A row that is none."""
+
+
 class _Replaced(Exception):
     """The file that is open is not the one that is there."""
 
@@ -583,8 +606,11 @@ class _File:
 
     def __init__(self, path: str, synchronous: str, previous: _File | None) -> None:
         self.path = path
+        self.epoch: str
+        self.since: int
         if not os.path.exists(path):
             if os.path.exists(path + _SALVAGED):  # whoever was to put it in place was killed in between
+                _put_aside(path, path + ".damaged")  # what there is left of the damaged one belongs to no other
                 os.rename(path + _SALVAGED, path)
             else:  # for nobody else to read; and never opened by hand once SQLite has, whose locks would go with it
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -592,6 +618,10 @@ class _File:
         self.writer = _connect(path)
         try:
             self._prepare(synchronous)
+            if previous is not None and previous.identity != self.identity:
+                with _transaction(self.writer, time.monotonic() + BUSY):
+                    if previous.epoch == self.writer.execute("SELECT epoch FROM state").fetchone()[0]:
+                        _renew(self.writer)  # an older copy: what came after that is not in it
             self.epoch, self.since = self.writer.execute("SELECT epoch, since FROM state").fetchone()
         except BaseException:
             self.writer.close()
@@ -610,7 +640,7 @@ class _File:
         connection.execute("PRAGMA busy_timeout = 5000")  # where others open it too
         if self._require_log():
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA journal_mode = WAL")  # a backup is not, which is one file
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {2**26}")
         connection.execute("PRAGMA cache_size = -16000")  # KiB
@@ -642,16 +672,17 @@ class _File:
         return True
 
     def _renew_after_a_crash(self, synchronous: str) -> None:
-        """Begin a new epoch where the system ended while commits had not reached the disk.
+        """Begin a new epoch where the system may have ended before commits had reached the disk.
 
-        There is a write-ahead log then: the last process to leave would have put all into one file.
+        The last process to leave says so, and else which boot it was that one with `synchronous=normal` ran in.
         """
         boot = _boot()
         (known,) = self.writer.execute("SELECT boot FROM state").fetchone()
-        if known and known != boot and os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal"):
+        if known and known != boot:
             _renew(self.writer)
-        if known != boot:
-            self.writer.execute("UPDATE state SET boot = ?", (boot if synchronous == "normal" else "",))
+        here = boot if synchronous == "normal" or known == boot else ""
+        if known != here:
+            self.writer.execute("UPDATE state SET boot = ?", (here,))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -660,6 +691,9 @@ class _File:
             connection = self._idle.pop()
         except IndexError:
             connection = _connect(self.path)
+            if _identity(self.path) != self.identity:
+                connection.close()
+                raise sqlite3.OperationalError("it was replaced meanwhile") from None
         try:
             connection.execute("BEGIN")
             yield connection
@@ -669,14 +703,15 @@ class _File:
             raise
         self._idle.append(connection)
         if self._is_closed:
-            self._close_readers()
+            self.close_readers()
 
     def close(self) -> None:
-        self._is_closed = True
-        self._close_readers()
+        """To be called in the writer's thread, whose connection nobody else may touch."""
+        self.close_readers()
         self.writer.close()
 
-    def _close_readers(self) -> None:
+    def close_readers(self) -> None:
+        self._is_closed = True
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop().close()
@@ -758,17 +793,25 @@ class _Writing:
         """Those of the other nodes."""
         return [bell for (bell,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
 
-    def beat(self, node: str, now: float, timeout: float) -> Beat:
+    def give_time(self, now: float, timeout: float) -> None:
+        """If nobody was heard for long, it was the log that nobody could write: all nodes get their time again."""
+        (heard,) = self._connection.execute("SELECT max(seen) FROM node WHERE seen <= ?", (now,)).fetchone()
+        if heard is None or now - heard > timeout / 2:
+            self._connection.execute("UPDATE node SET seen = ?", (now,))
+
+    def beat(self, node: str, now: float, timeout: float) -> tuple[int, list[tuple[str, str]]]:
         # A clock since boot that is ahead of ours is one of before.
         self._connection.execute("DELETE FROM node WHERE seen NOT BETWEEN ? AND ?", (now - timeout, now))
         (present,) = self._connection.execute("SELECT count(*) FROM present WHERE node = ?", (node,)).fetchone()
         orphans = self._connection.execute(
             "SELECT id, matchers FROM present WHERE node NOT IN (SELECT name FROM node) LIMIT ?", (ORPHANS,)
         )
-        return Beat(present, [Present.from_json(id, matchers) for id, matchers in orphans])
+        return present, orphans.fetchall()
 
     def leave(self, node: str) -> None:
         self._connection.execute("DELETE FROM node WHERE name = ?", (node,))
+        # Who leaves last has all of it on the disk when it closes the file.
+        self._connection.execute("UPDATE state SET boot = '' WHERE boot <> '' AND NOT EXISTS (SELECT 1 FROM node)")
 
 
 class _Row(NamedTuple):
@@ -798,9 +841,19 @@ def _row(update: Update, time: int | None = None) -> _Row:
 
 def _entry(row: tuple[Any, ...], offset: int) -> Entry:
     position, time, id, topics, private, type, retry, data = row
-    digits = None if retry is None else int(retry)
-    update = Update(tuple(json.loads(topics)), data, private=bool(private), id=id, type=type, retry=digits)
-    return Entry(offset + position, update, time)
+    try:
+        digits = None if retry is None else int(retry)
+        update = Update(tuple(json.loads(topics)), data, private=bool(private), id=id, type=type, retry=digits)
+        return Entry(offset + position, update, time)
+    except (ValueError, TypeError):
+        raise _Unreadable("a row is damaged") from None
+
+
+def _present(row: tuple[str, str]) -> Present:
+    try:
+        return Present.from_json(*row)
+    except (ValueError, TypeError):  # a damaged row; so it can go
+        return Present(row[0], ())
 
 
 def _hash(id: str) -> int:
@@ -840,9 +893,39 @@ def _identity(path: str) -> tuple[int, int] | None:
     """Which file this is; None for none."""
     try:
         stat = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise LogUnavailable(str(error)) from error
     return stat.st_dev, stat.st_ino
+
+
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Keep other processes from opening the log, and from putting it aside.  Raises LogUnavailable where they do."""
+    if fcntl is None:
+        yield
+        return
+    deadline = time.monotonic() + BUSY
+    with open(path + ".lock", "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"{path}: another process has been opening it for {BUSY:g} seconds") from None
+            time.sleep(0.01)
+        yield
+
+
+def _put_aside(path: str, aside: str) -> None:
+    """Give the files of a log another name, in place of what had that."""
+    for old, new in zip(_files(path), _files(aside), strict=True):
+        if os.path.exists(old):
+            os.replace(old, new)
+        elif new != aside:
+            Path(new).unlink(missing_ok=True)
 
 
 def _files(path: str) -> list[str]:
@@ -894,7 +977,16 @@ def _give_back(connection: sqlite3.Connection) -> None:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return (
+        _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or isinstance(error, _Unreadable)
+        or _NO_TEXT in str(error)
+    )
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without what was to be read, which may be private."""
+    return "a text is not UTF-8" if _NO_TEXT in str(error) else str(error)
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
@@ -915,6 +1007,9 @@ def _copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]
     new = _File(target, "full", None)
     with contextlib.closing(new):
         first, last, has_end = 1, end, False
+        with contextlib.suppress(sqlite3.DatabaseError, TypeError):  # where the table's ends are damaged, the index
+            first, last = damaged.execute("SELECT min(position), max(position) FROM log INDEXED BY log_hash").fetchone()
+            last = max(end, last)
         with contextlib.suppress(sqlite3.DatabaseError):
             first = _first(damaged)
         with contextlib.suppress(sqlite3.DatabaseError):
@@ -924,6 +1019,10 @@ def _copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]
         while start <= max(last, reached + (0 if has_end else _NOTHING)):
             with _transaction(new.writer, math.inf):
                 for row in _readable(damaged, start, start + base.PAGE_ENTRIES):
+                    try:
+                        _entry((row[0], row[1], *row[4:]), 0)
+                    except _Unreadable:
+                        continue
                     if row[0] != reached + 1:
                         since = kept + 1
                     reached = row[0]

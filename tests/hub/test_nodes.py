@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +194,41 @@ async def test_workers_end_with_their_parent_however_it_ends(
                     await asyncio.sleep(0.01)
 
 
+def supervised(program: str) -> subprocess.CompletedProcess[str]:
+    lines = "import os, signal, sys, time\nfrom hub import workers\n" + program
+    return subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=HANG)
+
+
+def test_a_signal_while_workers_are_started_ends_them_all() -> None:
+    done = supervised("""
+fork = os.fork
+def fork_and_signal():
+    os.kill(os.getpid(), signal.SIGTERM)  # which comes when it is let through
+    return fork()
+os.fork = fork_and_signal
+sys.exit(workers.supervise(4, lambda: time.sleep(600)))
+""")
+    assert done.returncode == 0
+
+
+def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
+    done = supervised(f"""
+workers._PAUSE = 0
+starts = {str(tmp_path / "starts")!r}
+def work():
+    with open(starts, "a") as file:
+        file.write("x")
+    match os.path.getsize(starts):
+        case 1: os._exit(1)
+        case 2 | 3: sys.exit(workers.STARTUP_FAILURE)
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(600)
+sys.exit(workers.supervise(1, work))
+""")
+    assert done.returncode == 0
+    assert (tmp_path / "starts").read_text() == "xxxx"
+
+
 async def test_a_hub_that_cannot_open_its_log_does_not_start(tmp_path: Path) -> None:
     for arguments in ([], ["--workers", "2"]):
         done = subprocess.run(
@@ -283,6 +319,7 @@ class FailingLog(MemoryTransport):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "RETRY", (0.001, 0.01))
+    monkeypatch.setattr(hubs, "CHECKED", 0)
 
 
 async def test_a_log_that_is_away_is_503_and_says_when_to_come_back(quick: None) -> None:
@@ -412,6 +449,38 @@ async def test_subscribers_that_the_log_has_forgotten_are_announced_again(quick:
             while await log.present() != present[::-1]:
                 await asyncio.sleep(0.01)
         assert said(await log.read(0)) == [("a", True), ("b", True), ("gone", False), ("too", False), ("a", True)]
+
+
+async def test_a_going_that_failed_for_another_reason_is_found_and_announced(quick: None) -> None:
+    log = FailingLog()
+    async with application_on(log, node_timeout=1) as app:
+        real = log.announce
+
+        async def fail_once(changes: Sequence[Change]) -> list[Entry]:
+            log.announce = real  # type: ignore[method-assign]
+            raise ZeroDivisionError
+
+        async with follow(app, ("match", "a")):
+            log.announce = fail_once  # type: ignore[method-assign]
+        async with asyncio.timeout(HANG):
+            while await log.present():
+                await asyncio.sleep(0.01)
+        assert said(await log.read(0)) == [("a", True), ("a", False)]
+
+
+async def test_many_who_are_gone_are_announced_some_at_a_time_and_who_comes_need_not_wait(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "TOLD_AT_ONCE", 10)
+    log = FailingLog()
+    gone = [Present(str(n), (("exact", str(n), None),)) for n in range(100)]
+    log._present = {one.id: one for one in gone}
+    async with application_on(log, node_timeout=1) as app, follow(app, ("match", "a")):
+        assert len(await log.present()) > 2
+        async with asyncio.timeout(HANG):
+            while len(await log.present()) > 1:
+                await asyncio.sleep(0)
+        assert sorted(said(await log.read(0))[:101]) == sorted([("a", True), *((str(n), False) for n in range(100))])
 
 
 # -- ids that were published

@@ -304,7 +304,7 @@ async def test_a_node_hears_of_what_another_one_appends(kind: str, new_url: Call
             waiting = asyncio.ensure_future(anext(pages))
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await pages.aclose()
+        await pages.aclose()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", SHARED)
@@ -516,6 +516,12 @@ async def test_t87_a_log_that_was_closed_says_so(kind: str, new_url: Callable[[s
         with pytest.raises(LogUnavailable):
             await asked
     await node.aclose()
+
+
+def test_a_url_that_cannot_be_parsed_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        node_of("redis://user:hunter2\u2100@host")
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

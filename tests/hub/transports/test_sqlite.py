@@ -12,6 +12,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -267,9 +268,14 @@ async def test_a_clock_since_boot_that_began_anew_leaves_nobody_present(path: st
         await log.announce([Change(Present("p", ()), True, [])])
         log._is_closed = True  # the power goes
         log._close()
-    for uptime in (3.0, 5_000.0 - 1, 5_000.0 + 11):
-        async with log_at(path, since_boot=lambda uptime=uptime: uptime) as log:
-            assert [one.id for one in (await log.beat()).orphans] == ["p"]
+    for uptime in (3.0, 4_999.0, 5_011.0):
+        now = uptime
+        async with log_at(path, since_boot=lambda: now) as log:  # noqa: B023
+            found = await log.beat()
+            for _ in range(4):
+                now += 4
+                found = await log.beat()
+            assert [one.id for one in found.orphans] == ["p"]
 
 
 # -- damage
@@ -304,7 +310,7 @@ async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: st
         await asyncio.sleep(0)
         damage(path, 3, last=last)
         for node in (log, other):  # what they have read is in their memory
-            node._opened()._close_readers()
+            node._opened().close_readers()
         with suppress(OffTheLog):  # whoever was reading then
             await everything(log)
         found = await everything(log)
@@ -370,11 +376,97 @@ async def test_a_log_of_another_version_is_refused(path: str) -> None:
 
 
 async def test_what_was_rescued_is_put_in_place_where_that_was_interrupted(path: str) -> None:
+    """And nothing that belongs to the damaged file is taken for its own."""
     await filled(path, 100)
     os.rename(path, path + ".salvaged")
     async with log_at(path) as log:
+        await log.append([Update(("t",), "x" * 3_000, id=f"damaged {n}") for n in range(200)])
+        subprocess.run(["cp", path + "-wal", path + ".left"], check=True)
+    os.unlink(path)
+    os.rename(path + ".left", path + "-wal")
+    await filled(path + ".other", 100)
+    os.rename(path + ".other", path + ".salvaged")
+    async with log_at(path) as log:
         assert await log.find("99") == 100
+        assert ids_of(await everything(log)) == [str(n) for n in range(100)]
     assert not os.path.exists(path + ".salvaged")
+
+
+async def test_of_two_processes_that_meet_damage_one_mends_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await filled(path)
+    monkeypatch.setattr(sqlite, "BUSY", 0.2)
+    real, copying, go_on = sqlite._copy, threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> tuple[int, int]:
+        copying.set()
+        assert go_on.wait(HANG)
+        return real(*arguments)
+
+    monkeypatch.setattr(sqlite, "_copy", slowly)
+    async with log_at(path) as one, log_at(path) as other:
+        files = one._opened(), other._opened()
+        salvaging = asyncio.create_task(asyncio.to_thread(one._salvage, files[0], sqlite3.DatabaseError("damaged")))
+        await asyncio.to_thread(copying.wait, HANG)
+        with pytest.raises(LogUnavailable):
+            await asyncio.to_thread(other._salvage, files[1], sqlite3.DatabaseError("damaged"))
+        with pytest.raises(LogUnavailable):  # and nobody writes into what is being put aside
+            await other.append(named("lost"))
+        go_on.set()
+        await salvaging
+        await other.append(named("new"))
+        await asyncio.to_thread(other._salvage, files[1], sqlite3.DatabaseError("damaged"))  # which was done already
+        for log in (one, other):
+            assert await log.end() == base.EPOCH + 2_001
+    assert not os.path.exists(path + ".damaged1")
+
+
+@pytest.mark.parametrize(
+    "spoil", ["data = CAST(x'736563726574ff' AS TEXT)", "topics = 'secret'", "retry = 'secret'"]
+)  # fmt: skip
+async def test_a_row_that_cannot_be_read_is_damage_and_what_is_in_it_is_not_told(
+    path: str, spoil: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(path, 300)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE log SET {spoil} WHERE position = 200")
+    async with log_at(path) as log:
+        with suppress(OffTheLog):
+            await everything(log)
+        found = ids_of(await everything(log))
+        assert found == [str(n) for n in range(300) if n != 199]
+        assert await log.find("198") is None
+        assert await log.find("200") == base.EPOCH + 200
+    assert "secret" not in caplog.text
+    assert "damaged" in caplog.text
+
+
+async def test_a_row_of_who_is_present_that_cannot_be_read_holds_nobody_up(path: str) -> None:
+    async with log_at(path) as log:
+        await log.announce([Change(Present("p", ()), True, [])])
+        log._opened().writer.execute("UPDATE present SET matchers = '{', node = 'dead'")
+        both = await asyncio.gather(log.append(named("a")), log.beat())
+        assert ids_of(both[0]) == ["a"]
+        assert both[1].orphans == [Present("p", ())]
+
+
+async def test_nodes_are_not_taken_for_dead_because_nobody_could_write(path: str) -> None:
+    now = 1_000.0
+    async with (
+        log_at(path, since_boot=lambda: now) as one,
+        log_at(path, since_boot=lambda: now) as other,
+    ):
+        for log, name in ((one, "p"), (other, "q")):
+            await log.beat()
+            await log.announce([Change(Present(name, ()), True, [])])
+        now += 100  # a full disk
+        assert await one.beat() == (1, [])
+        now += 4
+        assert await one.beat() == (1, [])
+        assert await other.beat() == (1, [])
+        for _ in range(3):
+            now += 4
+            found = await one.beat()
+        assert [one.id for one in found.orphans] == ["q"]
 
 
 # -- other files in its place
@@ -447,6 +539,57 @@ async def test_an_older_copy_in_its_place_is_another_log_though_it_has_the_same_
         with pytest.raises(OffTheLog):
             await log.read(2)
         assert await log.end() == base.EPOCH + 2
+        assert await log.find("b") is None  # as what came after it is not there
+
+
+async def test_a_file_that_is_replaced_while_it_is_written_does_no_harm(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody reads meanwhile, and opens the new one: the writer goes on with its own connection."""
+    async with log_at(path) as log:
+        await log.append(named("before"))
+        real = sqlite._Writing.finish
+
+        def finish(writing: Any) -> None:
+            monkeypatch.setattr(sqlite._Writing, "finish", real)
+            for file in sqlite._files(path):
+                os.rename(file, file + ".aside")
+            reading = threading.Thread(target=log._opened)
+            reading.start()
+            reading.join(HANG)
+            real(writing)
+
+        monkeypatch.setattr(sqlite._Writing, "finish", finish)
+        await log.append(named("into the old one"))
+        await log.append(named("after"))
+        assert ids_of(await everything(log)) == ["after"]
+
+
+async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -> None:
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    path = str(directory / "log.db")
+    async with log_at(path) as one, log_at(path) as other:
+        await one.append(named("a"))
+        pages = other.follow(0)
+        assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["a"]
+        waiting = asyncio.ensure_future(anext(pages))
+        directory.rename(tmp_path / "away")
+        directory.write_text("a file")
+        for _ in range(3):
+            with pytest.raises(LogUnavailable):
+                await one.append(named("no"))
+            await asyncio.sleep(sqlite.LOOK)
+        directory.unlink()
+        (tmp_path / "away").rename(directory)
+        with suppress(LogUnavailable, asyncio.CancelledError):
+            waiting.cancel()
+            await asyncio.gather(waiting)
+        pages = other.follow(1)
+        waiting = asyncio.ensure_future(anext(pages))
+        await one.append(named("b"))
+        assert ids_of(await asyncio.wait_for(waiting, HANG)) == ["b"]
+        await pages.aclose()  # type: ignore[attr-defined]
 
 
 async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,6 +617,7 @@ async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path:
             await log.backup(copy)
     process.end()
     async with log_at(copy) as log:
+        assert log._opened().writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         found = ids_of(await everything(log))
         assert found[:10] == [f"{process.name} {n}" for n in range(10)]
         assert await log.find(found[-1]) is None  # what came after it was in the log, and is not here
