@@ -28,7 +28,7 @@ bench: $(VENV)/dev ## measure; results, tables and plots go to bench
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.report
 
-bench-quick: $(VENV)/dev ## measure small sizes, in some four minutes; bench stays as it is
+bench-quick: $(VENV)/dev ## measure small sizes, in some six minutes; bench stays as it is
 	@$(BIN)/python -m bench --quick
 
 soak: $(VENV)/dev ## twenty minutes of faults, and a look at what clients saw; as root, for a disk that is full
