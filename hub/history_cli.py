@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import structlog
 import typer
 from rich.filesize import decimal
 
@@ -47,7 +48,8 @@ main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 def _history() -> None:
     """Look at a hub's log, shorten it, copy it; the hub may be running."""
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
-    log_to_stdlib()
+    if not structlog.is_configured():
+        log_to_stdlib()
     os.umask(0o077)  # what was private in the log is not for all who can read a file
 
 

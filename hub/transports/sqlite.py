@@ -907,16 +907,19 @@ def _alone(path: str) -> Iterator[None]:
         yield
         return
     deadline = time.monotonic() + BUSY
-    with open(path + ".lock", "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)  # which is there already, and stays
+    try:
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LogUnavailable(f"{path}: another process has been opening it for {BUSY:g} seconds") from None
             time.sleep(0.01)
         yield
+    finally:
+        os.close(directory)
 
 
 def _put_aside(path: str, aside: str) -> None:

@@ -190,7 +190,7 @@ def test_stats_are_for_people_and_for_programs(tmp_path: Path, log: str) -> None
     assert re.fullmatch(r"2023-11-14 22:13:21 UTC, [\d,]+\.\d d ago, urn:1", lines["Oldest"])
     assert lines["Newest"].endswith(", urn:300")
     assert lines["Rate"] == "3,600.0 an hour, 86,400.0 a day"
-    assert re.fullmatch(r"\d\d\.\d kB, which take \d\d\.\d kB", lines["Bytes"])
+    assert re.fullmatch(r"\d+\.\d kB, which take \d+\.\d kB", lines["Bytes"])
     found = json.loads(run("stats", "--transport", log, "--json").stdout)
     assert found["oldest"] == {"position": 1, "time": NOON + 1_000, "id": "urn:1"}
     assert (found["updates"], found["newest"]["id"], found["present"]) == (300, "urn:300", 0)

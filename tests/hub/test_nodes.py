@@ -232,19 +232,19 @@ sys.exit(workers.supervise(1, work))
 async def test_a_hub_that_cannot_open_its_log_does_not_start(tmp_path: Path) -> None:
     for arguments in ([], ["--workers", "2"]):
         done = subprocess.run(
-            ["python", "-m", "hub", "serve", "--dev", "--port", "0", *arguments],
+            [sys.executable, "-m", "hub", "serve", "--dev", "--port", "0", *arguments],
             env=os.environ | {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/none/log.db"},
             capture_output=True,
             text=True,
             timeout=HANG,
         )
         assert done.returncode == 3
-        assert "none/log.db" in done.stderr
+        assert "/none" in done.stderr
 
 
 async def test_several_workers_need_a_log_that_they_can_share() -> None:
     done = subprocess.run(
-        ["python", "-m", "hub", "serve", "--dev", "--port", "0", "--workers", "2"],
+        [sys.executable, "-m", "hub", "serve", "--dev", "--port", "0", "--workers", "2"],
         env=os.environ | {"HUB_TRANSPORT_URL": "memory://"},
         capture_output=True,
         text=True,

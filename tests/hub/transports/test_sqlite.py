@@ -665,7 +665,7 @@ async def test_the_file_is_its_owners_alone(path: str) -> None:
 
 async def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     async with log_at(str(tmp_path / "none" / "log.db")) as log:
-        with pytest.raises(ConfigurationError, match=r"none/log\.db"):
+        with pytest.raises(ConfigurationError, match="/none"):
             await log.end()
         (tmp_path / "none").mkdir()
         assert await log.end() == 0
