@@ -42,9 +42,6 @@ from starlette.staticfiles import StaticFiles
 from hub.authorization import DETAIL_TYPE
 from hub.errors import (
     InvalidRequest,
-    InvalidToken,
-    KeysUnavailable,
-    LogUnavailable,
     Misdirected,
     NotThere,
     RequestError,
@@ -360,7 +357,7 @@ async def answer(request: Request, error: Exception) -> Response:
     """A problem document (RFC 9457) for what `RequestError` and Starlette raise; the one place that answers."""
     settings: Settings = request.app.state.hub.settings
     if isinstance(error, RequestError):
-        reason = error.reason if isinstance(error, InvalidToken | KeysUnavailable | LogUnavailable) else str(error)
+        reason = error.reason or str(error)
         # A token that is refused puzzles people, who should find out why wherever the hub runs.
         level = logging.INFO if error.challenge is None else logging.WARNING
         log.log(level, "request refused", method=request.method, status=error.status, reason=reason)

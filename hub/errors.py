@@ -53,6 +53,8 @@ class RequestError(HubError):
     challenge: ClassVar[str | None] = None
     """The `error` of a WWW-Authenticate header; "" for a header without one, None for no header."""
     headers: Mapping[str, str] = {}
+    reason: str = ""
+    """What the hub's log says, where the client is told less."""
 
     def retry_after(self, seconds: float) -> Self:
         """This error, which says when to try again: after so many seconds, rounded up."""

@@ -410,10 +410,9 @@ class Hub:
         # Whoever comes is taken in before that is announced, and whoever goes is forgotten before: so what the
         # log says up to the cursor is in the list, if the cursor is taken first.
         newest = await self.transport.newest()
-        if newest is None:
-            return Presence("earliest", False, await self.transport.present())
-        repeated = await self.transport.find(newest.update.id) != newest.position
-        return Presence(newest.update.id, repeated, await self.transport.present())
+        repeated = newest is not None and await self.transport.find(newest.update.id) != newest.position
+        cursor = "earliest" if newest is None else newest.update.id
+        return Presence(cursor, repeated, await self.transport.present())
 
     async def read(self, subscriber: Subscriber) -> list[Entry]:
         """The next page of entries from the subscriber's place to where this node has dispatched.
@@ -513,7 +512,7 @@ class Hub:
             except OffTheLog as error:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
-                self.broadcaster.move_to(await self._patiently(self.transport.end))
+                await self._patiently(self._find_place)
                 for count, subscriber in enumerate(self.broadcaster.subscribers(), 1):
                     self.broadcaster.close(subscriber.id, "updates were lost")
                     if count % SLICE == 0:

@@ -617,11 +617,7 @@ class _File:
         self.identity = _identity(path)
         self.writer = _connect(path)
         try:
-            self._prepare(synchronous)
-            if previous is not None and previous.identity != self.identity:
-                with _transaction(self.writer, time.monotonic() + BUSY):
-                    if previous.epoch == self.writer.execute("SELECT epoch FROM state").fetchone()[0]:
-                        _renew(self.writer)  # an older copy: what came after that is not in it
+            self._prepare(synchronous, previous)
             self.epoch, self.since = self.writer.execute("SELECT epoch, since FROM state").fetchone()
         except BaseException:
             self.writer.close()
@@ -635,7 +631,7 @@ class _File:
         self._idle: deque[sqlite3.Connection] = deque()
         self._is_closed = False
 
-    def _prepare(self, synchronous: str) -> None:
+    def _prepare(self, synchronous: str, previous: _File | None) -> None:
         connection = self.writer
         connection.execute("PRAGMA busy_timeout = 5000")  # where others open it too
         if self._require_log():
@@ -644,8 +640,7 @@ class _File:
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {2**26}")
         connection.execute("PRAGMA cache_size = -16000")  # KiB
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with _transaction(connection, time.monotonic() + BUSY):
             if self._require_log():
                 for statement in _SCHEMA.split(";\n"):
                     connection.execute(statement)
@@ -653,11 +648,9 @@ class _File:
                 connection.execute(f"PRAGMA application_id = {_MARK}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
             self._renew_after_a_crash(synchronous)
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
+            (epoch,) = connection.execute("SELECT epoch FROM state").fetchone()
+            if previous is not None and previous.identity != self.identity and previous.epoch == epoch:
+                _renew(connection)  # an older copy: what came after that is not in it
         connection.execute("PRAGMA busy_timeout = 0")
 
     def _require_log(self) -> bool:
