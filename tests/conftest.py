@@ -23,6 +23,8 @@ from hub.settings import DEVELOPMENT_TOKEN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pyspark.sql import SparkSession
+
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
@@ -155,3 +157,25 @@ def chromium() -> str:
     path = next((path for name in names if name and (path := shutil.which(name))), None)
     assert path is not None, "no Chromium: install Debian's package chromium, or set CHROMIUM to a path"
     return path
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark in this process, on two processors; a task that fails is tried three times.  There must be a Java."""
+    from skipfilter.spark.session import spark_session
+
+    place = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        "tests",
+        {
+            "spark.master": "local[2,3]",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.local.dir": str(place / "local"),
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
+            "spark.driver.memory": "2g",
+        },
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,92 @@
+"""The tables of the pipeline, column by column.
+
+Times are UTC with microseconds.  Bitmaps are roaring, 32 bits, in the portable format, which readers of every language
+have; ids in them are relative to the first of their shard.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+FORMAT_VERSION: Final = 1
+"""Of tables with bitmaps in them; another one is refused."""
+
+
+def _column(name: str, type: object, *, null: bool = False) -> StructField:
+    return StructField(name, type, null)  # type: ignore[arg-type]
+
+
+SELECTOR: Final = StructType([_column("type", StringType()), _column("pattern", StringType())])
+
+UPDATES: Final = StructType(
+    [
+        _column("update_id", StringType()),
+        _column("topics", ArrayType(StringType(), containsNull=False)),  # the canonical one first
+        _column("private", BooleanType()),
+        _column("type", StringType(), null=True),
+        _column("retry", LongType(), null=True),  # ms
+        _column("data_bytes", LongType()),
+        _column("data", StringType(), null=True),
+        _column("ts", TimestampType()),
+        _column("position", LongType(), null=True),  # in the log of a hub
+        _column("hub", StringType(), null=True),  # its URL
+        _column("epoch", StringType(), null=True),  # of its log: positions of one epoch are one order
+        _column("dt", DateType()),  # of ts; the table is partitioned by it
+    ]
+)
+
+SESSIONS: Final = StructType(
+    [
+        _column("subscriber_id", LongType()),  # one a row, counted from 0 as far as may be
+        _column("subscriber", StringType()),
+        _column("selectors", ArrayType(SELECTOR, containsNull=False)),
+        _column("authorised", ArrayType(SELECTOR, containsNull=False)),
+        _column("connected_from", TimestampType()),
+        _column("disconnected_at", TimestampType(), null=True),  # null where it is still connected
+        _column("after", LongType(), null=True),  # it got what it wanted of after < position <= until
+        _column("until", LongType(), null=True),
+        _column("hub", StringType(), null=True),
+        _column("epoch", StringType(), null=True),
+        _column("node", StringType(), null=True),  # the process of the hub, and the id of the connection there
+        _column("number", LongType(), null=True),
+        _column("dt", DateType()),  # of connected_from
+    ]
+)
+
+POSTINGS: Final = StructType(
+    [
+        _column("shard", IntegerType()),
+        _column("match_type", StringType()),
+        _column("selector", StringType()),
+        _column("subscribed", BinaryType(), null=True),  # who declares it; null for nobody
+        _column("authorised", BinaryType(), null=True),  # who is granted it
+        _column("n_subscribed", LongType()),
+        _column("n_authorised", LongType()),
+    ]
+)
+
+WARM_INDEX: Final = StructType(
+    [
+        _column("hub", StringType(), null=True),
+        _column("epoch", StringType()),  # ids mean the same in one epoch
+        _column("topic", StringType()),
+        _column("cursor", LongType()),  # the first id that is not decided
+        _column("subscribed", BinaryType()),
+        _column("authorised", BinaryType()),
+        _column("hits", LongType()),
+        _column("format_version", IntegerType()),
+    ]
+)

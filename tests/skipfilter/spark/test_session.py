@@ -1,0 +1,53 @@
+"""skipfilter.spark.session: the library stays free of Spark, and a missing Java is said in one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from skipfilter.spark.errors import MissingJava
+from skipfilter.spark.session import require_java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("package", ["skipfilter", "skipfilter.engines", "hub", "hub.application", "hub.cli"])
+def test_importing_the_library_or_the_hub_imports_no_spark(package: str) -> None:
+    heavy = "{'pyspark', 'pandas', 'pyarrow', 'numpy', 'matplotlib'}"
+    code = f"import sys, {package}; found = {heavy} & sys.modules.keys(); sys.exit(', '.join(found) or 0)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_without_java_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(MissingJava, match=r"^Spark needs Java 17 or newer, and there is no java on the path: on Debian,"):
+        require_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(MissingJava, match=f"there is no java in JAVA_HOME={tmp_path}"):
+        require_java()
+
+
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    for version, accepted in [("11.0.2", False), ("1.8.0_392", False), ("17.0.9", True), ("21", True)]:
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
+        java.chmod(0o755)
+        if accepted:
+            require_java()
+        else:
+            with pytest.raises(MissingJava, match=f'{java} is openjdk version "{version}"'):
+                require_java()
+
+
+def test_times_are_utc_whatever_the_machine(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
