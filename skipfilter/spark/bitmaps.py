@@ -1,0 +1,71 @@
+"""Sets of 32-bit ids as bytes: roaring bitmaps in the portable format, whole columns of them at once.
+
+Source: the portable format of the RoaringBitmap project, which JVM, C, Go and Rust read alike; Lemire et al., 2016.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.uint32]
+
+_ONE: Final = np.dtype(
+    {
+        "names": ["cookie", "containers", "high", "rest", "offset", "low"],
+        "formats": ["<u4", "<u4", "<u2", "<u2", "<u4", "<u2"],
+    }
+)
+"""The bytes of a bitmap with a single id; most postings are that."""
+
+
+def bitmap(ids: Ids) -> BitMap:
+    """The bitmap of `ids`; some 3 ns an id."""
+    words = array("I")  # eleven times as fast as from the numbers one by one
+    words.frombytes(ids.tobytes())
+    return BitMap(words)
+
+
+def ids_of(bits: BitMap) -> Ids:
+    """The ids in a bitmap, ascending."""
+    return np.frombuffer(bits.to_array(), np.uint32)
+
+
+def union(parts: Iterable[bytes]) -> BitMap:
+    """The ids in any of `parts`."""
+    bits = BitMap()
+    for part in parts:
+        bits |= BitMap.deserialize(part)
+    return bits
+
+
+def serialize(bits: BitMap) -> bytes:
+    bits.run_optimize()
+    written: bytes = bits.serialize()
+    return written
+
+
+def serialized(ids: Ids, offsets: NDArray[np.integer[Any]]) -> tuple[pa.BinaryArray, pa.Int64Array]:
+    """The bitmaps of ids[offsets[i]:offsets[i + 1]] as bytes, and how many ids each has."""
+    firsts, counts = offsets[:-1], np.diff(offsets)
+    written = np.empty(len(counts), object)
+    alone = counts == 1
+    several = [bitmap(ids[a:b]) for a, b in zip(firsts[~alone], offsets[1:][~alone], strict=True)]
+    counts[~alone] = [len(bits) for bits in several]
+    written[~alone] = [serialize(bits) for bits in several]
+    single = ids[firsts[alone]]
+    one = np.zeros(len(single), _ONE)
+    one["cookie"], one["containers"], one["offset"] = 12346, 1, 16
+    one["high"], one["low"] = single >> 16, single & 0xFFFF
+    whole = one.tobytes()
+    written[alone] = [whole[at : at + _ONE.itemsize] for at in range(0, len(whole), _ONE.itemsize)]
+    return pa.array(written, pa.binary()), pa.array(counts, pa.int64())

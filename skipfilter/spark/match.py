@@ -1,0 +1,360 @@
+"""The matching process: updates × sessions -> who received what, and no pair is looked at that need not be.
+
+    sessions ─► postings ─┬─► narrow: exact and small ─────► joined on topic = selector ───────────┐
+                          └─► wide: all others ─► to every worker, where SelectorIndex is asked ───┤
+    updates ─┬─► keys (topic set, private) ─► topics, each once ─► their bitmaps, or references ◄──┘
+             │                                                             │
+             └─► sorted behind their keys ◄────────────────────────────────┘
+                 └─► audience of a key, found once ─► of it, who was connected: two searches an update
+
+An update reaches a session where some topic matches some selector, if it is private some topic, maybe another,
+matches some authorised one, and it falls into the session's window.
+
+Wide selectors go by reference, lest one that everybody declares be copied into each key that it matches: that is all
+that skew needs.  Ids are cut into ranges, so that what a worker must hold of one is bounded; ranges are disjoint, so
+their answers add up.
+
+Source: a bitmap for each selector is the inverted bitmap of Svalgaard and Tveden, 1980, as SelectorIndex has it.
+That deliveries are counted by two searches of sorted windows, rather than joined, is this project's own.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from functools import lru_cache, reduce
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+from pyspark.sql import functions as F  # noqa: N812
+from sortedcontainers import SortedDict
+
+from skipfilter.errors import PatternError
+from skipfilter.index import SelectorIndex
+from skipfilter.spark.deliveries import OUTPUTS, Sessions
+from skipfilter.spark.errors import BadInput, BroadcastLimit
+from skipfilter.spark.postings import SHARD_BITS, postings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Unpack
+
+    from pyspark.sql import Column, DataFrame
+
+    from skipfilter.spark.deliveries import Moments, Output
+
+By = Literal["time", "position"]
+
+NARROW_BYTES: Final = 2_048
+"""Bytes of an exact selector's bitmaps up to which they are copied into the topics that they match."""
+HOT: Final = 1_000_000
+"""Updates of one key that one task sees; those of a hotter key are spread over several."""
+BROADCAST_BYTES: Final = 2**28
+"""Bytes of one range of ids that every worker may hold."""
+
+NEVER: Final = int(np.iinfo(np.int64).max)
+
+
+class _Window(NamedTuple):
+    """What says when: of an update its moment, of a session the first that it sees and the first that it does not."""
+
+    columns: list[str]
+    at: Column
+    begins: Column
+    ends: Column
+
+
+def _window(by: By) -> _Window:
+    if by == "time":
+        begins, ends = F.unix_micros("connected_from"), F.unix_micros("disconnected_at")
+        return _Window(["ts"], F.unix_micros("ts"), begins, ends)
+    return _Window(["ts", "position"], F.col("position"), F.col("after") + 1, F.col("until") + 1)
+
+
+def match(updates: DataFrame, sessions: DataFrame, output: Output = "fanout", **options: Unpack[Options]) -> DataFrame:
+    """Which sessions received which updates.  UPDATES, SESSIONS ->
+
+        fanout     update_id, ts[, position], fanout             a row for each update, of 0 too
+        bitmaps    update_id, ts[, position], shard, recipients  portable 32-bit roaring bitmaps of ids - (shard << 23),
+                                                                 not empty; an update has a row or more for each shard
+        rows       update_id, ts[, position], subscriber_id      a row for each delivery
+        received   subscriber_id, received                       a row for each session that received any
+
+    By time, the window of a session is connected_from <= ts < disconnected_at, to the microsecond.  By position in the
+    log of a hub, of one epoch, it is after < position <= until: what the hub wrote, exactly.
+
+    Costs, and raises, what Matching does, of which there had better be one where several outputs are wanted.
+    """
+    return Matching(updates, sessions, **options).output(output)
+
+
+class Options(TypedDict, total=False):
+    """How to match; there are defaults."""
+
+    by: By
+    base_url: str | None
+    """What relative URL Patterns are resolved against."""
+    narrow_bytes: int
+    max_broadcast_bytes: int
+    hot: int
+
+
+class Matching:
+    """Updates and sessions, prepared for any output of `match`.
+
+    Preparing makes the postings and the keys, which stay with Spark as long as a result needs them, and fetches what
+    goes to every worker.  An output is one shuffle of the updates for each range of ids.  A worker holds 16 bytes a
+    session and the wide selectors, `max_broadcast_bytes` at most, and as much of audiences.
+
+    Raises BadInput for sessions that share an id, end before they begin, or have a selector that is none, and
+    BroadcastLimit where what one session declares is too large.  A null where none may be fails the job.
+    """
+
+    def __init__(
+        self,
+        updates: DataFrame,
+        sessions: DataFrame,
+        *,
+        by: By = "time",
+        base_url: str | None = None,
+        narrow_bytes: int = NARROW_BYTES,
+        max_broadcast_bytes: int = BROADCAST_BYTES,
+        hot: int = HOT,
+    ) -> None:
+        window = _window(by)
+        sessions = sessions.select(
+            "subscriber_id", "selectors", "authorised", window.begins.alias("begins"), window.ends.alias("ends")
+        )
+        updates = updates.select(
+            F.struct("update_id", *window.columns).alias("update"),
+            F.array_sort(F.array_distinct(_required("topics"))).alias("topics"),
+            _required("private").alias("private"),
+            _required(window.columns[-1], window.at).alias("at"),
+        )
+        keys = updates.groupBy("topics", "private").agg(F.count("*").alias("updates")).localCheckpoint()
+        topics = keys.select(F.explode("topics").alias("topic")).distinct()
+        self._events = _events(updates, keys, hot)
+        self._parts = [
+            (_references(keys, topics, part, hot).localCheckpoint(), part.sessions)
+            for ids in _shards(sessions)
+            for part in _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url)
+        ]
+
+    def output(self, name: Output) -> DataFrame:
+        """`fanout`, `bitmaps`, `rows` or `received`, as `match` has them."""
+        parts = [_deliveries(self._events, references, shared, name) for references, shared in self._parts]
+        result = reduce(lambda one, other: one.unionAll(other), parts)
+        if name == "received":
+            return result
+        if name == "fanout" and len(parts) > 1:
+            result = result.groupBy("update").agg(F.sum("fanout").alias("fanout"))
+        return result.select("update.*", *result.columns[1:])
+
+
+def _required(column: str, value: Column | None = None) -> Column:
+    """The column, or what is made of it; the job fails where it is null."""
+    told = F.concat(F.lit(f"updates: {column} is null, update_id is "), F.coalesce("update_id", F.lit("null")))
+    return F.coalesce(F.col(column) if value is None else value, F.raise_error(told))
+
+
+# -- the sessions, a range of ids at a time
+
+
+class _Part(NamedTuple):
+    """The sessions of one range of ids."""
+
+    narrow: DataFrame
+    """topic, subscribed, authorised"""
+    wide: _Wide
+    sessions: Sessions
+
+
+def _shards(sessions: DataFrame) -> list[range]:
+    """The ids, as ranges none of which leaves a shard; an empty one where there are none."""
+    shard = F.shiftright("subscriber_id", SHARD_BITS).alias("shard")
+    rows = sessions.groupBy(shard).agg(F.min("subscriber_id"), F.max("subscriber_id")).collect()
+    for _, first, _ in rows:
+        if first is None or first < 0:
+            raise BadInput(f"sessions: subscriber_id {first} is no number from 0 on")
+    return [range(first, last + 1) for _, first, last in sorted(rows)] or [range(0)]
+
+
+def _parts(
+    sessions: DataFrame, ids: range, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None
+) -> Iterator[_Part]:
+    """The sessions with `ids`, cut in halves until what workers must hold of each is small enough."""
+    size = 16 * len(ids)
+    if size <= max_broadcast_bytes:
+        mine = sessions.filter(F.col("subscriber_id").between(ids.start, ids.stop - 1))
+        posted = postings(mine).localCheckpoint()
+        bytes_of = [F.coalesce(F.length(column), F.lit(0)) for column in ("subscribed", "authorised")]
+        narrow = (F.col("match_type") == "exact") & (bytes_of[0] + bytes_of[1] <= narrow_bytes)
+        wide = posted.filter(~narrow)
+        total = wide.agg(F.sum(bytes_of[0] + bytes_of[1] + F.octet_length("selector"))).first()
+        assert total is not None
+        size += total[0] or 0
+        if size <= max_broadcast_bytes:
+            begins, ends = _windows(mine, ids)
+            fetched = wide.select("match_type", "selector", "subscribed", "authorised").toArrow()
+            types, patterns, subscribed, authorised = (column.to_pylist() for column in fetched.columns)
+            selectors = _Wide(list(zip(types, patterns, strict=True)), base_url)
+            shared = Sessions(ids.start, begins, ends, subscribed, authorised)
+            _require_selectors(selectors, shared)
+            yield _Part(
+                posted.filter(narrow).select(F.col("selector").alias("topic"), "subscribed", "authorised"),
+                selectors,
+                shared,
+            )
+            return
+    if len(ids) == 1:
+        raise BroadcastLimit(
+            f"subscriber_id {ids.start}: its {size:,} bytes of selectors are more than the "
+            f"{max_broadcast_bytes:,} that a worker may hold (max_broadcast_bytes)"
+        )
+    middle = ids.start + len(ids) // 2
+    for half in (range(ids.start, middle), range(middle, ids.stop)):
+        yield from _parts(sessions, half, narrow_bytes, max_broadcast_bytes, base_url)
+
+
+def _windows(sessions: DataFrame, ids: range) -> tuple[Moments, Moments]:
+    """When the session of each id begins and ends."""
+    fetched = sessions.select("subscriber_id", "begins", "ends").toArrow()
+    if fetched["begins"].null_count:
+        raise BadInput("sessions: connected_from, or by position after, is null")
+    subscribers, opened, closed = (
+        pc.fill_null(fetched[name], NEVER).to_numpy() for name in ("subscriber_id", "begins", "ends")
+    )
+    if (wrong := np.flatnonzero(closed < opened)).size:
+        raise BadInput(f"sessions: subscriber_id {subscribers[wrong[0]]} ends before it begins")
+    begins = np.full(len(ids), NEVER)
+    ends = np.full(len(ids), NEVER)
+    begins[subscribers - ids.start] = opened
+    ends[subscribers - ids.start] = closed
+    there, counts = np.unique(subscribers, return_counts=True)
+    if (wrong := np.flatnonzero(counts > 1)).size:
+        raise BadInput(f"sessions: subscriber_id {there[wrong[0]]} is there {counts[wrong[0]]} times")
+    return begins, ends
+
+
+class _Wide:
+    """The wide selectors, each with a number.  A worker makes their index once, and keeps it for the tasks after."""
+
+    def __init__(self, selectors: list[tuple[str, str]], base_url: str | None) -> None:
+        self._token = uuid.uuid4()
+        self.selectors = selectors
+        self.base_url = base_url
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Wide) and self._token == other._token
+
+    def __hash__(self) -> int:
+        return hash(self._token)
+
+
+class _Refused(ValueError):
+    """A wide selector is none: its number, and why."""
+
+
+@lru_cache(maxsize=2)
+def _index(wide: _Wide) -> SelectorIndex:
+    """The numbers of the wide selectors, by the topics that they match."""
+    no = sys.maxsize  # bounds are for the hub that let the selectors in; here are those of all its life
+    index = SelectorIndex(base_url=wide.base_url, max_length=no, max_url_patterns=no, max_alike=no)
+    for number, selector in enumerate(wide.selectors):
+        try:
+            index.add(number, number, [selector])
+        except (PatternError, LookupError) as error:
+            raise _Refused(number, str(error)) from None
+    return index
+
+
+def _require_selectors(wide: _Wide, sessions: Sessions) -> None:
+    """Raise BadInput for what is no selector, here rather than on a worker."""
+    try:
+        _index(wide)
+    except _Refused as error:
+        number, reason = error.args
+        holder = BitMap.deserialize(sessions.subscribed[number] or sessions.authorised[number]).min()
+        raise BadInput(f"sessions: subscriber_id {(sessions.shard << SHARD_BITS) + holder}: {reason}") from None
+
+
+# -- the keys
+
+
+def _salts(hot: int) -> Column:
+    """Over how many tasks the updates of a key are spread."""
+    return F.ceil(F.col("updates") / hot)
+
+
+def _references(keys: DataFrame, topics: DataFrame, part: _Part, hot: int) -> DataFrame:
+    """A row for each key, and salt, with the bitmaps and the numbers of the selectors that match it."""
+    wide = part.wide
+    matched = topics.mapInArrow(lambda batches: _ask(batches, wide), "topic string, wide array<int>")
+    found = matched.join(part.narrow, "topic", "left")
+    single = (
+        keys.filter(F.size("topics") <= 1)
+        .withColumn("topic", F.get("topics", F.lit(0)))
+        .join(found, "topic", "left")
+        .select(
+            "topics", "private", "updates",
+            F.array_compact(F.array("subscribed")).alias("subscribed"),
+            F.array_compact(F.array("authorised")).alias("authorised"),
+            "wide",
+        )
+    )  # fmt: skip
+    several = (
+        keys.filter(F.size("topics") > 1)
+        .withColumn("topic", F.explode("topics"))
+        .join(found, "topic")
+        .groupBy("topics", "private", "updates")
+        .agg(
+            F.collect_list("subscribed").alias("subscribed"),
+            F.collect_list("authorised").alias("authorised"),
+            F.array_sort(F.array_distinct(F.flatten(F.collect_list("wide")))).alias("wide"),
+        )
+    )
+    salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
+    return single.unionAll(several).select("topics", "private", salt, "subscribed", "authorised", "wide")
+
+
+def _ask(batches: Iterable[pa.RecordBatch], wide: _Wide) -> Iterator[pa.RecordBatch]:
+    index, nobody = _index(wide), SortedDict()
+    for batch in batches:
+        found = [index.passing(topic, nobody, 0).to_array() for topic in batch.column(0).to_pylist()]
+        offsets = np.zeros(len(found) + 1, np.int32)
+        np.cumsum([len(numbers) for numbers in found], out=offsets[1:])
+        numbers = np.fromiter((number for one in found for number in one), np.int32, offsets[-1])
+        yield pa.record_batch([batch.column(0), pa.ListArray.from_arrays(offsets, numbers)], ["topic", "wide"])
+
+
+# -- the deliveries
+
+
+def _events(updates: DataFrame, keys: DataFrame, hot: int) -> DataFrame:
+    """The updates, with a salt where their key is hot."""
+    spread = keys.filter(F.col("updates") > hot).select("topics", "private", _salts(hot).alias("salts"))
+    if spread.isEmpty():
+        return updates.withColumn("salt", F.lit(0))
+    salts = F.coalesce("salts", F.lit(1))
+    salt = F.pmod(F.xxhash64("update"), salts).cast("int")
+    return updates.join(F.broadcast(spread), ["topics", "private"], "left").withColumn("salt", salt).drop("salts")
+
+
+def _deliveries(events: DataFrame, references: DataFrame, sessions: Sessions, output: Output) -> DataFrame:
+    key = ["topics", "private", "salt"]
+    rows = references.withColumn("is_key", F.lit(True)).unionByName(
+        events.withColumn("is_key", F.lit(False)), allowMissingColumns=True
+    )
+    # The hash first, as numbers are sorted faster than texts; the texts too, as hashes collide.
+    behind = rows.repartition(*key).sortWithinPartitions(F.xxhash64(*key), *key, F.desc("is_key"), "at")
+    columns = ["is_key", "private", "at", "update", "subscribed", "authorised", "wide"]
+    deliver, schema = OUTPUTS[output]
+    if output != "received":
+        schema = f"update {events.schema['update'].dataType.simpleString()}, {schema}"
+    found = behind.select(columns).mapInArrow(lambda batches: deliver(batches, sessions), schema)
+    if output == "received":
+        found = found.groupBy("subscriber_id").agg(F.sum("received").alias("received"))
+    return found

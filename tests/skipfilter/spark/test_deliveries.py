@@ -1,0 +1,198 @@
+"""skipfilter.spark.deliveries, bitmaps and postings, on Arrow batches alone: no Spark, so many cases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from skipfilter.spark import deliveries
+from skipfilter.spark.bitmaps import bitmap, ids_of, serialized, union
+from skipfilter.spark.deliveries import OUTPUTS, Sessions
+from skipfilter.spark.postings import SHARD_BITS, _combine, _merge
+
+if TYPE_CHECKING:
+    from skipfilter.spark.deliveries import Output
+
+NEVER = int(np.iinfo(np.int64).max)
+
+Key = tuple[bool, list[set[int]], list[set[int]], list[int], list[int]]
+"""private, the sets of its narrow selectors, those of its grants, its wide selectors, the moments of its updates."""
+
+members = st.sets(st.integers(0, 5))
+keys = st.tuples(
+    st.booleans(),
+    st.lists(members, max_size=2),
+    st.lists(members, max_size=2),
+    st.lists(st.integers(0, 2), unique=True, max_size=3).map(sorted),
+    st.lists(st.integers(0, 6), max_size=5).map(sorted),
+)
+windows = st.tuples(st.integers(0, 6), st.integers(0, 6) | st.just(NEVER)).map(lambda w: (w[0], max(w)))
+wide_sets = st.tuples(*[st.none() | members] * 3)
+
+
+def bits(ids: set[int], offset: int) -> bytes:
+    written: bytes = BitMap(id + offset for id in ids).serialize()
+    return written
+
+
+def rows_of(keys: list[Key], offset: int) -> pa.Table:
+    """The keys, each with its updates behind it, as they come to a worker."""
+    rows: list[dict[str, Any]] = []
+    for number, (private, subscribed, authorised, wide, moments) in enumerate(keys):
+        reference = {
+            "subscribed": [bits(ids, offset) for ids in subscribed],
+            "authorised": [bits(ids, offset) for ids in authorised],
+            "wide": wide,
+        }
+        rows.append({"is_key": True, "private": private, "at": None, "update": None} | reference)
+        rows += [
+            {"is_key": False, "private": private, "at": at, "update": {"id": f"{number}.{n}"}}
+            | dict.fromkeys(reference)
+            for n, at in enumerate(moments)
+        ]
+    lists = pa.list_(pa.binary())
+    types = {
+        "is_key": pa.bool_(),
+        "private": pa.bool_(),
+        "at": pa.int64(),
+        "update": pa.struct({"id": pa.string()}),
+        "subscribed": lists,
+        "authorised": lists,
+        "wide": pa.list_(pa.int32()),
+    }
+    return pa.Table.from_pylist(rows, pa.schema(types))
+
+
+@given(
+    st.lists(keys, max_size=6),
+    st.lists(windows, min_size=6, max_size=6),
+    wide_sets,
+    wide_sets,
+    st.integers(1, 4),
+    st.sampled_from([0, 3, 70_000]),
+    st.sampled_from([0, 1, 2**22]),
+)
+def test_what_is_delivered_is_what_the_sets_say(
+    keys: list[Key],
+    windows: list[tuple[int, int]],
+    subscribed: tuple[set[int] | None, ...],
+    authorised: tuple[set[int] | None, ...],
+    batch: int,
+    offset: int,
+    limit: int,
+) -> None:
+    first = (2 << SHARD_BITS) + offset
+    expected = set()
+    for number, (private, declared, granted, wide, moments) in enumerate(keys):
+        audience = set().union(*declared, *(subscribed[n] or set() for n in wide))
+        if private:
+            audience &= set().union(*granted, *(authorised[n] or set() for n in wide))
+        expected |= {
+            (f"{number}.{n}", first + id)
+            for n, at in enumerate(moments)
+            for id in audience
+            if windows[id][0] <= at < windows[id][1]
+        }
+    begins, ends = (np.array(column, np.int64) for column in zip(*windows, strict=True))
+    sessions = Sessions(
+        first, begins, ends,
+        *([None if ids is None else bits(ids, offset) for ids in role] for role in (subscribed, authorised)),
+    )  # fmt: skip
+
+    def output(name: Output) -> list[dict[str, Any]]:
+        made, _ = OUTPUTS[name]
+        batches = rows_of(keys, offset).to_batches(max_chunksize=batch)
+        return [row for batch in made(iter(batches), sessions) for row in batch.to_pylist()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deliveries, "CELLS", max(1, limit))
+        patch.setattr(deliveries, "WAITING", max(1, limit))
+        patch.setattr(deliveries, "AUDIENCE_BYTES", limit)
+        rows = output("rows")
+        assert sorted((row["update"]["id"], row["subscriber_id"]) for row in rows) == sorted(expected)
+        fanout = {row["update"]["id"]: row["fanout"] for row in output("fanout")}
+        updates = {f"{number}.{n}": 0 for number, key in enumerate(keys) for n in range(len(key[-1]))}
+        assert fanout == updates | Counter(update for update, _ in expected)
+        received = {row["subscriber_id"]: row["received"] for row in output("received")}
+        assert received == Counter(id for _, id in expected)
+        recipients = [
+            (row["update"]["id"], (row["shard"] << SHARD_BITS) + id)
+            for row in output("bitmaps")
+            for id in BitMap.deserialize(row["recipients"])
+        ]
+        assert sorted(recipients) == sorted(expected)
+
+
+# -- bitmaps
+
+
+@given(st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3)))
+def test_a_column_of_bitmaps_is_that_of_one_at_a_time(sets: list[list[int]]) -> None:
+    ids = np.array([id for one in sets for id in one], np.uint32)
+    offsets = np.cumsum([0, *map(len, sets)])
+    written, counts = serialized(ids, offsets)
+    assert [set(BitMap.deserialize(one)) for one in written.to_pylist()] == [set(one) for one in sets]
+    assert counts.to_pylist() == [len(set(one)) for one in sets]
+    for one, bytes_ in zip(sets, written.to_pylist(), strict=True):
+        same = BitMap(one)
+        same.run_optimize()
+        assert bytes_ == same.serialize()
+
+
+@given(st.sets(st.integers(0, 2**32 - 1)))
+def test_ids_come_back_from_a_bitmap(ids: set[int]) -> None:
+    assert ids_of(bitmap(np.array(list(ids), np.uint32))).tolist() == sorted(ids)
+
+
+def test_the_union_of_nothing_is_nobody() -> None:
+    assert union([]) == BitMap()
+
+
+# -- postings
+
+declared = st.lists(st.tuples(st.sampled_from(["exact", "mqtt"]), st.sampled_from("abc")), max_size=4)
+
+
+@given(
+    st.dictionaries(st.integers(0, 3) | st.integers(2**23 - 1, 2**23 + 1), st.tuples(declared, declared), max_size=8),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_postings_hold_who_declares_and_who_is_granted_each_selector(
+    sessions: dict[int, tuple[list[tuple[str, str]], list[tuple[str, str]]]], batch: int, partitions: int
+) -> None:
+    selectors = pa.list_(pa.struct({"type": pa.string(), "pattern": pa.string()}))
+    schema = pa.schema({"subscriber_id": pa.int64(), "selectors": selectors, "authorised": selectors})
+    as_rows = [
+        {"subscriber_id": id}
+        | {
+            role: [{"type": type, "pattern": pattern} for type, pattern in one]
+            for role, one in zip(("selectors", "authorised"), roles, strict=True)
+        }
+        for id, roles in sessions.items()
+    ]
+    parts = [
+        part
+        for n in range(partitions)
+        for part in _combine(iter(pa.Table.from_pylist(as_rows[n::partitions], schema).to_batches(batch)))
+    ]
+    expected: dict[Any, tuple[set[int], set[int]]] = {}
+    for id, roles in sessions.items():
+        for role, one in enumerate(roles):
+            for type, pattern in one:
+                key = id >> SHARD_BITS, type, pattern
+                expected.setdefault(key, (set(), set()))[role].add(id & (1 << SHARD_BITS) - 1)
+    found = {}
+    for merged in _merge(iter(parts)):
+        for shard, type, pattern, subscribed, authorised, *counts in zip(*merged.to_pydict().values(), strict=True):
+            sets = tuple(set() if b is None else set(BitMap.deserialize(b)) for b in (subscribed, authorised))
+            assert [len(ids) for ids in sets] == counts
+            found[shard, type, pattern] = sets
+    assert found == expected

@@ -1,0 +1,180 @@
+"""skipfilter.spark.match: it is brute force, and a SkipFilter, whatever the partitions and the limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+from pyspark.sql import functions
+
+from skipfilter.spark.errors import BadInput, BroadcastLimit
+from skipfilter.spark.match import Matching, match
+from tests.skipfilter.spark.worlds import BASE, Session, Update, World, by_brute_force, by_skip_filter, worlds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LIMITS: list[dict[str, Any]] = [
+    {},
+    {"narrow_bytes": 0},  # all by reference
+    {"narrow_bytes": 1_000_000},  # all exact ones copied
+    {"narrow_bytes": 20},  # some of both
+    {"max_broadcast_bytes": 1_200},  # several small ranges of ids
+    {"hot": 2},  # every other key is spread over several tasks
+    {"hot": 1, "narrow_bytes": 20, "max_broadcast_bytes": 1_200},
+]
+FEW = settings(
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def check_all_outputs(updates: DataFrame, sessions: DataFrame, world: World, **options: Any) -> None:
+    expected = by_brute_force(world)
+    matching = Matching(updates, sessions, base_url=BASE, **options)
+    rows = matching.output("rows").collect()
+    assert sorted((row.update_id, row.subscriber_id) for row in rows) == sorted(expected)
+    fanout = {row.update_id: row.fanout for row in matching.output("fanout").collect()}
+    assert fanout == dict.fromkeys((update.update_id for update in world.updates), 0) | Counter(
+        update for update, _ in expected
+    )
+    received = {row.subscriber_id: row.received for row in matching.output("received").collect()}
+    assert received == Counter(subscriber for _, subscriber in expected)
+    assert sum(fanout.values()) == sum(received.values()) == len(rows)
+    bitmaps = matching.output("bitmaps").collect()
+    assert all(row.recipients for row in bitmaps)
+    assert sorted(
+        (row.update_id, (row.shard << 23) + id) for row in bitmaps for id in BitMap.deserialize(bytes(row.recipients))
+    ) == sorted(expected)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7])
+@FEW
+@given(worlds(), st.sampled_from(LIMITS), st.sampled_from(["time", "position"]))
+def test_every_output_is_that_of_brute_force_and_of_a_skip_filter(
+    spark: SparkSession, partitions: int, world: World, limits: dict[str, Any], by: str
+) -> None:
+    assert by_skip_filter(world) == by_brute_force(world)
+    check_all_outputs(*world.tables(spark, partitions), world, by=by, **limits)
+
+
+@pytest.fixture(scope="module")
+def crowd() -> World:
+    """A world in which every limit of LIMITS cuts something."""
+    moments = [(n * 7) % 20 for n in range(60)]
+    topics = [["/a"], ["/a/1"], ["x.y", "/a"], ["/a/2", "é"], []]
+    updates = [Update(f"u{n}", topics[n % 5], n % 3 == 0, at) for n, at in enumerate(moments)]
+    sessions = [
+        Session(
+            n,
+            [("exact", "/a"), *[("exact", f"/a/{n % 3}"), ("uritemplate", "/a/{id}"), ("amqp", "x.#")][n % 4 :]],
+            [[("exact", "é")], [("mqtt", "/a/+")], [("everything", "*")], []][n % 4],
+            n % 11,
+            n % 11 + n % 13 if n % 5 else None,
+        )
+        for n in range(90)
+    ]
+    return World(updates, sessions)
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_every_limit_changes_the_way_and_not_the_answer(
+    spark: SparkSession, crowd: World, limits: dict[str, Any]
+) -> None:
+    check_all_outputs(*crowd.tables(spark, 2), crowd, **limits)
+
+
+def test_ids_of_many_shards_add_up(spark: SparkSession) -> None:
+    ids = [0, 1, (1 << 23) - 1, 1 << 23, (1 << 23) + 7, 5 << 23, (1 << 40) + 3]
+    sessions = [Session(id, [("exact", "/a"), ("mqtt", "#")], [("exact", "/a/1")], 0, None) for id in ids]
+    world = World([Update("u", ["/a"], False, 1), Update("v", ["/a/1"], True, 2)], sessions)
+    check_all_outputs(*world.tables(spark, 2), world)
+    shards = match(*world.tables(spark, 1), "bitmaps").select("shard").distinct().count()
+    assert shards == 4
+
+
+@pytest.mark.parametrize(
+    "world", [World([], []), World([Update("u", ["/a"], False, 0)], [])], ids=["no updates", "no sessions"]
+)
+def test_nothing_is_received_where_there_is_nothing(spark: SparkSession, world: World) -> None:
+    check_all_outputs(*world.tables(spark, 1), world)
+
+
+def test_sessions_without_updates_receive_nothing(spark: SparkSession) -> None:
+    world = World([], [Session(3, [("everything", "*")], [], 0, None)])
+    check_all_outputs(*world.tables(spark, 1), world)
+
+
+def test_a_microsecond_decides(spark: SparkSession) -> None:
+    everything: Any = [("everything", "*")]
+    world = World(
+        [Update(f"u{at}", ["/a"], False, at) for at in (4, 5, 6, 7, 8)],
+        [Session(0, everything, [], 5, 7), Session(1, everything, [], 5, 5), Session(2, everything, [], 7, 8)],
+    )
+    fanout = match(*world.tables(spark, 1)).orderBy("ts").collect()
+    assert [row.fanout for row in fanout] == [0, 1, 1, 1, 0]
+    assert [row.ts.microsecond for row in fanout] == [4, 5, 6, 7, 8]
+
+
+def test_keys_with_an_equal_hash_are_told_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "xxhash64", lambda *columns: functions.lit("same"))
+    world = World(
+        [
+            Update(f"u{topic}{private}", [topic], private, 0)
+            for topic in ["/a", "/a/1", "x"]
+            for private in (False, True)
+        ],
+        [
+            Session(0, [("exact", "/a")], [], 0, None),
+            Session(1, [("exact", "/a/1"), ("exact", "x")], [("exact", "x")], 0, 1),
+        ],
+    )
+    check_all_outputs(*world.tables(spark, 2), world)
+
+
+# -- what is refused
+
+
+def one(spark: SparkSession, *sessions: Session) -> tuple[DataFrame, DataFrame]:
+    return World([Update("u", ["/a"], False, 1)], list(sessions)).tables(spark, 1)
+
+
+def test_what_is_no_selector_is_told_with_who_declares_it(spark: SparkSession) -> None:
+    bad: Any = ("amqp", "a..b")
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id 7: amqp pattern 'a\.\.b': a word is empty"):
+        match(*one(spark, Session(3, [("amqp", "a")], [], 0, None), Session(7, [], [bad], 0, None)))
+    unknown: Any = ("jmespath", "a")
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id 8388615: matcher type 'jmespath' is none of exact, "):
+        match(*one(spark, Session(7 + (1 << 23), [unknown], [], 0, None)))
+
+
+def test_sessions_that_share_an_id_are_refused(spark: SparkSession) -> None:
+    twice = Session(4, [], [], 0, None)
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id 4 is there 2 times"):
+        match(*one(spark, twice, Session(5, [], [], 0, None), twice))
+
+
+def test_a_session_that_ends_before_it_begins_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id 4 ends before it begins"):
+        match(*one(spark, Session(3, [], [], 5, 5), Session(4, [], [], 5, 4)))
+
+
+def test_a_negative_id_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id -1 is no number from 0 on"):
+        match(*one(spark, Session(-1, [], [], 0, None)))
+
+
+def test_what_no_worker_may_hold_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(BroadcastLimit, match=r"^subscriber_id 3: its \d+ bytes of selectors are more than the 40 "):
+        match(*one(spark, Session(3, [("amqp", "a." * 40 + "b")], [], 0, None)), max_broadcast_bytes=40)
+
+
+@pytest.mark.parametrize("column", ["topics", "private", "ts"])
+def test_a_null_is_told_with_its_column_and_row(spark: SparkSession, column: str) -> None:
+    updates, sessions = one(spark, Session(0, [], [], 0, None))
+    holed = updates.withColumn(column, functions.lit(None).cast(updates.schema[column].dataType))
+    with pytest.raises(Exception, match=f"updates: {column} is null, update_id is u"):
+        match(holed, sessions).collect()

@@ -1,0 +1,144 @@
+"""Small worlds of updates and sessions, and who receives what in them, by brute force and by a SkipFilter."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from hypothesis import strategies as st
+
+from skipfilter import SelectorIndex, SkipFilter, compile_matcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from skipfilter import Selector
+
+BASE = "https://example.com/hub"
+DAY = datetime(2026, 1, 31, tzinfo=UTC)
+
+TOPICS = ["/a", "/a/1", "/a/2", "/b/1/c", "x", "x.y", "x.y.z", "$x", "https://example.com/a/1", "é", "*"]
+SELECTORS: list[Selector] = [
+    *(("exact", topic) for topic in TOPICS),
+    ("everything", "*"),
+    ("uritemplate", "/a/{id}"),
+    ("uritemplate", "/a/{other}"),
+    ("uritemplate", "{anything}"),
+    ("amqp", "x.#"),
+    ("amqp", "*"),
+    ("mqtt", "/a/+"),
+    ("mqtt", "#"),
+    ("urlpattern", "/a/:id"),
+    ("urlpattern", "https://example.com/*"),
+]
+
+_SELECTORS = "array<struct<type:string,pattern:string>>"
+UPDATES = "update_id string, topics array<string>, private boolean, ts timestamp, position long"
+SESSIONS = (
+    f"subscriber_id long, selectors {_SELECTORS}, authorised {_SELECTORS}, "
+    "connected_from timestamp, disconnected_at timestamp, after long, until long"
+)
+
+
+class Update(NamedTuple):
+    update_id: str
+    topics: list[str]
+    private: bool
+    at: int
+    """Microseconds of the DAY, and the position in a log."""
+
+
+class Session(NamedTuple):
+    subscriber_id: int
+    selectors: list[Selector]
+    authorised: list[Selector]
+    begins: int
+    ends: int | None
+
+
+class World(NamedTuple):
+    updates: list[Update]
+    sessions: list[Session]
+
+    def tables(self, spark: SparkSession, partitions: int) -> tuple[DataFrame, DataFrame]:
+        updates = [(id, topics, private, _time(at), at) for id, topics, private, at in self.updates]
+        sessions = [
+            (
+                *session,
+                _time(begins),
+                None if ends is None else _time(ends),
+                begins - 1,
+                None if ends is None else ends - 1,
+            )
+            for *session, begins, ends in self.sessions
+        ]
+        return (
+            spark.createDataFrame(updates, UPDATES).repartition(partitions),
+            spark.createDataFrame(sessions, SESSIONS).repartition(partitions),
+        )
+
+
+def _time(at: int) -> datetime:
+    return DAY + timedelta(microseconds=at)
+
+
+_selectors = st.lists(st.sampled_from(SELECTORS), max_size=3)
+_moments = st.integers(0, 20)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Updates share few moments and topics, so that windows are met at their very ends."""
+    rows = st.tuples(st.lists(st.sampled_from(TOPICS), max_size=3), st.booleans(), _moments)
+    updates = [Update(f"u{number}", *row) for number, row in enumerate(draw(st.lists(rows, min_size=30, max_size=80)))]
+    windows = st.tuples(_moments, st.none() | st.integers(0, 10))
+    sessions = [
+        Session(id, draw(_selectors), draw(_selectors), begins, None if length is None else begins + length)
+        for id in draw(st.lists(st.integers(0, 40), unique=True, max_size=25))
+        for begins, length in [draw(windows)]
+    ]
+    return World(updates, sessions)
+
+
+def by_brute_force(world: World) -> set[tuple[str, int]]:
+    """(update_id, subscriber_id) of each delivery: every matcher asked about every topic."""
+    declared = {selector for session in world.sessions for selector in session.selectors + session.authorised}
+    matchers = {selector: compile_matcher(*selector, base_url=BASE) for selector in declared}
+
+    def hit(topics: list[str], selectors: list[Selector]) -> bool:
+        return any(matchers[selector].match(topic) for selector in selectors for topic in topics)
+
+    return {
+        (update.update_id, session.subscriber_id)
+        for update in world.updates
+        for session in world.sessions
+        if session.begins <= update.at and (session.ends is None or update.at < session.ends)
+        if hit(update.topics, session.selectors)
+        if not update.private or hit(update.topics, session.authorised)
+    }
+
+
+def by_skip_filter(world: World) -> set[tuple[str, int]]:
+    """The same in memory, with sessions that come and go."""
+    subscribed: SkipFilter[int, str] = SkipFilter(SelectorIndex(base_url=BASE))
+    granted: SkipFilter[int, str] = SkipFilter(SelectorIndex(base_url=BASE))
+    deliveries = set()
+    for moment in range(40):
+        for session in world.sessions:
+            if session.ends == moment:
+                subscribed.discard(session.subscriber_id)
+                granted.discard(session.subscriber_id)
+            elif session.begins == moment:
+                subscribed.add(session.subscriber_id, session.selectors)
+                granted.add(session.subscriber_id, session.authorised)
+        for session in world.sessions:
+            if session.begins == session.ends == moment:  # it has seen nothing
+                subscribed.discard(session.subscriber_id)
+                granted.discard(session.subscriber_id)
+        for update in world.updates:
+            if update.at == moment:
+                readers = set(subscribed.match_any(*update.topics))
+                if update.private:
+                    readers &= set(granted.match_any(*update.topics))
+                deliveries |= {(update.update_id, reader) for reader in readers}
+    return deliveries
