@@ -22,6 +22,7 @@ from hub.origins import allows_origin
 from hub.protocol import take_tokens
 from hub.stream import REST, SERVER_SEND
 from hub.transports import open_transport
+from hub.warm import hot_topics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -93,7 +94,7 @@ class HubApplication(Starlette):
 
 
 def create_app(settings: Settings) -> HubApplication:
-    """The application of one hub.  Raises ConfigurationError where a key does not fit.
+    """The application of one hub.  Raises ConfigurationError where a key does not fit, or a package is missing.
 
     There may be several in a process.  Its lifespan must run, or its `running()`.
     """
@@ -109,7 +110,7 @@ def create_app(settings: Settings) -> HubApplication:
         window=settings.idempotency_window,
         node_timeout=settings.node_timeout,
     )
-    hub = Hub(settings, transport)
+    hub = Hub(settings, transport, hot_topics=hot_topics(settings))
     middleware = []
     if settings.cors_origins:
         middleware.append(

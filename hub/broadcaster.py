@@ -78,7 +78,11 @@ class Receiver(Protocol):
     """Whether it is in the live set; the broadcaster's own."""
 
     def write(self, body: bytes, position: int) -> None:
-        """Write without waiting.  Where that is not possible, leave; the place is then `position`."""
+        """Write without waiting; the place is then `position`.  Where that is not possible, leave."""
+        ...
+
+    def said(self) -> tuple[int, int]:
+        """How far what it wants was handed to its socket: wholly up to a place, and so many entries after it."""
         ...
 
     def is_gone(self) -> bool:
@@ -132,10 +136,11 @@ def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:
 class Broadcaster:
     """All connections of one hub on this node; used from one event loop.
 
-    All its mutable state: `position`, up to where the log was dispatched; `_filter`, the receivers by what they
-    want; `_connected`, the same by the id of their subscriber; `_live`, the ids in the filter of those whose place
-    is `position`, as the others are catching up; the wheel of heartbeats and deadlines; `_turn`, held by a dispatch
-    or a round of heartbeats; and `_moved`, the event of the next dispatch.
+    All its mutable state: `position`, up to where the log was dispatched, or is being; `dispatched`, where the last
+    dispatch ended that is over; `_filter`, the receivers by what they want; `_connected`, the same by the id of their
+    subscriber; `_live`, the ids in the filter of those whose place is `position`, as the others are catching up; the
+    wheel of heartbeats and deadlines; `_turn`, held by a dispatch or a round of heartbeats; and `_moved`, the event of
+    the next dispatch.
     """
 
     # Dispatches and heartbeats take turns.  So whoever leaves the live set outside its own write has been
@@ -151,6 +156,7 @@ class Broadcaster:
         clock: Callable[[], float],
     ) -> None:
         self.position = 0
+        self.dispatched = 0
         self._heartbeat = heartbeat
         self._clock = clock
         self._own = urlsplit(base_url).path + "/subscriptions/"
@@ -183,6 +189,12 @@ class Broadcaster:
         self._live.add(receiver.number)
         receiver.live = True
 
+    def place(self, receiver: Receiver) -> int:
+        """Up to where it has been written what it wants."""
+        position = receiver.subscriber.position
+        # A dispatch has written to all who are live when it is over; until then who was written to knows by itself.
+        return max(position, self.dispatched) if receiver.live else position
+
     def leave(self, receiver: Receiver, position: int) -> None:
         """Take it out of the live set, at its place in the log."""
         self._live.discard(receiver.number)
@@ -210,6 +222,11 @@ class Broadcaster:
     def connected(self) -> int:
         """How many connections there are."""
         return len(self._connected)
+
+    @property
+    def newest(self) -> int | None:
+        """The number of the one that came last, of those; None where there is none."""
+        return next((receiver.number for receiver in reversed(self._connected.values())), None)
 
     def subscriber(self, id: str) -> Subscriber | None:
         """The connected subscriber of this id."""
@@ -247,6 +264,7 @@ class Broadcaster:
                     if left <= 0:
                         left = SLICE
                         await asyncio.sleep(0)
+            self.dispatched = position
 
     async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, bytes]]:
         """Who of `live` is to receive what: sets of ids, each id in one at most, and the joined frames of each."""
@@ -280,11 +298,15 @@ class Broadcaster:
     async def _look_up(self, topics: tuple[str, ...], private: bool) -> None:
         """Have the receivers of many topics remembered, so that they can be asked for at once."""
         if len(topics) > MATCHES:
-            async for some in _in_turns(topics, MATCHES):
-                for topic in some:
-                    self._filter.bitmap(("subscribed", topic))
-                    if private:
-                        self._filter.bitmap(("granted", topic))
+            await self.look_up(topics, private=private)
+
+    async def look_up(self, topics: Iterable[str], *, private: bool) -> None:
+        """Have the receivers of `topics` remembered; lets other tasks run between slices."""
+        async for some in _in_turns(topics, MATCHES):
+            for topic in some:
+                self._filter.bitmap(("subscribed", topic))
+                if private:
+                    self._filter.bitmap(("granted", topic))
 
     def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
         # The hub's own topics are new ones each time: to remember them would cost others their place.
@@ -325,7 +347,7 @@ class Broadcaster:
         if self._heartbeat and self._beat(receiver) <= now:
             receiver.written = now
             if receiver.live:
-                receiver.write(sse.HEARTBEAT, self.position)
+                receiver.write(sse.HEARTBEAT, self.place(receiver))
         self._schedule(receiver)
 
     def _schedule(self, receiver: Receiver) -> None:

@@ -249,6 +249,8 @@ def _welcome(hub: Hub, url: str) -> str:
         f"History   {_place(settings)}: the last {settings.history_updates:,} updates, "
         f"of {settings.history_bytes / 2**20:.0f} MiB at most",
     ]
+    if settings.event_log:
+        lines.append(f"Events    in {Path(settings.event_log).absolute()}")
     if settings.debugger:
         lines.insert(2, f"Page      {url}{settings.path}{DEBUGGER}")
     if settings.dev:

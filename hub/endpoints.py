@@ -1,6 +1,7 @@
 """The HTTP edge: parse, ask the hub, answer.  Every route is on this page.
 
 GET QUERY  HUB                                             subscribe: an event stream              N10–N31, V1–V6
+                                                           with Prefer: wait=0, one that ends      RFC 7240
 HEAD       HUB                                             its headers alone; nobody subscribes    1.18
 POST       HUB                                             publish: 200 and the id, or ids         N40–N57
 GET        HUB/subscriptions                               who is there, if that is on             N130–N140, V63
@@ -60,7 +61,9 @@ from hub.protocol import (
     parse_subscribe,
     parse_subscription_path,
     parse_updates,
+    prefers_not_to_wait,
 )
+from hub.replay import ReplayResponse
 from hub.stream import StreamResponse
 from hub.subscriptions import CONTEXT, to_json
 from hub.tokens import development_token
@@ -143,7 +146,8 @@ class Endpoints:
             # An id may be any Unicode, and goes out as UTF-8 (R77).  The second name is the classic one (V52).
             cursor = preceding.encode("utf-8")
             extra = [(b"mercure-last-event-id", cursor), (b"last-event-id", cursor)]
-        return StreamResponse(hub, subscriber, extra)
+        response = ReplayResponse if prefers_not_to_wait(headers) else StreamResponse
+        return response(hub, subscriber, extra)
 
     async def publish(self, request: Request) -> Response:
         grant = await self._authorize("publish", request)

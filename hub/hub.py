@@ -21,6 +21,7 @@ from hub.authorization import Authorizer
 from hub.backlog import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Busy, Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
+from hub.event_log import EventLog
 from hub.pages import Pages
 from hub.rates import Rates, TokenBucket
 from hub.subscriber import EARLIEST, Subscriber
@@ -28,10 +29,11 @@ from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
 from hub.transports.base import Change
 from hub.updates import check_update
+from hub.warm import ask_ahead
 from skipfilter import LimitError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from hub.authorization import Grant
     from hub.broadcaster import Receiver
@@ -83,7 +85,8 @@ class _Announcement(NamedTuple):
 class Hub:
     """One node of a hub.  Publishing and subscribing work inside `running()`.
 
-    All its mutable state, beside that of its parts: `_clients`, how many connections each client has;
+    All its mutable state, beside that of its parts: `_clients`, how many connections each client has,
+    and `_reading`, how many of all read what there is;
     `_announcements`, the subscribers whose coming or going is to be published, oldest first; `_told`, the ids of those
     whom the log knows to be present here; `_left`, the event that one has gone; `_timeouts` of what waits for a client;
     whether it `is_running` or `closing`, with the task `_draining`; whether it `_has_place` in the log, which may be
@@ -99,12 +102,14 @@ class Hub:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         random: Random | None = None,
+        hot_topics: Sequence[str] = (),
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random or Random()  # noqa: S311
         self.transport = transport
+        self._hot_topics = hot_topics
         self.compiler = MatcherCompiler(settings.url)
         self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
         self.broadcaster = Broadcaster(
@@ -119,7 +124,13 @@ class Hub:
             max_updates=min(BACKLOG, max(1, settings.history_updates // 2)),
             max_bytes=settings.history_bytes // 2,
         )
+        self.event_log = (
+            EventLog(settings, transport, self.broadcaster, clock=clock, wall_clock=wall_clock)
+            if settings.event_log
+            else None
+        )
         self._clients: Counter[str] = Counter()
+        self._reading = 0
         self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
         per_client = settings.connection_rate_per_client
         self._rates = Rates(per_client, clock=clock) if per_client else None
@@ -241,21 +252,15 @@ class Hub:
 
         Raises TooMany or Busy, and has then done nothing.
         """
-        settings, client = self.settings, receiver.subscriber.client
-        if self._rates is not None and (wait := self._rates.take(client)):
-            raise TooMany("you subscribe more often than one client may").retry_after(wait)
-        if self._rate is not None and self._rate.take(self._clock()):
-            # At random: whoever is told the same comes back together.
-            raise Busy("more subscribers come than the hub takes in a second").retry_after(self._random.uniform(1, 10))
-        if self.broadcaster.connected >= settings.max_connections:
-            raise TooMany(f"there are {settings.max_connections} subscribers, as many as may be")
-        if 0 < settings.max_connections_per_client <= self._clients[client]:
-            raise TooMany(f"you have {self._clients[client]} subscribers, as many as one client may have")
+        client = receiver.subscriber.client
+        self._admit(client)
         try:
             self.broadcaster.connect(receiver)
         except LimitError as error:
             raise TooMany(str(error)) from None
         self._clients[client] += 1
+        if receiver.subscriber.position != EARLIEST:
+            self.is_placed(receiver)
         expires = receiver.subscriber.grant.expires
         if expires is not None and expires - LATE <= self._wall_clock():
             receiver.close("its token expires")  # before the next look at the clock, which may come too late (N82)
@@ -270,6 +275,40 @@ class Hub:
         except BaseException:
             self._forget(receiver)
             raise
+
+    def _admit(self, client: str) -> None:
+        """Raise TooMany or Busy unless this client may have one more connection now (N23)."""
+        settings = self.settings
+        if self._rates is not None and (wait := self._rates.take(client)):
+            raise TooMany("you subscribe more often than one client may").retry_after(wait)
+        if self._rate is not None and self._rate.take(self._clock()):
+            # At random: whoever is told the same comes back together.
+            raise Busy("more subscribers come than the hub takes in a second").retry_after(self._random.uniform(1, 10))
+        if self.broadcaster.connected + self._reading >= settings.max_connections:
+            raise TooMany(f"there are {settings.max_connections} subscribers, as many as may be")
+        if 0 < settings.max_connections_per_client <= self._clients[client]:
+            raise TooMany(f"you have {self._clients[client]} subscribers, as many as one client may have")
+
+    @contextlib.contextmanager
+    def reading(self, subscriber: Subscriber) -> Iterator[None]:
+        """Count a connection that reads what there is, and of which nobody is told.  Raises TooMany or Busy."""
+        self._admit(subscriber.client)
+        self._clients[subscriber.client] += 1
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+            self._release(subscriber.client)
+
+    def is_over(self, subscriber: Subscriber) -> bool:
+        """Whether it may read no more: its time is up, or the hub is shutting down."""
+        return self.closing or subscriber.deadline <= self._clock()
+
+    def is_placed(self, receiver: Receiver) -> None:
+        """Take note of where a connection begins, when that is known."""
+        if self.event_log is not None:
+            self.event_log.came(receiver)
 
     def disconnect(self, receiver: Receiver) -> None:
         """Forget a connection, and announce that its subscriptions have ended."""
@@ -398,9 +437,16 @@ class Hub:
         return False
 
     def _forget(self, receiver: Receiver) -> None:
+        if self.event_log is not None:
+            if receiver.subscriber.position == EARLIEST:  # it has read nothing
+                receiver.subscriber.position = self.broadcaster.position
+                self.is_placed(receiver)
+            self.event_log.went(receiver)
         self.broadcaster.disconnect(receiver)
         self._left.set()
-        client = receiver.subscriber.client
+        self._release(receiver.subscriber.client)
+
+    def _release(self, client: str) -> None:
         self._clients[client] -= 1
         if not self._clients[client]:
             del self._clients[client]
@@ -431,6 +477,10 @@ class Hub:
         except LogUnavailable as error:
             log.warning("the log is not there yet; until it is, nobody is served", reason=error.reason)
         tasks = [asyncio.create_task(run()) for run in (self._follow, self._keep_time, self._publish_announcements)]
+        if self._hot_topics:
+            tasks.append(asyncio.create_task(ask_ahead(self.broadcaster, self._hot_topics)))
+        if self.event_log is not None:
+            self.event_log.start()
         self.is_running = True
         try:
             yield
@@ -447,6 +497,8 @@ class Hub:
             while not self._announcements.empty():
                 self._settle(self._announcements.get_nowait(), Closing())
             await self.authorizer.aclose()
+            if self.event_log is not None:
+                await self.event_log.aclose()
             await self.transport.aclose()
 
     async def _find_place(self) -> None:
@@ -509,6 +561,8 @@ class Hub:
                     await self._find_place()
                 async for entries in self.transport.follow(self.broadcaster.position):
                     await self.broadcaster.dispatch(entries)
+                    if self.event_log is not None:
+                        self.event_log.dispatched(entries)
             except OffTheLog as error:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))

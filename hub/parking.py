@@ -23,8 +23,11 @@ HEAD_TIMEOUT: Final = 10.0
 class Parked(Protocol):
     """What is told of the connection of a parked response."""
 
-    def lost(self) -> None:
-        """The connection is lost; nothing can be written any more."""
+    def lost(self, error: Exception | None) -> None:
+        """The connection is lost; nothing can be written any more.
+
+        Without an error all was handed to the socket that was written before the connection began to close.
+        """
         ...
 
     def close(self, reason: str) -> None:
@@ -112,7 +115,7 @@ class ParkingProtocol(HttpToolsProtocol):
         self.pipeline.clear()  # these know of each other, which only the garbage collector would find out
         self.cycle = None  # type: ignore[assignment]
         if parked is not None:
-            parked.lost()
+            parked.lost(exc)
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)

@@ -155,6 +155,12 @@ def content_type(headers: Headers) -> str:
     return value.partition(b";")[0].strip().lower().decode("latin-1")
 
 
+def prefers_not_to_wait(headers: Headers) -> bool:
+    """Whether the client prefers the end of an event stream to waiting for what is not there yet (RFC 7240, 4.3)."""
+    preferences = b",".join(header_values(headers, b"prefer")).split(b",")
+    return any(preference.partition(b";")[0].strip().lower() in (b"wait=0", b'wait="0"') for preference in preferences)
+
+
 def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
     """The updates that a publish request's body says: a form is one (N40–N54), a line of JSON is one (NDJSON)."""
     if type == NDJSON:

@@ -224,6 +224,19 @@ class Settings(BaseModel):
     replay_unknown: bool = True
     """Whether a client whose last event is no longer known gets all that there is; else it gets what comes (N109)."""
 
+    event_log: str = ""
+    """Directory in which to write what is published and who is connected, for `hub.spark` and whoever else reads JSON
+    lines; see hub/event_log.py.  All processes of a hub on one machine share it.  Nothing is written unless it is set;
+    nobody but the hub's user may read what is."""
+    event_log_data: bool = False
+    """Whether the data of updates is written too; without, how many bytes it has."""
+    event_log_segment_seconds: float = Field(60.0, gt=0)
+    """Seconds after which a file of it is closed, and can be read."""
+    event_log_segment_bytes: int = Field(64 * 2**20, ge=1)
+    """Bytes after which it is, about."""
+    event_log_keep: float = Field(30.0, ge=0)
+    """Days for which closed files are kept; 0 for ever."""
+
     max_body: int = Field(2**20, ge=0)
     """Bytes of a request's body (N56); 0 for no limit."""
     body_timeout: float = Field(30.0, gt=0)
@@ -242,6 +255,9 @@ class Settings(BaseModel):
     """Different URL Patterns in use at a time, which take some 100 KB each, and 2 MB at worst."""
     cached_topics: int = Field(100_000, ge=1)
     """Topics whose receivers are remembered."""
+    warm_index: str = ""
+    """Parquet file with the topics that were hot, whose receivers are looked up before they are needed, once, when
+    nobody has come for a second; see hub/warm.py, also for how little that gains.  Off unless it is set."""
     cached_tokens: int = Field(10_000, ge=1)
     """Tokens that are not verified again while they last; one that grants much counts as several."""
 

@@ -32,6 +32,7 @@ from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
 from hub.parking import ParkingProtocol
 from hub.sockets import tune
+from hub.subscriber import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator
@@ -96,11 +97,12 @@ class StreamResponse(EventSourceResponse):
 class Stream(ABC):
     """A connection, as the broadcaster sees it (`broadcaster.Receiver`), and how it catches up.
 
-    All its mutable state: the subscriber's place; `_task`, its own while it has one; `_failed`, whether a write from
-    outside has failed; and `_closed`, why it is to end.
+    All its mutable state: the subscriber's place; `_waits`, the last write, if there was no room for all of it, with
+    the place before it; `_task`, its own while it has one; `_failed`, whether a write from outside has failed; and
+    `_closed`, why it is to end.
     """
 
-    __slots__ = ("_closed", "_failed", "_hub", "_task", "live", "number", "subscriber", "written")
+    __slots__ = ("_closed", "_failed", "_hub", "_task", "_waits", "live", "number", "subscriber", "written")
 
     def __init__(self, hub: Hub, subscriber: Subscriber) -> None:
         self.subscriber = subscriber
@@ -108,6 +110,7 @@ class Stream(ABC):
         self.number = -1
         self.live = False
         self._hub = hub
+        self._waits: tuple[int, bytes] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._failed = False
         self._closed: str | None = None
@@ -122,11 +125,19 @@ class Stream(ABC):
 
     @abstractmethod
     def _write(self, body: bytes) -> bool:
-        """Write without waiting; whether there is room for more."""
+        """Write without waiting; whether there was room, and the connection is not being lost, which takes nothing."""
 
     @abstractmethod
     async def _room(self) -> None:
         """Wait until there is room."""
+
+    @abstractmethod
+    def _handed(self, body: bytes) -> int:
+        """How many bytes of the write that waits were handed to the socket."""
+
+    @abstractmethod
+    def _buffered(self) -> int:
+        """How many bytes of all that was written the socket has yet to be handed, as far as that is known."""
 
     @abstractmethod
     def _wake(self) -> None:
@@ -149,27 +160,43 @@ class Stream(ABC):
             self._failed = True
             self.close(f"a write failed: {error!r}")
             return
-        if not room:
+        if room:
+            self.subscriber.position = position
+        else:
+            self._keep(self._hub.broadcaster.place(self), body)
             self._hub.broadcaster.leave(self, position)
             self._wake()
+
+    def said(self) -> tuple[int, int]:
+        """How far what it wants was handed to its socket: wholly up to a place, and so many entries after it."""
+        if self._waits is None:
+            return self._hub.broadcaster.place(self), 0
+        place, body = self._waits
+        handed = self._handed(body)
+        # A frame has no empty line but the one that ends it.
+        return (self.subscriber.position, 0) if 0 < len(body) <= handed else (place, body[:handed].count(b"\n\n"))
 
     def close(self, reason: str) -> None:
         """End the response soon, and say in the log why."""
         if self._closed is None:
             self._closed = reason
-            self._hub.broadcaster.leave(self, self.subscriber.position)
+            self._hub.broadcaster.leave(self, self._hub.broadcaster.place(self))
             self._wake()
 
     # -- for its task
 
     async def _catch_up(self) -> None:
-        """Send what there is up to where the others are, and join them."""
-        await self._room()
+        """Send what there is up to where the others are, and join them; unless the connection is lost meanwhile."""
+        if not await self._drain():
+            return
         broadcaster, subscriber = self._hub.broadcaster, self.subscriber
         now = asyncio.get_running_loop().time
         yielded = now()
         while subscriber.position != (dispatched := broadcaster.position):
             page = await self._hub.read(subscriber)
+            if page and subscriber.position == EARLIEST:
+                subscriber.position = page[0].position - 1
+                self._hub.is_placed(self)
             frames: list[bytes] = []
             size = 0
             wanted: dict[tuple[tuple[str, ...], bool], bool] = {}  # many are of one topic, and it need be asked once
@@ -181,15 +208,16 @@ class Stream(ABC):
                     frames.append(entry.frame)
                     size += len(entry.frame)
                 if size >= _CHUNK:
-                    await self._send(frames)
+                    if not await self._send(frames, entry.position):
+                        return
                     frames, size = [], 0
                 if now() - yielded > _SLICE:  # topics that nobody was asked about, and dear matchers
                     await asyncio.sleep(0)
                     if self.is_gone():  # as nobody is listening, and nothing may be sent for long
                         self.close("its connection is lost")
                     yielded = now()
-            if frames:
-                await self._send(frames)
+            if frames and not await self._send(frames, page[-1].position):
+                return
             if page:
                 subscriber.position = page[-1].position
             elif dispatched == broadcaster.position:  # what there is to read was appended and not yet dispatched
@@ -197,9 +225,31 @@ class Stream(ABC):
         # No await stands between the check and joining, so no entry falls in between.
         broadcaster.join(self)
 
-    async def _send(self, frames: list[bytes]) -> None:
-        if not self._write(b"".join(frames)):
-            await self._room()
+    async def _send(self, frames: list[bytes], position: int) -> bool:
+        """Write frames, and wait until there is room for more; its place is then `position`.
+
+        Whether the connection is still there.
+        """
+        place, body = self.subscriber.position, b"".join(frames)
+        room = self._write(body)
+        self.subscriber.position = position
+        if room:
+            return True
+        self._keep(place, body)
+        return await self._drain()
+
+    def _keep(self, place: int, body: bytes) -> None:
+        """Remember a write that there was no room for, or that came too late."""
+        # A connection that is closing takes it only behind what is still to be handed over.
+        self._waits = place, body if not self.is_gone() or self._buffered() else b""
+
+    async def _drain(self) -> bool:
+        """Wait until what was written is handed over, and there is room; whether the connection is still there."""
+        await self._room()
+        if self.is_gone():  # of which the server will tell
+            return False
+        self._waits = None
+        return True
 
     def _begins(self) -> None:
         matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in self.subscriber.subscribed[:5]]
@@ -279,12 +329,20 @@ class TaskStream(Stream):
 
     def _write(self, body: bytes) -> bool:
         self._pending = _step(self._server_send(_message(body)))
-        return self._pending is None
+        return self._pending is None and not self.is_gone()
 
     async def _room(self) -> None:
         if self._pending is not None:
             await _finish(*self._pending)
             self._pending = None
+            if self._waits is not None:
+                self._keep(*self._waits)  # it is only now that it was written, or was not
+
+    def _handed(self, body: bytes) -> int:
+        return len(body) if self._pending is None else 0  # a server waits before it writes
+
+    def _buffered(self) -> int:
+        return 0 if self._cycle is None else self._cycle.transport.get_write_buffer_size()
 
     def _wake(self) -> None:
         if not self._woken and self._task is not None:  # before it runs, nothing needs to be woken
@@ -299,10 +357,11 @@ class TaskStream(Stream):
 class ParkedStream(Stream):
     """A stream whose response is parked: the request's task is over, and it has one of its own while it catches up.
 
-    All its mutable state, beside that of a Stream: `_is_parked`, whether the connection is its.
+    All its mutable state, beside that of a Stream: `_is_parked`, whether the connection is its; and `_rest`, how many
+    bytes were not handed to the socket, as far as that is known, when there was no more room.
     """
 
-    __slots__ = ("_cycle", "_flow", "_is_parked", "_protocol", "_transport")
+    __slots__ = ("_cycle", "_flow", "_is_parked", "_protocol", "_rest", "_transport")
 
     def __init__(self, hub: Hub, subscriber: Subscriber, protocol: ParkingProtocol, cycle: Any) -> None:
         super().__init__(hub, subscriber)
@@ -311,6 +370,7 @@ class ParkedStream(Stream):
         self._transport = protocol.transport
         self._flow = protocol.flow
         self._is_parked = False
+        self._rest = 0
 
     async def run(self, begin: _Begin) -> None:
         self._begins()
@@ -359,19 +419,31 @@ class ParkedStream(Stream):
         """End the response, or cut the connection where its client does not even take that."""
         if not self._is_parked:
             return
+        if self.is_gone() and not self._buffered():
+            # The event loop says in this moment how it was lost, if it ever does.
+            asyncio.get_running_loop().call_soon(self._cut)
+            return
         cut = self._failed or self._flow.write_paused or self.is_gone()
         if not cut:
             self._transport.write(_LAST_CHUNK)
             cut = self._flow.write_paused
         if cut:
-            self._transport.abort()
+            self._rest = self._buffered()
+            self._cut()
         else:
             self._protocol.unpark()
-        self._finish()
+            self._finish()
 
-    def lost(self) -> None:
-        """The connection is lost."""
+    def _cut(self) -> None:
         if self._is_parked:
+            self._transport.abort()
+            self._finish()
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection is lost, or was closed when all was handed to the socket."""
+        if self._is_parked:
+            if error is None:
+                self._rest = 0
             self._finish()
 
     def _finish(self) -> None:
@@ -382,10 +454,19 @@ class ParkedStream(Stream):
 
     def _write(self, body: bytes) -> bool:
         self._transport.write(_chunk(body))
-        return not self._flow.write_paused
+        if self._flow.write_paused:
+            self._rest = self._buffered()
+            return False
+        return not self.is_gone()
 
     async def _room(self) -> None:
         await self._flow.drain()
+
+    def _handed(self, body: bytes) -> int:
+        return max(0, len(body) - max(0, self._rest - len(_LINE_END)))
+
+    def _buffered(self) -> int:
+        return self._transport.get_write_buffer_size()
 
     def is_gone(self) -> bool:
         return self._transport.is_closing()
@@ -395,6 +476,7 @@ def _message(body: bytes) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
+_LINE_END: Final = b"\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _chunked: tuple[bytes, bytes] = b"", b""
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from hub.authorization import Grant
     from hub.topics import TopicMatcher
+    from hub.updates import Update
 
 EARLIEST: Final = -1
 """The place before all that the log still holds; the positions of a log's entries start at 1."""
@@ -20,7 +21,7 @@ class Subscriber:
     """One connection's subscriptions.
 
     Its mutable state is `position`: it has been sent, or did not want, every entry of the log up to there.
-    While it is live, its place is the broadcaster's.  `deadline` is when its connection ends, by the broadcaster's
+    While it is live, the broadcaster knows its place.  `deadline` is when its connection ends, by the broadcaster's
     clock, which is not that of the wall, and `lapse` says why.  `client` is whose connection it counts as.
     """
 
@@ -43,3 +44,11 @@ class Subscriber:
         self.lapse = lapse
         self.client = client
         self.position = position
+
+    def wants(self, update: Update) -> bool:
+        """Whether it is to receive `update`, by asking matcher by matcher (N21, N81)."""
+        return _any_match(self.subscribed, update) and (not update.private or _any_match(self.grant.subscribe, update))
+
+
+def _any_match(matchers: Iterable[TopicMatcher], update: Update) -> bool:
+    return any(matcher.match(topic) for matcher in matchers for topic in update.topics)

@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from cachetools import Cache, LRUCache
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,21 +24,28 @@ Entry = TypeVar("Entry")
 
 
 class SegmentedCache(Generic[Key, Entry]):
-    """At most `capacity` entries, at least 2.  All its mutable state is the two segments."""
+    """At most `capacity` entries, at least 2.  All its mutable state is the two segments, the next to go first."""
+
+    # Two dicts in order rather than cachetools' LRUCache: that does not tell its order, which a dump goes by.
 
     def __init__(self, capacity: int) -> None:
         if capacity < 2:
             raise ValueError(f"capacity must be at least 2, not {capacity}")
         self._new: OrderedDict[Key, Entry] = OrderedDict()
         self._most_new = max(1, capacity // 5)
-        self._kept: LRUCache[Key, Entry] = LRUCache(capacity - self._most_new)
+        self._kept: OrderedDict[Key, Entry] = OrderedDict()
+        self._most_kept = capacity - self._most_new
 
     def get(self, key: Key) -> Entry | None:
-        entry: Entry | None = self._kept.get(key)
-        if entry is None:
-            entry = self._new.pop(key, None)
-            if entry is not None:
-                self._kept[key] = entry
+        entry = self._kept.get(key)
+        if entry is not None:
+            self._kept.move_to_end(key)
+            return entry
+        entry = self._new.pop(key, None)
+        if entry is not None:
+            if len(self._kept) == self._most_kept:
+                self._kept.popitem(last=False)
+            self._kept[key] = entry
         return entry
 
     def add(self, key: Key, entry: Entry) -> None:
@@ -49,16 +54,39 @@ class SegmentedCache(Generic[Key, Entry]):
             self._new.popitem(last=False)
         self._new[key] = entry
 
+    def add_behind(self, key: Key, entry: Entry) -> bool:
+        """Take in an entry for a key that has none, to be forgotten before all others, if there is room for it.
+
+        Whether there was.  As long as there is, it is kept as if it had been asked for again.
+        """
+        if len(self._kept) < self._most_kept:
+            segment = self._kept
+        elif len(self._new) < self._most_new:
+            segment = self._new
+        else:
+            return False
+        segment[key] = entry
+        segment.move_to_end(key, last=False)
+        return True
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._kept or key in self._new
+
     def __len__(self) -> int:
         return len(self._kept) + len(self._new)
 
     def entries(self) -> Iterator[Entry]:
         """All of them; none counts as asked for."""
-        for key in self._kept:
-            yield Cache.__getitem__(self._kept, key)
+        yield from self._kept.values()
         yield from self._new.values()
+
+    def items(self) -> Iterator[tuple[Key, Entry]]:
+        """All of them with their keys, the most valuable first: the kept, most recently used first, then the newest."""
+        yield from reversed(self._kept.items())
+        yield from reversed(self._new.items())
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""
         assert not self._kept.keys() & self._new.keys()
         assert len(self._new) <= self._most_new
+        assert len(self._kept) <= self._most_kept

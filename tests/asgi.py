@@ -80,7 +80,7 @@ def current_token(
     chosen: dict[str, Any] = {
         "issuer": DEVELOPMENT_ISSUER,
         "resource": f"https://hub.example{PATH}",
-        "seconds": 600,
+        "seconds": 86_400,
         "now": time.time(),
     }
     matchers = [[one if isinstance(one, tuple) else ("exact", one) for one in some] for some in (publish, subscribe)]
@@ -90,7 +90,7 @@ def current_token(
 def classic_token(publish: Iterable[str] = (), subscribe: Iterable[str] = (), payload: Any = None) -> str:
     """A classic token for a hub in development."""
     return sign_classic_token(
-        DEVELOPMENT_KEY, "HS256", publish=publish, subscribe=subscribe, payload=payload, seconds=600, now=time.time()
+        DEVELOPMENT_KEY, "HS256", publish=publish, subscribe=subscribe, payload=payload, seconds=86_400, now=time.time()
     )
 
 

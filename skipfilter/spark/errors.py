@@ -1,11 +1,4 @@
-"""What the Spark pipeline raises on purpose.
-
-    SkipFilterError
-    └── PipelineError
-        ├── MissingJava        also RuntimeError
-        ├── BadInput           also ValueError
-        └── BroadcastLimit     also ValueError
-"""
+"""What the Spark pipeline raises on purpose: all of it is a PipelineError, and so a SkipFilterError."""
 
 from __future__ import annotations
 

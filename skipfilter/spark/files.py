@@ -1,10 +1,12 @@
-"""Tables in files: read as what they must be, so that an error names file, column and row rather than shows as a null."""
+"""Tables in files, read as what they must be: an error names file, column and row rather than shows as a null."""
 
 from __future__ import annotations
 
+import os
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
+from pyarrow.fs import FileSystem
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -56,6 +58,13 @@ def write(table: DataFrame, path: str, *, by_day: bool) -> None:
     if by_day:
         writer = writer.partitionBy("dt").option("partitionOverwriteMode", "dynamic")
     writer.parquet(path)
+
+
+def write_text(text: str, path: str) -> None:
+    """Write a file in UTF-8, wherever Arrow can: a path, or a URI as of S3 or HDFS."""
+    system, place = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
+    with system.open_output_stream(place) as file:
+        file.write(text.encode("utf-8"))
 
 
 def of_days(

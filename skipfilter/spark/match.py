@@ -139,8 +139,7 @@ class Matching:
         self._events = _events(updates, keys, hot)
         self._parts = [
             (_references(keys, topics, part, hot).localCheckpoint(), part.sessions)
-            for ids in _shards(sessions)
-            for part in _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url)
+            for part in parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url)
         ]
 
     def output(self, name: Output) -> DataFrame:
@@ -163,13 +162,24 @@ def _required(column: str, value: Column | None = None) -> Column:
 # -- the sessions, a range of ids at a time
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """The sessions of one range of ids."""
 
     narrow: DataFrame
     """topic, subscribed, authorised"""
     wide: _Wide
     sessions: Sessions
+
+
+def parts_of(
+    sessions: DataFrame,
+    narrow_bytes: int = NARROW_BYTES,
+    max_broadcast_bytes: int = BROADCAST_BYTES,
+    base_url: str | None = None,
+) -> Iterator[Part]:
+    """The sessions, in parts none of which leaves a shard; one at least.  They need `begins` and `ends`, as numbers."""
+    for ids in _shards(sessions):
+        yield from _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url)
 
 
 def _shards(sessions: DataFrame) -> list[range]:
@@ -184,7 +194,7 @@ def _shards(sessions: DataFrame) -> list[range]:
 
 def _parts(
     sessions: DataFrame, ids: range, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None
-) -> Iterator[_Part]:
+) -> Iterator[Part]:
     """The sessions with `ids`, cut in halves until what workers must hold of each is small enough."""
     size = 16 * len(ids)
     if size <= max_broadcast_bytes:
@@ -203,7 +213,7 @@ def _parts(
             selectors = _Wide(list(zip(types, patterns, strict=True)), base_url)
             shared = Sessions(ids.start, begins, ends, subscribed, authorised)
             _require_selectors(selectors, shared)
-            yield _Part(
+            yield Part(
                 posted.filter(narrow).select(F.col("selector").alias("topic"), "subscribed", "authorised"),
                 selectors,
                 shared,
@@ -289,11 +299,16 @@ def _salts(hot: int) -> Column:
     return F.ceil(F.col("updates") / hot)
 
 
-def _references(keys: DataFrame, topics: DataFrame, part: _Part, hot: int) -> DataFrame:
-    """A row for each key, and salt, with the bitmaps and the numbers of the selectors that match it."""
+def found_by(topics: DataFrame, part: Part) -> DataFrame:
+    """topic, subscribed, authorised, wide: the bitmaps of its narrow selector, the numbers of its wide ones."""
     wide = part.wide
     matched = topics.mapInArrow(lambda batches: _ask(batches, wide), "topic string, wide array<int>")
-    found = matched.join(part.narrow, "topic", "left")
+    return matched.join(part.narrow, "topic", "left").select("topic", "subscribed", "authorised", "wide")
+
+
+def _references(keys: DataFrame, topics: DataFrame, part: Part, hot: int) -> DataFrame:
+    """A row for each key, and salt, with the bitmaps and the numbers of the selectors that match it."""
+    found = found_by(topics, part)
     single = (
         keys.filter(F.size("topics") <= 1)
         .withColumn("topic", F.get("topics", F.lit(0)))

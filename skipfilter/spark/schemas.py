@@ -78,6 +78,16 @@ POSTINGS: Final = StructType(
     ]
 )
 
+FANOUT: Final = StructType(
+    [
+        _column("update_id", StringType()),
+        _column("ts", TimestampType()),
+        _column("position", LongType(), null=True),
+        _column("fanout", LongType()),  # how many sessions received it
+        _column("dt", DateType()),  # of ts
+    ]
+)
+
 WARM_INDEX: Final = StructType(
     [
         _column("hub", StringType(), null=True),

@@ -484,6 +484,9 @@ class Connection:
     def write(self, body: bytes, position: int) -> None:
         self.bodies += body
 
+    def said(self) -> tuple[int, int]:
+        raise AssertionError
+
     def is_gone(self) -> bool:
         return False
 

@@ -324,13 +324,16 @@ def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> No
 @pytest.mark.parametrize(
     "values",
     [
-        *[{name: -1} for name in ("heartbeat", "max_lifetime", "retry", "max_body", "max_connections_per_client")],
+        *[
+            {name: -1}
+            for name in ("heartbeat", "max_lifetime", "retry", "max_body", "max_connections_per_client", "event_log_keep")
+        ],
         *[
             {name: 0}
             for name in (
                 "history_updates", "history_bytes", "max_connections", "max_batch", "max_topics", "max_topic",
                 "max_matchers", "max_pattern", "max_url_patterns", "cached_topics", "cached_tokens", "body_timeout",
-                "jwks_ttl",
+                "jwks_ttl", "event_log_segment_seconds", "event_log_segment_bytes",
             )
         ],
         {"heartbeat": "often"},

@@ -164,14 +164,19 @@ class Connection:
     def is_closing(self) -> bool:
         return self.gone or self.cut
 
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.protocol is None else sum(map(len, self.protocol.waiting))
+
     def write(self, chunk: bytes) -> None:
         assert self.protocol is not None
         if self.fails is not None:
             raise self.fails
+        if self.is_closing():
+            return
         if not self._room.is_set():
             self.protocol.flow.pause_writing()
             self.protocol.waiting.append(chunk)
-        elif not self.is_closing():
+        else:
             self.take(chunk)
             self._fill(chunk)
 
@@ -225,7 +230,7 @@ class _Protocol(ParkingProtocol):
         self._connection.disconnected = True
         self.flow.resume_writing()
         if parked is not None:
-            parked.lost()
+            parked.lost(ConnectionResetError())
         self.over.set()
 
     def on_response_complete(self) -> None:

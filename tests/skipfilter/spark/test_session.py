@@ -28,7 +28,9 @@ def test_importing_the_library_or_the_hub_imports_no_spark(package: str) -> None
 def test_without_java_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(MissingJava, match=r"^Spark needs Java 17 or newer, and there is no java on the path: on Debian,"):
+    with pytest.raises(
+        MissingJava, match=r"^Spark needs Java 17 or newer, and there is no java on the path: on Debian,"
+    ):
         require_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingJava, match=f"there is no java in JAVA_HOME={tmp_path}"):

@@ -1,0 +1,72 @@
+"""python -m hub.spark JOB: a hub's event log as tables, and a hub as a source and a sink, on the command line.
+
+`python -m skipfilter.spark` goes on with the tables.  Where Spark runs is said as there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hub.spark import register
+from hub.spark.tables import append_updates
+from hub.spark.tables import tables as bring_up_to_date
+from skipfilter.spark.cli import Conf, Tables, job, step
+
+Options = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help='Of format("mercure"); repeatable.')
+]
+Url = Annotated[str, typer.Argument(help="Of the hub.")]
+
+main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@main.callback()
+def _hub() -> None:
+    """The log of a hub as tables; a hub as a source and a sink of tables."""
+
+
+@main.command()
+def tables(
+    log: Annotated[str, typer.Argument(help="The directory in HUB_EVENT_LOG, or of what `hub history export` wrote.")],
+    tables: Tables,
+    exported: Annotated[bool, typer.Option("--exported", help="There are updates alone, of an export.")] = False,
+    conf: Conf = None,
+) -> None:
+    """Bring tables up to what an event log has: each line once, however often this runs."""
+    with job("tables", conf) as spark, step(tables):
+        append_updates(spark, log, tables) if exported else bring_up_to_date(spark, log, tables)
+
+
+@main.command()
+def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> None:
+    """Append what a hub has sent since the last time to a table in Parquet."""
+    with job("ingest", conf) as spark, step(table):
+        register(spark)
+        events = spark.readStream.format("mercure").option("url", url).options(**_pairs(options)).load()
+        written = events.writeStream.format("parquet").option("checkpointLocation", f"{table}/_checkpoint")
+        written.trigger(availableNow=True).start(table).awaitTermination()
+
+
+@main.command()
+def publish(table: str, url: Url, options: Options = None, conf: Conf = None) -> None:
+    """Publish the rows of a table in Parquet."""
+    with job("publish", conf) as spark, step(url):
+        register(spark)
+        rows = spark.read.parquet(table)
+        rows.write.format("mercure").mode("append").option("url", url).options(**_pairs(options)).save()
+
+
+def _pairs(options: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for option in options or ():
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{name!r} is no NAME=VALUE", param_hint="--option")
+        pairs[name] = value
+    return pairs
+
+
+if __name__ == "__main__":
+    main()

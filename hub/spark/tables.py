@@ -1,0 +1,354 @@
+"""The event log of a hub as tables.
+
+    DIR/updates/*.jsonl   ──►  OUT/updates          appended to; a directory for each day
+    DIR/sessions/*.jsonl  ──►  OUT/session_events   appended to
+                                └─► OUT/sessions    made anew of them: a row a connection
+
+What is appended is read by Spark's file stream, which keeps in OUT/_checkpoints which files it has read, and what is in
+a table in the table itself, in `_spark_metadata`: so a job that was killed anywhere goes on where it was, and each line
+is there once.  Segments never change when they have their name, and may be removed when they were read.
+
+A line that is no record ends the job, with a BadInput that names its file and column; nothing of its batch is in the
+table then.  It is to be mended where it is, and the job run again.
+
+An update is there once for each (epoch, position), as the hub writes it; what comes from elsewhere may bring it again,
+as two exports of one log do, and then the job ends with a BadInput, too.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from skipfilter.spark.errors import BadInput
+from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+FILES: Final = 1_000
+"""Files that are read in one batch."""
+
+SESSION_EVENTS: Final = StructType(
+    [
+        StructField("event", StringType(), nullable=False),  # connect, disconnect or end
+        StructField("node", StringType(), nullable=False),
+        StructField("number", LongType()),  # none of an end, which is of all that are open in its node
+        StructField("ts", TimestampType(), nullable=False),
+        StructField("after", LongType()),  # of a connect
+        StructField("until", LongType()),  # of the others
+        StructField("hub", StringType()),  # and the rest of a connect
+        StructField("epoch", StringType()),
+        StructField("subscriber", StringType()),
+        StructField("selectors", ArrayType(SELECTOR, containsNull=False)),
+        StructField("authorised", ArrayType(SELECTOR, containsNull=False)),
+    ]
+)
+
+_BAD: Final = "_bad"
+_LONGEST: Final = 2**63 - 1
+_LAST: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+_SHOWN: Final = 200
+"""Characters of a bad line that are told."""
+
+
+def _line(**columns: DataType) -> StructType:
+    return StructType([StructField(name, type) for name, type in columns.items()])
+
+
+_UPDATE: Final = _line(
+    hub=StringType(),
+    epoch=StringType(),
+    position=LongType(),
+    time=LongType(),  # ms
+    id=StringType(),
+    topics=ArrayType(StringType()),
+    private=BooleanType(),
+    type=StringType(),
+    retry=StringType(),  # a number in JSON, which may be larger than a long
+    data_bytes=LongType(),
+    data=StringType(),
+)
+_EVENT: Final = _line(
+    event=StringType(),
+    hub=StringType(),
+    epoch=StringType(),
+    node=StringType(),
+    number=LongType(),
+    subscriber=StringType(),
+    selectors=ArrayType(SELECTOR),
+    authorised=ArrayType(SELECTOR),
+    time=LongType(),  # µs
+    after=LongType(),
+    until=LongType(),
+)
+
+
+def tables(spark: SparkSession, log: str, out: str) -> None:
+    """Bring the tables in `out` up to what the event log in `log` has in closed segments.
+
+    Raises BadInput for a line that is no record, and for updates that are there twice.
+    """
+    append_updates(spark, f"{log}/updates", out)
+    append_session_events(spark, f"{log}/sessions", out)
+    write_sessions(spark, out)
+
+
+def append_updates(spark: SparkSession, directory: str, out: str, *, files: int = FILES) -> None:
+    """Append the updates of new files, `.jsonl` or `.ndjson`, to OUT/updates; `files` are read in one batch.
+
+    They are segments of an event log, or what `hub history export` writes: that has no hub and epoch, so all in one
+    table are to be of one log, and none of them twice.
+    """
+    lines = _read_lines(spark, directory, _UPDATE, files)
+    _append(lines.select(*_update_columns()), out, "updates", partition="dt")
+    check_positions(read_table(spark, f"{out}/updates", UPDATES))
+
+
+def append_session_events(spark: SparkSession, directory: str, out: str, *, files: int = FILES) -> None:
+    """Append the lines about connections of new files to OUT/session_events."""
+    lines = _read_lines(spark, directory, _EVENT, files)
+    _append(lines.select(*_event_columns()), out, "session_events")
+
+
+def write_sessions(spark: SparkSession, out: str) -> None:
+    """Make OUT/sessions anew of OUT/session_events."""
+    events = read_table(spark, f"{out}/session_events", SESSION_EVENTS)
+    sessions(events).write.mode("overwrite").parquet(f"{out}/sessions")
+
+
+def sessions(events: DataFrame) -> DataFrame:
+    """A row a connection, as SESSIONS has it.
+
+    What is open of a node that has ended, ended then.  Ids count from 0 in the order of (dt, connected_from, node,
+    number), so those of earlier days stay when days are added.  What was disconnected and has no connect, as its
+    segment was not kept, is left out.  Counts the days once, on the driver.
+    """
+    come, gone = F.col("event") == "connect", F.col("event") == "disconnect"
+    whole = F.struct("ts", "after", "hub", "epoch", "subscriber", "selectors", "authorised")
+    last = F.struct("ts", "until")
+    ends = events.where(F.col("event") == "end").groupBy("node").agg(F.min(last).alias("end"))
+    found = (
+        events.where(come | gone)
+        .groupBy("node", "number")
+        .agg(
+            F.first(F.when(come, whole), ignorenulls=True).alias("come"),
+            F.min(F.when(gone, last)).alias("gone"),
+        )
+        .where(F.col("come").isNotNull())
+        .join(ends, "node", "left")
+        .select(
+            "come.*",
+            "node",
+            "number",
+            # A connection may have come after the last that is known of its node.
+            _later("come.ts", "ts").alias("disconnected_at"),
+            _later("come.after", "until").alias("until"),
+            _day(F.unix_micros("come.ts"), 86_400_000_000).alias("dt"),
+        )
+        .withColumnRenamed("ts", "connected_from")
+    )
+    days = found.groupBy("dt").count().orderBy("dt").collect()
+    starts = accumulate((day["count"] for day in days), initial=0)
+    pairs = [F.lit(value) for day, start in zip(days, starts, strict=False) for value in (day["dt"], start)]
+    start = F.create_map(*pairs)[F.col("dt")] if pairs else F.lit(0)
+    number = F.row_number().over(Window.partitionBy("dt").orderBy("connected_from", "node", "number"))
+    return found.withColumn("subscriber_id", (start + number - 1).cast(LongType())).select(*SESSIONS.names)
+
+
+def _later(start: str, name: str) -> Column:
+    """When, or where, a connection ended, which is no earlier than it began; null where it has not."""
+    end = F.coalesce(f"gone.{name}", f"end.{name}")
+    return F.when(end.isNotNull(), F.greatest(end, F.col(start)))
+
+
+def check_positions(updates: DataFrame) -> None:
+    """Raise BadInput where two updates have one place in a log."""
+    placed = updates.where(F.col("position").isNotNull())
+    # One place has one time, so one day.
+    twice = placed.groupBy("dt", "hub", "epoch", "position").agg(
+        F.count("*").alias("n"), F.min("update_id").alias("id")
+    )
+    for row in twice.where("n > 1").orderBy("position").limit(1).collect():
+        raise BadInput(
+            f"updates: {row['n']} have position {row['position']} in epoch {row['epoch']}, one of them {row['id']!r}; "
+            "what was read has them twice: begin a new table without that"
+        )
+
+
+def read_table(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
+    """A table, which is empty where nothing was written yet."""
+    try:
+        return spark.read.schema(schema).parquet(path).select(*schema.names)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return spark.createDataFrame([], schema)
+
+
+# -- lines
+
+
+def _read_lines(spark: SparkSession, directory: str, schema: StructType, files: int) -> DataFrame:
+    """A stream of `line`, its text; `file`; and `record`, in which _BAD is the line where it is none."""
+    stream = (
+        spark.readStream.format("text")
+        .option("lineSep", "\n")
+        .option("pathGlobFilter", "*.{jsonl,ndjson}")
+        .option("maxFilesPerTrigger", files)
+        # Else files that are a week older than the newest one are passed over.
+        .option("maxFileAge", "36500d")
+    )
+    try:
+        lines = stream.load(directory)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise BadInput(f"{directory} is not there") from None
+    return _parsed(lines.select("value", F.col("_metadata.file_path").alias("file")), schema)
+
+
+def _parsed(lines: DataFrame, schema: StructType, *others: str) -> DataFrame:
+    """What is read of each `value` that has a character, beside the columns `file` and `others`."""
+    with_bad = StructType([*schema, StructField(_BAD, StringType())])
+    record = F.from_json("value", with_bad, {"columnNameOfCorruptRecord": _BAD})
+    lines = lines.where(F.col("value").rlike(r"\S"))
+    return lines.select(F.col("value").alias("line"), record.alias("record"), "file", *others)
+
+
+def _update_fault() -> Column:
+    record = F.col("record")
+    topics, retry = record["topics"], record["retry"]
+    return _fault(
+        _UPDATE,
+        ("time", "id", "topics", "private"),
+        ("topics", (F.size(topics) > 0) & ~F.exists(topics, F.isnull)),
+        ("time", record["time"].between(0, _LAST)),
+        ("data_bytes", _size(record) >= 0),
+        ("retry", retry.isNull() | retry.rlike("^[0-9]+$")),
+    )
+
+
+def _update_columns() -> list[Column]:
+    record = F.col("record")
+    retry = record["retry"]
+    return [
+        _unless(_update_fault(), record["id"]).alias("update_id"),
+        record["topics"].alias("topics"),
+        record["private"].alias("private"),
+        record["type"].alias("type"),
+        F.when(F.length(retry) > 18, _LONGEST).otherwise(retry.cast(LongType())).alias("retry"),
+        _size(record).cast(LongType()).alias("data_bytes"),
+        record["data"].alias("data"),
+        F.timestamp_millis(record["time"]).alias("ts"),
+        record["position"].alias("position"),
+        record["hub"].alias("hub"),
+        record["epoch"].alias("epoch"),
+        _day(record["time"], 86_400_000).alias("dt"),
+    ]
+
+
+def _size(record: Column) -> Column:
+    return F.coalesce(record["data_bytes"], F.octet_length(record["data"]))
+
+
+def _event_fault() -> Column:
+    record = F.col("record")
+    comes, goes = record["event"] == "connect", record["event"] == "disconnect"
+
+    def whole(name: str) -> Column:
+        return ~F.exists(record[name], lambda one: one.isNull() | one["type"].isNull() | one["pattern"].isNull())
+
+    return _fault(
+        _EVENT,
+        ("event", "node", "time"),
+        ("event", record["event"].isin("connect", "disconnect", "end")),
+        ("time", record["time"].between(0, _LAST * 1_000)),
+        ("number", record["number"].isNotNull() | ~(comes | goes)),
+        ("subscriber", record["subscriber"].isNotNull() | ~comes),
+        ("after", record["after"].isNotNull() | ~comes),
+        ("selectors", whole("selectors") | ~comes),
+        ("authorised", whole("authorised") | ~comes),
+        ("until", record["until"].isNotNull() | comes),
+    )
+
+
+def _event_columns() -> list[Column]:
+    record = F.col("record")
+    columns = {"event": _unless(_event_fault(), record["event"]), "ts": F.timestamp_micros(record["time"])}
+    return [columns.get(name, record[name]).alias(name) for name in SESSION_EVENTS.names]
+
+
+def _fault(schema: StructType, required: Sequence[str], *rules: tuple[str, Column]) -> Column:
+    """Why a line is no record, or breaks one of the rules, which are named by their columns; else null."""
+    record, line, no = F.col("record"), F.col("line"), F.lit(False)
+    is_utf_8 = F.is_valid_utf8(line)
+    # An object alone would be read though something follows it.
+    is_one = F.coalesce(F.size(F.from_json(F.concat(F.lit("["), line, F.lit("]")), "array<string>")) == 1, no)
+    kept = [(name, record[name].isNotNull()) for name in required]
+    kept += [(name, F.coalesce(rule, no)) for name, rule in rules]
+    is_good = is_utf_8 & is_one & record[_BAD].isNull()
+    for _, rule in kept:
+        is_good &= rule
+
+    def is_something(name: str) -> Column:
+        return F.get_json_object(line, f"$.{name}").isNotNull()
+
+    reason = F.coalesce(
+        F.when(~is_utf_8, F.lit("it is not UTF-8")),
+        F.when(~is_one | F.json_object_keys(line).isNull(), F.lit("it is no JSON object, or more than one")),
+        *(
+            F.when(record[name].isNull() & is_something(name), F.lit(f"column {name} is of another type"))
+            for name in schema.names
+        ),
+        *(F.when(~rule, F.lit(f"column {name} is missing, or not what it may be")) for name, rule in kept),
+        F.lit("it cannot be read"),
+    )
+    return F.when(~is_good, reason)
+
+
+def _unless(fault: Column, value: Column) -> Column:
+    """`value`, or an error that tells the fault of its line."""
+    told = (F.col("file"), F.lit(": a line is no record: "), fault, F.lit(": "), F.substring("line", 1, _SHOWN))
+    return F.when(fault.isNotNull(), F.raise_error(F.concat(*told)).cast(StringType())).otherwise(value)
+
+
+def _day(time: Column, of_a_day: int) -> Column:
+    """The date in UTC, wherever the session is."""
+    return F.date_from_unix_date(((time - F.pmod(time, F.lit(of_a_day))) / of_a_day).cast("int"))
+
+
+# -- streams
+
+
+def _append(rows: DataFrame, out: str, table: str, *, partition: str | None = None) -> None:
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", f"{out}/_checkpoints/{table}")
+    if partition is not None:
+        writer = writer.partitionBy(partition)
+    query = writer.trigger(availableNow=True).start(f"{out}/{table}")
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        text = str(error).partition("\n=== Streaming Query ===")[0]
+        told = re.search(r"\[USER_RAISED_EXCEPTION\] (.*) SQLSTATE: P0001", text, re.DOTALL)
+        if told is None:
+            raise
+        raise BadInput(told[1]) from None

@@ -1,0 +1,386 @@
+"""Synthetic workloads: tables of updates and sessions that a seed and a few figures say, row by row.
+
+Every value is a column expression of the row's number, a salt and the seed, so a row is the same whatever the
+partitions, the machine or the order; nothing is drawn in turn, and no row passes through Python.
+
+    id ──► xxhash64(id, "room", seed) ──► u in (0, 1) ──► Zipf, exponential, log-logistic, by inverse CDFs
+
+    family    topic                                  who declares it           its selectors
+    users     https://example.com/users/7            everybody, one's own      exact
+    rooms     https://example.com/rooms/3            everybody, two by Zipf    exact, and * for a few
+    feeds     https://example.com/feeds/5/81         a half                    uritemplate
+    stocks    stock.s12.r4.trade                     some                      amqp
+    sensors   sensors/b12/f3/temperature             some                      mqtt
+    shops     https://shop3.example.com/items/81     some                      urlpattern, few different ones
+
+Everybody is authorised for the own topic, a share for all rooms, and the same share of those who declare a pattern for
+that pattern, so private updates reach some and not others.
+
+A day is stationary: who is connected when it begins has been so for a time of the same exponential distribution, and
+has as long to go.  Ids are in the order of connecting.  `rhythm` has more happen at noon than at midnight.
+
+Source: numbers by hash, as in Gray et al., Quickly generating billion-record synthetic databases, 1994.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType
+
+from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MICROSECOND: Final = timedelta(microseconds=1)
+MAX_URL_PATTERNS: Final = 1_000
+"""Distinct URL Patterns: as many as an index takes by itself, some 100 KB each."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Families(NamedTuple):
+    """A number for each family of topics."""
+
+    users: float
+    rooms: float
+    feeds: float
+    stocks: float
+    sensors: float
+    shops: float
+
+
+DECLARED: Final = Families(1, 1, 0.5, 0.05, 0.05, 0.02)
+PUBLISHED: Final = Families(0.6, 0.2, 0.12, 0.03, 0.03, 0.02)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a workload is like.  The same figures make the same rows, everywhere.
+
+    Sizes that are None grow with the subscribers: a room for each 5 of them, a feed for each 20, a stock and a sensor
+    for each 100, as far as MAX_ROOMS and MAX_FEEDS.  Raises ValueError for figures that make no sense.
+    """
+
+    subscribers: int = 2_000
+    updates: int = 20_000
+    seed: int = 20_261_121
+
+    start: datetime = datetime(2026, 11, 21, tzinfo=UTC)
+    duration: timedelta = timedelta(days=1)
+    session: timedelta = timedelta(hours=3.25)
+    """How long a session lasts on average.  One that lasts beyond the end is still connected: it has no end."""
+    rhythm: float = 0.6
+    """0 for the same at all times; at 1, four times as much happens in the middle as at either end."""
+
+    rooms: int | None = None
+    feeds: int | None = None
+    words: int | None = None
+    """Stocks, and as many sensors."""
+    shops: int = 40
+    items: int = 25
+    """Different things in each feed, and in each shop."""
+    skew: float = 1.05
+    """Zipf's exponent, of rooms, feeds, stocks, sensors and shops, for who declares and for what is published."""
+
+    declared: Families = DECLARED
+    """The share of the subscribers who declare a selector of the family."""
+    published: Families = PUBLISHED
+    """How many of the topics are of the family, in proportion."""
+    everything: float = 0.0005
+    """The share of the subscribers who declare, and are granted, everything."""
+    granted: float = 0.3
+    private: float = 0.3
+    two_topics: float = 0.1
+    data_bytes: int = 300
+    """The median."""
+
+    def __post_init__(self) -> None:
+        shares = (*self.declared, self.everything, self.granted, self.private, self.two_topics, self.rhythm)
+        sizes = (self.room_count, self.feed_count, self.word_count, self.shops, self.items, self.data_bytes)
+        if self.subscribers < 0 or self.updates < 0:
+            raise ValueError(f"{self.subscribers:,} subscribers, {self.updates:,} updates: not fewer than none")
+        if not all(0 <= share <= 1 for share in shares):
+            raise ValueError(f"{shares}: a share is from 0 to 1")
+        if min(self.published) < 0 or not sum(self.published):
+            raise ValueError(f"published {self.published}: not negative, and not all 0")
+        if min(sizes) < 1 or self.skew < 0:
+            raise ValueError(f"{sizes} and skew {self.skew}: sizes are 1 or more, skew is not negative")
+        if self.shops > MAX_URL_PATTERNS:
+            raise ValueError(f"{self.shops:,} shops: {MAX_URL_PATTERNS:,} may be, a URL Pattern takes some 100 KB")
+        if self.duration < MICROSECOND or self.session < MICROSECOND:
+            raise ValueError(f"a duration of {self.duration}, sessions of {self.session}: longer than 0")
+        if self.start.utcoffset() is None:
+            raise ValueError(f"start {self.start}: it has no time zone")
+
+    @property
+    def room_count(self) -> int:
+        return max(1, min(self.subscribers // 5, MAX_ROOMS)) if self.rooms is None else self.rooms
+
+    @property
+    def feed_count(self) -> int:
+        return max(1, min(self.subscribers // 20, MAX_FEEDS)) if self.feeds is None else self.feeds
+
+    @property
+    def word_count(self) -> int:
+        return max(1, min(self.subscribers // 100, MAX_FEEDS)) if self.words is None else self.words
+
+
+MAX_ROOMS: Final = 100_000
+MAX_FEEDS: Final = 3_000
+
+
+def generate_updates(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
+    """UPDATES of `workload`, without data; in so many partitions, by default as many as Spark has processors."""
+    row = _Row(workload)
+    rows = spark.range(0, workload.updates, numPartitions=partitions)
+    for salt in ("topic", "second"):
+        rows = row.with_topic(rows, salt)
+    two = row.u("topics") < workload.two_topics
+    u = row.u("bytes")
+    data_bytes = F.ceil(workload.data_bytes * F.pow(u / (1 - u), F.lit(0.6)))
+    at = F.timestamp_micros(row.micros(row.rhythmic(row.u("time")) * (workload.duration // MICROSECOND)))
+    table = rows.select(
+        row.uuid("update").alias("update_id"),
+        F.when(two & (F.col("topic") != F.col("second")), F.array("topic", "second"))
+        .otherwise(F.array("topic"))
+        .alias("topics"),
+        (row.u("private") < workload.private).alias("private"),
+        *_nulls("type string", "retry long"),
+        _never_null(F.least(data_bytes, F.lit(2**20)), 1).alias("data_bytes"),
+        *_nulls("data string"),
+        at.alias("ts"),
+        *_nulls("position long", "hub string", "epoch string"),
+        F.to_date(at).alias("dt"),
+    )
+    return table.to(UPDATES)
+
+
+def generate_sessions(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
+    """SESSIONS of `workload`, one for each subscriber."""
+    row = _Row(workload)
+    duration, mean = workload.duration // MICROSECOND, workload.session // MICROSECOND
+    # As many as leave on average in the time of a session are there when the day begins.
+    there = round(workload.subscribers * mean / (mean + duration))
+    place = row.id + row.u("connect") / 2  # a half, so that no rounding takes one before the one before it
+    since = F.when(row.id < there, mean * F.log(place / max(there, 1))).otherwise(
+        row.rhythmic((place - there) / max(workload.subscribers - there, 1)) * duration
+    )
+    until = F.floor(F.greatest("since", F.lit(0.0)) - mean * F.log(row.u("disconnect")))
+    rows = spark.range(0, workload.subscribers, numPartitions=partitions)
+    rows = rows.withColumns({"user": _text(f"{SITE}/users/", row.id), "since": since})
+    rows = rows.withColumns({"until": until, "connected": F.timestamp_micros(row.micros(F.col("since")))})
+    rows = row.with_selectors(rows)
+    shares = workload.declared._asdict()
+    declares = {family: row.u(f"declares {family}") < shares[family] for family in shares}
+    granted = {family: row.u(f"granted {family}") < workload.granted for family in shares}
+    all_of_it = row.u("everything") < workload.everything
+    everything = _selector("everything", F.lit("*"))
+    all_rooms = _selector("uritemplate", F.lit(f"{SITE}/rooms/{{id}}"))
+    patterns = {"feeds": F.col("feed"), "stocks": F.col("stock"), "sensors": F.col("sensor"), "shops": F.col("shop")}
+    selectors = _array(
+        (declares["users"], F.col("own")),
+        (declares["rooms"], F.col("room")),
+        (declares["rooms"] & (F.col("room") != F.col("room 2")), F.col("room 2")),
+        *((declares[family], pattern) for family, pattern in patterns.items()),
+        (all_of_it, everything),
+    )
+    authorised = _array(
+        (F.lit(True), F.col("own")),
+        (granted["rooms"], all_rooms),
+        *((declares[family] & granted[family], pattern) for family, pattern in patterns.items()),
+        (all_of_it, everything),
+    )
+    table = rows.select(
+        row.id.alias("subscriber_id"),
+        F.col("user").alias("subscriber"),
+        selectors.alias("selectors"),
+        authorised.alias("authorised"),
+        F.col("connected").alias("connected_from"),
+        F.when(F.col("until") < duration, F.timestamp_micros(row.micros(F.col("until")))).alias("disconnected_at"),
+        *_nulls("after long", "until long", "hub string", "epoch string", "node string", "number long"),
+        F.to_date("connected").alias("dt"),
+    )
+    return table.to(SESSIONS)
+
+
+SITE: Final = "https://example.com"
+REGIONS: Final = 5
+
+
+class _Row:
+    """Column expressions of one row, which all begin with its number.
+
+    Columns are added in steps where one is used several times: it is computed once then, and what Spark makes of a
+    step is small enough for Java's compiler, which leaves methods of more than 8,000 bytes as they are.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.id = F.col("id")
+
+    # -- numbers
+
+    def hash(self, salt: str) -> Column:
+        return F.xxhash64(self.id, F.lit(salt), F.lit(self.workload.seed))
+
+    def u(self, salt: str) -> Column:
+        """In (0, 1), neither end ever: 52 bits and a half."""
+        return (F.shiftrightunsigned(self.hash(salt), 12) + 0.5) * 2.0**-52
+
+    def zipf(self, salt: str, count: int) -> Column:
+        return zipf(self.u(salt), F.lit(count), self.workload.skew)
+
+    def rhythmic(self, x: Column) -> Column:
+        """A time in (0, 1) for one in (0, 1), in the same order: denser in the middle, by rhythm.
+
+        A polynomial, as its value is the same on every machine.
+        """
+        return x + self.workload.rhythm * x * (1 - x) * (1 - 2 * x)
+
+    def micros(self, offset: Column) -> Column:
+        return _never_null(F.floor(offset), 0) + (self.workload.start - _EPOCH) // MICROSECOND
+
+    def uuid(self, salt: str) -> Column:
+        """A URN of a UUID of version 8, RFC 9562, whose other bits are a hash."""
+        text = F.md5(_text(self.id, f" {salt} {self.workload.seed}").cast("binary"))
+        parts = [text.substr(1, 8), text.substr(9, 4), _text("8", text.substr(14, 3)), _text("a", text.substr(18, 3))]
+        return F.concat(F.lit("urn:uuid:"), F.concat_ws("-", *parts, text.substr(21, 12)))
+
+    # -- topics, and the patterns of one number, which match topics of that number
+
+    def with_topic(self, rows: DataFrame, name: str) -> DataFrame:
+        """`rows` with the column `name`, a topic of any family, and what it is made of."""
+        size = self.workload
+        counts = (size.subscribers or 1, size.room_count, size.feed_count, size.word_count, size.word_count, size.shops)
+        *bounds, total = accumulate(size.published)
+        at, u, hashed = self.u(f"{name} family") * total, self.u(f"{name} number"), F.col(f"{name} hash")
+        family, count, number = (F.col(f"{name} {of}") for of in ("family", "count", "number"))
+        item, region = _modulo(hashed, size.items), _modulo(F.shiftright(hashed, 20), REGIONS)
+        what = F.shiftright(hashed, 40)
+        before = [f"{SITE}/users/", f"{SITE}/rooms/", f"{SITE}/feeds/", "stock.s", "sensors/b", "https://shop"]
+        after = [
+            F.lit(""),
+            F.lit(""),
+            _one_of(
+                number,
+                _text("/", item),
+                _text("/archive/", item),
+                _text("?page=", item, "&lang=en"),
+                _text("/", item, "/comments"),
+            ),
+            _text(".r", region, ".", _one_of(what, F.lit("trade"), F.lit("quote"), F.lit("halt"))),
+            _text("/f", region, "/", _one_of(what, F.lit("temperature"), F.lit("humidity"), F.lit("door"))),
+            _text(".example.com/items/", item),
+        ]
+        drawn = sum(((at >= bound).cast("int") for bound in bounds), F.lit(0))
+        rows = rows.withColumns({f"{name} family": drawn, f"{name} hash": self.hash(f"{name} item")})
+        rows = rows.withColumn(f"{name} count", _one_of(family, *map(F.lit, counts)))
+        uniform = _never_null(F.floor(u * count), 0)
+        rows = rows.withColumn(f"{name} number", F.when(family == 0, uniform).otherwise(zipf(u, count, size.skew)))
+        return rows.withColumn(name, _text(_one_of(family, *map(F.lit, before)), number, _one_of(family, *after)))
+
+    def with_selectors(self, rows: DataFrame) -> DataFrame:
+        """`rows` with the selectors own, room, room 2, feed, stock, sensor, shop."""
+        size = self.workload
+        counts = {
+            "room": size.room_count,
+            "room 2": size.room_count,
+            "feed": size.feed_count,
+            "stock": size.word_count,
+            "sensor": size.word_count,
+            "shop": size.shops,
+        }
+        rows = rows.withColumns({f"{name} number": self.zipf(name, count) for name, count in counts.items()})
+        feed, stock, sensor, shop = (F.col(f"{name} number") for name in ("feed", "stock", "sensor", "shop"))
+        patterns = {
+            "feed": _one_of(
+                feed,
+                _text(f"{SITE}/feeds/", feed, "/{item}"),
+                _text(f"{SITE}/feeds/", feed, "{/path*}"),
+                _text(f"{SITE}/feeds/", feed, "{?page,lang}"),
+                _text(f"{SITE}/feeds/", feed, "/{+rest}"),
+            ),
+            "stock": _one_of(
+                stock,
+                _text("stock.s", stock, ".#"),
+                _text("stock.s", stock, ".r", _modulo(stock, REGIONS), ".*"),
+                _text("#.s", stock, ".*.trade"),
+                _text("*.s", stock, ".*.halt"),
+            ),
+            "sensor": _one_of(
+                sensor,
+                _text("sensors/b", sensor, "/#"),
+                _text("sensors/b", sensor, "/+/temperature"),
+                _text("+/b", sensor, "/f", _modulo(sensor, REGIONS), "/+"),
+                _text("sensors/b", sensor, "/+/door"),
+            ),
+            "shop": _one_of(
+                shop,
+                _text("https://shop", shop, ".example.com/items/:id"),
+                _text("https://shop", shop, ".example.com/*"),
+                _text("https://shop", shop, ".example.com/items/:id(\\d+)"),
+                _text("http{s}?://shop", shop, ".:domain.com/items/*"),
+            ),
+        }
+        types = {"feed": "uritemplate", "stock": "amqp", "sensor": "mqtt", "shop": "urlpattern"}
+        exact = {name: _text(f"{SITE}/rooms/", F.col(f"{name} number")) for name in ("room", "room 2")}
+        exact["own"] = F.col("user")
+        return rows.withColumns(
+            {name: _selector("exact", topic) for name, topic in exact.items()}
+            | {name: _selector(types[name], pattern) for name, pattern in patterns.items()}
+        )
+
+
+def zipf(u: Column, count: Column, skew: float) -> Column:
+    """A number in range(count) for `u` in (0, 1): nearly Zipf's distribution, 0 the likeliest.
+
+    The inverse CDF of the continuous power law k**-skew on [1, count + 1), cut to whole numbers: so it is no sum over
+    `count`, and 0 is somewhat rarer than with Zipf.
+    """
+    end = (count + 1).cast("double")
+    if abs(skew - 1) < 1e-6:  # where the other formula is 0 / 0
+        k = F.pow(end, u)
+    else:
+        k = F.pow(1 + u * (F.pow(end, F.lit(1 - skew)) - 1), F.lit(1 / (1 - skew)))
+    return _never_null(F.greatest(F.least(F.floor(k), count), F.lit(1)), 1) - 1  # rounding may reach the end
+
+
+def _one_of(number: Column, *columns: Column) -> Column:
+    """The column that `number` says, modulo how many there are."""
+    at = _modulo(number, len(columns))
+    chosen = F.when(at == 0, columns[0])
+    for n, column in enumerate(columns[1:-1], 1):
+        chosen = chosen.when(at == n, column)
+    return chosen.otherwise(columns[-1])
+
+
+def _modulo(number: Column, divisor: int) -> Column:
+    return _never_null(F.pmod(number, F.lit(divisor)), 0)
+
+
+def _text(*parts: Column | str) -> Column:
+    return F.concat(*(F.lit(part) if isinstance(part, str) else part.cast("string") for part in parts))
+
+
+def _array(*elements: tuple[Column, Column]) -> Column:
+    """The selectors whose conditions hold.  Without a lambda, as Spark compiles nothing that is within one."""
+    none = F.array().cast(ArrayType(SELECTOR, containsNull=False))
+    return F.concat(*(F.when(condition, F.array(element)).otherwise(none) for condition, element in elements))
+
+
+def _selector(type: str, pattern: Column) -> Column:
+    return F.struct(F.lit(type).alias("type"), pattern.alias("pattern"))
+
+
+def _nulls(*columns: str) -> list[Column]:
+    return [F.lit(None).cast(type).alias(name) for name, _, type in (column.partition(" ") for column in columns)]
+
+
+def _never_null(column: Column, otherwise: int) -> Column:
+    """`column`, which is not null, for Spark, which takes powers and remainders for what may be."""
+    return F.coalesce(column, F.lit(otherwise).cast("long"))

@@ -1,0 +1,441 @@
+"""What happened, in tables: who was connected, what was published, what it cost to deliver.
+
+    updates ──┬─► published: each update with its fan-out ──► traffic, hot topics, private updates ──┐
+    fanout  ──┘                                                                                     ├─► capacity
+    sessions ───────────────────────────────────────────────► concurrency, lengths, selectors ──────┘
+
+Plain functions, DataFrame -> DataFrame, of which `report` makes all.  Their figures are exact: at these sizes that
+takes as long as an estimate.  Sketches are for what is merged later, days to months: `topic_hourly`, `merge_hourly`.
+
+Everything is within a period, start <= time < end, which is a DataFrame of one row; whoever is connected at its end
+counts as far as that.  Bins are whole hours, or what `per` says, in UTC, and there is a row for each, of zeros too.
+
+Bytes are those of the updates' data: frames, headers and TLS come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+from sortedcontainers import SortedDict
+
+from skipfilter.index import SelectorIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+    from typing import Self
+
+    from pyspark.sql import Column, DataFrame
+
+Per = Literal["second", "minute", "hour", "day", "month", "year"]
+
+TOP: Final = 1_000
+"""Topics of a report, at most: the page shows fewer."""
+TOP_BY_HOUR: Final = 20
+GROWTH: Final = 2.0
+KLL: Final = 800
+"""k of a sketch: its ranks are off by a third of a percent, about, and it has some 10 KB at most."""
+
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+
+
+# -- the parts
+
+
+def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
+    """topics, private, data_bytes, ts, fanout: the updates, and to how many each went.
+
+    An update is known by its id and its time, or position where `fanout` has that; one that is not in `fanout` went
+    to nobody.
+    """
+    key = ["update_id", "position" if "position" in fanout.columns else "ts"]
+    joined = updates.join(fanout.select(*key, "fanout"), key, "left")
+    went = F.coalesce("fanout", F.lit(0)).alias("fanout")
+    return joined.select(F.array_distinct("topics").alias("topics"), "private", "data_bytes", "ts", went)
+
+
+def period_of(updates: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
+    """start, end: one row.  What is not said is where the updates begin and, by a microsecond, have ended."""
+    after_last = F.timestamp_micros(F.unix_micros(F.max("ts")) + 1)
+    return updates.agg(
+        (F.min("ts") if start is None else F.lit(start)).alias("start"),
+        (after_last if end is None else F.lit(end)).alias("end"),
+    )
+
+
+def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
+    """topic, updates, private_updates, deliveries: the `top` with the most deliveries, in this order.
+
+    An update on two topics counts with both, so their sum may be more than there is.
+    """
+    topics = published.select(F.explode("topics").alias("topic"), "private", "fanout")
+    table = topics.groupBy("topic").agg(*_counts())
+    return table.orderBy(F.desc("deliveries"), F.desc("updates"), "topic").limit(top)
+
+
+def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> DataFrame:
+    """topic, time, updates, private_updates, deliveries: for the topics of `hot`, where there was anything."""
+    topics = published.select(F.explode("topics").alias("topic"), _bin("ts", per), "private", "fanout")
+    return (
+        topics.join(F.broadcast(hot.select("topic")), "topic")
+        .groupBy("topic", "time")
+        .agg(*_counts())
+        .orderBy("topic", "time")
+    )
+
+
+def topic_hourly(published: DataFrame, per: Per = "hour", k: int = KLL) -> DataFrame:
+    """topic, time, updates, private_updates, deliveries, fanout_kll: for every topic, to be merged later.
+
+    The last is a KLL sketch of the updates' fan-outs (Karnin, Lang and Liberty, 2016).
+    """
+    topics = published.select(F.explode("topics").alias("topic"), _bin("ts", per), "private", "fanout")
+    return topics.groupBy("topic", "time").agg(*_counts(), F.kll_sketch_agg_bigint("fanout", k).alias("fanout_kll"))
+
+
+def merge_hourly(hourly: DataFrame, per: Per) -> DataFrame:
+    """`topic_hourly` of longer bins, from one of shorter ones, or from several as one table."""
+    counts = [F.sum(name).alias(name) for name in ("updates", "private_updates", "deliveries")]
+    longer = hourly.withColumn("time", F.date_trunc(per, "time"))
+    return longer.groupBy("topic", "time").agg(*counts, F.kll_merge_agg_bigint("fanout_kll").alias("fanout_kll"))
+
+
+def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
+    """[time,] updates, deliveries, mean, p50, p90, p99, p999, max: of all, or of each bin that has updates.
+
+    Exact: p90 is the least fan-out that nine in ten updates do not exceed.
+    """
+    if per is None:
+        return published.agg(*_fanouts())
+    return published.groupBy(_bin("ts", per)).agg(*_fanouts()).orderBy("time")
+
+
+def fanout_distribution(published: DataFrame) -> DataFrame:
+    """fanout, updates, deliveries: how many updates have this fan-out, or one that is the same in two digits.
+
+    So 130 stands for 130 to 139, and there are at most 90 rows for each power of ten.
+    """
+    unit = F.pow(F.lit(10.0), F.greatest(F.length(F.col("fanout").cast("string")) - 2, F.lit(0))).cast("long")
+    rounded = (F.col("fanout") - F.pmod("fanout", unit)).alias("least")
+    table = published.groupBy(rounded).agg(F.count("*").alias("updates"), F.sum("fanout").alias("deliveries"))
+    return table.withColumnRenamed("least", "fanout").orderBy("fanout")
+
+
+def traffic(published: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
+    """time, updates, private_updates, deliveries, published_bytes, delivered_bytes: for each bin."""
+    sent = published.groupBy(_bin("ts", per)).agg(*_counts(), *_bytes())
+    return _bins(period, per).join(sent, "time", "left").na.fill(0).orderBy("time")
+
+
+def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
+    """time, connected, disconnected, peak: for each bin, who came, who went, and the most that were there at once.
+
+    Exact, by a sweep over all beginnings and ends.  Sessions are half-open, so one that ends where another begins is
+    not there with it.
+    """
+    bins = _bins(period, per)
+    bounds = bins.agg(F.min("time").alias("first"), F.max("time").alias("last"))
+    none, one = F.lit(0).cast("long"), F.lit(1).cast("long")
+    events = (
+        sessions.select(F.col("connected_from").alias("ts"), one.alias("came"), none.alias("went"))
+        .unionAll(sessions.select("disconnected_at", none, one).dropna("any", subset=["disconnected_at"]))
+        .unionAll(bins.select("time", none, none))  # what was there before is there until the first event
+    )
+    time = F.date_trunc(per, "ts")
+    moments = (
+        events.crossJoin(F.broadcast(bounds))
+        .withColumn("time", F.when(time >= F.col("first"), time))  # null: before all bins
+        .where(F.col("time").isNull() | (F.col("time") <= F.col("last")))
+        .groupBy("time", F.when(F.col("time").isNotNull(), F.col("ts")).alias("ts"))
+        .agg(F.sum("came").alias("came"), F.sum("went").alias("went"))
+    )
+    within = Window.partitionBy("time").orderBy("ts")
+    swept = moments.withColumn("above", F.sum(F.col("came") - F.col("went")).over(within))
+    table = swept.groupBy("time").agg(
+        F.sum("came").alias("connected"), F.sum("went").alias("disconnected"), F.max("above").alias("above")
+    )
+    # One partition for all bins, of which there are few: said so that Spark does not warn of it.
+    earlier = Window.partitionBy(F.col("above") * 0).orderBy("time").rowsBetween(Window.unboundedPreceding, -1)
+    before = F.coalesce(F.sum(F.col("connected") - F.col("disconnected")).over(earlier), F.lit(0))
+    table = table.withColumn("peak", before + F.col("above")).where(F.col("time").isNotNull())
+    return table.select("time", "connected", "disconnected", "peak").orderBy("time")
+
+
+def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
+    """sessions, still_connected, mean, p50, p90, p99, p999, max: how long sessions last, in whole seconds.
+
+    Those that were there in the period, from where they begin, before it too, to their ends or that of the period; so
+    the figures are somewhat too short where many were still connected.
+    """
+    there = _present(sessions, period)
+    left = F.col("disconnected_at") <= F.col("end")
+    until = F.when(left, F.col("disconnected_at")).otherwise(F.col("end"))
+    micros = F.unix_micros(until) - F.unix_micros("connected_from")
+    lengths = there.select(F.floor(micros / 1_000_000).alias("seconds"), F.coalesce(left, F.lit(False)).alias("left"))
+    return lengths.agg(
+        F.count("*").alias("sessions"),
+        F.count_if(~F.col("left")).alias("still_connected"),
+        *_quantiles("seconds"),
+    )
+
+
+def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | None = None) -> DataFrame:
+    """One row about private updates:
+
+        updates        of all
+        private        of those
+        share          private / updates
+        to_nobody      private, and nobody received it
+        unauthorised   private, and nobody in `sessions` is authorised for any of its topics: no one could have
+
+    Every `unauthorised` one is `to_nobody`; the others of that reached no one who had subscribed and was there.
+    Works before it returns: fetches the distinct patterns that are granted, other than exact topics.
+    """
+    granted = sessions.select(F.explode("authorised").alias("selector")).select("selector.*").distinct()
+    private = published.where("private")
+    topics = private.select(F.explode("topics").alias("topic")).distinct()
+    readable = _matched(topics, granted, base_url).select("topic", F.lit(True).alias("readable"))
+    keys = private.select("topics").distinct()
+    authorised = (
+        keys.select("topics", F.explode("topics").alias("topic"))
+        .join(readable, "topic")
+        .select("topics", F.lit(True).alias("authorised"))
+        .distinct()
+    )
+    table = published.join(authorised, "topics", "left")
+    return table.agg(
+        F.count("*").alias("updates"),
+        F.count_if("private").alias("private"),
+        F.avg(F.col("private").cast("int")).alias("share"),
+        F.count_if(F.col("private") & (F.col("fanout") == 0)).alias("to_nobody"),
+        F.count_if(F.col("private") & F.col("authorised").isNull()).alias("unauthorised"),
+    )
+
+
+def selectors_in_use(sessions: DataFrame) -> DataFrame:
+    """role, type, sessions, selectors, distinct: which types of selectors are declared ("subscribed"), and granted."""
+    roles = [
+        sessions.select(F.lit(role).alias("role"), "subscriber_id", F.explode(column).alias("selector"))
+        for role, column in (("subscribed", "selectors"), ("authorised", "authorised"))
+    ]
+    table = roles[0].unionAll(roles[1]).groupBy("role", F.col("selector.type").alias("type"))
+    counted = table.agg(
+        F.countDistinct("subscriber_id").alias("sessions"),
+        F.count("*").alias("selectors"),
+        F.countDistinct("selector.pattern").alias("distinct"),
+    )
+    return counted.orderBy(F.desc("role"), F.desc("selectors"), "type")
+
+
+def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growth: float = GROWTH) -> DataFrame:
+    """measure, per, peak, at, planned: the most that ever was in one second and in one minute, and what to plan for.
+
+    Measures are connections (at once, in a minute: the most at any moment of it), connects, updates, deliveries and
+    delivered bytes.  `planned` is for `growth` times as many subscribers who are like those that there were, and the
+    same updates: all but the updates grow with them, in proportion.  It has no reserve, and nothing about reconnecting:
+    where a hub starts again, all its connections come back as fast as they may.
+    """
+    there = concurrency(sessions, period, "minute")
+    peaks = _peaks(there, "moment", {"connections": ("peak", growth)})
+    came = sessions.crossJoin(F.broadcast(period)).where(_within("connected_from"))
+    for per in get_args(Per)[:2]:
+        connects = came.groupBy(_bin("connected_from", per)).agg(F.count("*").alias("connects"))
+        sent = published.groupBy(_bin("ts", per)).agg(*_counts(), *_bytes())
+        measures = {
+            "updates": ("updates", 1.0),
+            "deliveries": ("deliveries", growth),
+            "delivered bytes": ("delivered_bytes", growth),
+        }
+        peaks = peaks.unionAll(_peaks(connects, per, {"connects": ("connects", growth)}))
+        peaks = peaks.unionAll(_peaks(sent, per, measures))
+    return peaks
+
+
+def overview(published: DataFrame, sessions: DataFrame, period: DataFrame) -> DataFrame:
+    """One row: start, end, updates, topics, deliveries, published_bytes, delivered_bytes, sessions, subscribers."""
+    there = _present(sessions, period)
+    named = F.countDistinct("subscriber") if "subscriber" in sessions.columns else F.count("*")
+    topics = published.select(F.explode("topics").alias("topic")).agg(F.countDistinct("topic").alias("topics"))
+    deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
+    sent = published.agg(F.count("*").alias("updates"), deliveries, *_bytes())
+    people = there.agg(F.count("*").alias("sessions"), named.alias("subscribers"))
+    return period.crossJoin(sent).crossJoin(topics).crossJoin(people)
+
+
+# -- the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All tables, by their names.  Nothing is computed before it is asked for.
+
+    `published` is what most of them are made of: it stays with Spark until the `with` statement ends.
+    """
+
+    tables: Mapping[str, DataFrame]
+    published: DataFrame
+    sessions: DataFrame
+    period: DataFrame
+    growth: float
+
+    def write(self, directory: str, format: str = "parquet") -> None:
+        """Write each table to `directory`/NAME, over what is there; `format` is one of Spark's.  They are small."""
+        for name, table in self.tables.items():
+            table.coalesce(1).write.mode("overwrite").option("header", True).format(format).save(f"{directory}/{name}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.published.unpersist()
+
+
+def report(
+    updates: DataFrame,
+    sessions: DataFrame,
+    fanout: DataFrame,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    base_url: str | None = None,
+    growth: float = GROWTH,
+    top: int = TOP,
+) -> Report:
+    """What happened from `start` to `end`, all of the updates by default.  UPDATES, SESSIONS, `match`'s fan-out.
+
+        overview              one row of totals
+        traffic               by hour: updates, deliveries, bytes
+        concurrency           by hour: connected, disconnected, peak
+        fanout                quantiles
+        fanout_hourly         by hour
+        fanout_distribution   how many updates have which
+        topics                the `top` by deliveries
+        topic_hours           the first few of them by hour
+        session_lengths       quantiles
+        private_updates       who could not read them
+        selectors             matcher types in use
+        capacity              peaks, and what to plan for `growth` times the subscribers
+
+    >>> with report(updates, sessions, match(updates, sessions)) as made:  # doctest: +SKIP
+    ...     made.write("report")
+    """
+    period = period_of(updates, start, end).localCheckpoint()
+    within = updates.crossJoin(F.broadcast(period)).where(_within("ts")).select(updates.columns)
+    published = with_fanout(within, fanout).persist()
+    topics = hot_topics(published, top)
+    tables = {
+        "overview": overview(published, sessions, period),
+        "traffic": traffic(published, period),
+        "concurrency": concurrency(sessions, period),
+        "fanout": fanout_quantiles(published),
+        "fanout_hourly": fanout_quantiles(published, "hour"),
+        "fanout_distribution": fanout_distribution(published),
+        "topics": topics,
+        "topic_hours": topic_hours(published, topics.limit(TOP_BY_HOUR)),
+        "session_lengths": session_lengths(sessions, period),
+        "private_updates": private_updates(published, sessions, base_url),
+        "selectors": selectors_in_use(sessions),
+        "capacity": capacity(published, sessions, period, growth),
+    }
+    return Report(tables, published, sessions, period, growth)
+
+
+# -- underneath
+
+
+def _counts() -> list[Column]:
+    return [
+        F.count("*").alias("updates"),
+        F.count_if("private").alias("private_updates"),
+        F.sum("fanout").alias("deliveries"),
+    ]
+
+
+def _bytes() -> list[Column]:
+    sums = {"published_bytes": F.sum("data_bytes"), "delivered_bytes": F.sum(F.col("data_bytes") * F.col("fanout"))}
+    return [F.coalesce(total, F.lit(0)).alias(name) for name, total in sums.items()]
+
+
+def _fanouts() -> list[Column]:
+    deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
+    return [F.count("*").alias("updates"), deliveries, *_quantiles("fanout")]
+
+
+def _quantiles(column: str) -> list[Column]:
+    quantiles = [
+        F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})").cast("long").alias(name)
+        for name, share in _QUANTILES.items()
+    ]
+    return [F.avg(column).alias("mean"), *quantiles, F.max(column).alias("max")]
+
+
+def _bin(column: str, per: Per) -> Column:
+    return F.date_trunc(per, column).alias("time")
+
+
+def _bins(period: DataFrame, per: Per) -> DataFrame:
+    """time: a row for each bin that the period has any of."""
+    last = F.timestamp_micros(F.unix_micros("end") - 1)
+    every = F.sequence(F.date_trunc(per, "start"), F.date_trunc(per, last), F.expr(f"INTERVAL 1 {per.upper()}"))
+    return period.where("start < end").select(F.explode(every).alias("time"))
+
+
+def _within(column: str) -> Column:
+    return (F.col(column) >= F.col("start")) & (F.col(column) < F.col("end"))
+
+
+def _present(sessions: DataFrame, period: DataFrame) -> DataFrame:
+    """The sessions that have any of the period, with its start and end."""
+    ends = F.col("disconnected_at")
+    begun = F.col("connected_from") < F.col("end")
+    lasts = ends.isNull() | ((ends > F.col("start")) & (ends > F.col("connected_from")))
+    return sessions.crossJoin(F.broadcast(period)).where(begun & lasts)
+
+
+def _peaks(table: DataFrame, per: str, measures: Mapping[str, tuple[str, float]]) -> DataFrame:
+    """For each measure the row of `table` that has the most of its column, the first of them, and how it grows."""
+    rows = []
+    for measure, (column, growth) in measures.items():
+        at = F.max_by(F.col("time"), F.struct(F.col(column), -F.unix_micros("time")))
+        peak = F.coalesce(F.max(column), F.lit(0))
+        values = {"measure": F.lit(measure), "per": F.lit(per), "peak": peak, "at": at, "planned": peak * growth}
+        rows.append(F.struct(*(value.alias(name) for name, value in values.items())))
+    return table.agg(F.array(*rows).alias("rows")).select(F.inline("rows"))
+
+
+def _matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> DataFrame:
+    """topic: those of `topics` that any of `selectors` (type, pattern), which are distinct, matches."""
+    exact = F.col("type") == "exact"
+    patterns = tuple((type, pattern) for type, pattern in selectors.where(~exact).collect())
+    same = topics.join(selectors.where(exact).select(F.col("pattern").alias("topic")), "topic", "left_semi")
+    if not patterns:
+        return same
+    asked = topics.mapInArrow(lambda batches: _passing(batches, patterns, base_url), "topic string")
+    return same.unionAll(asked).distinct()
+
+
+def _passing(
+    batches: Iterator[pa.RecordBatch], patterns: tuple[tuple[str, str], ...], base_url: str | None
+) -> Iterator[pa.RecordBatch]:
+    index, nobody = _index(patterns, base_url), SortedDict()
+    for batch in batches:
+        mask = pa.array([bool(index.passing(topic, nobody, 0)) for topic in batch.column(0).to_pylist()], pa.bool_())
+        yield batch.filter(mask)
+
+
+@lru_cache(maxsize=1)  # a worker lives for many tasks
+def _index(patterns: tuple[tuple[str, str], ...], base_url: str | None) -> SelectorIndex:
+    """An index of one value, which has all the patterns."""
+    many = max(len(patterns), 1)
+    no = 2**63 - 1  # bounds are for the hub that let them in
+    index = SelectorIndex(
+        base_url=base_url, max_selectors=many, max_length=no, max_url_patterns=no, max_alike=no, regexp_groups=True
+    )
+    index.add(0, 0, patterns)
+    return index

@@ -1,0 +1,126 @@
+"""What the tests of the format "mercure" share: what is published to a hub, what is in it, and other hubs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+import httpx2
+
+from tests.wire import parse_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import HubProcess
+    from tests.wire import Event
+
+
+def publish(hub: HubProcess, *updates: dict[str, Any]) -> list[str]:
+    """Publish updates, in order, and return their ids."""
+    ids: list[str] = []
+    for start in range(0, len(updates), 1_000):
+        body = "".join(json.dumps(update) + "\n" for update in updates[start : start + 1_000])
+        headers = {"Content-Type": "application/x-ndjson", "Authorization": f"Bearer {hub.token}"}
+        response = httpx2.post(hub.url, content=body.encode(), headers=headers)
+        assert response.status_code == 200, response.text
+        ids += response.text.split("\n")[:-1]
+    return ids
+
+
+def events_in(hub: HubProcess, *, match: str = "*") -> list[Event]:
+    """All that the hub has, private updates too."""
+    headers = {"Prefer": "wait=0", "Last-Event-ID": "earliest", "Authorization": f"Bearer {hub.token}"}
+    response = httpx2.get(hub.url, params={"match": match}, headers=headers)
+    *blocks, last, rest = response.text.split("\n\n")
+    assert (last, rest) == (": all", "")
+    return [event for block in blocks if (event := parse_event(block))]
+
+
+def token_file(hub: HubProcess, folder: Path) -> str:
+    path = folder / "token"
+    path.write_text(hub.token + "\n", "utf-8")
+    return str(path)
+
+
+class OtherHub:
+    """A hub that knows no lines of JSON, no preference not to wait, and of no id that it was given before.
+
+    Streams stay open, and have a comment now and then.  With `behind`, it hands to that hub what is published.
+    """
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, list[str]]] = []
+        self.types: list[str] = []
+        self.refusals: list[int] = []
+        """Statuses of the next answers; 200 is for one that is not refused."""
+        self.behind: str | None = None
+        self.frames: list[bytes] = []
+        self.beat = 0.02
+        self.token = ""
+        other = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                other.types.append(self.headers["Content-Type"])
+                if other.refusals and (status := other.refusals.pop(0)) != 200:
+                    return self._answer(status, "not now")
+                if other.behind is not None:
+                    headers = {name: self.headers[name] for name in ("Content-Type", "Authorization")}
+                    answer = httpx2.post(other.behind, content=body.encode(), headers=headers)
+                    return self._answer(answer.status_code, answer.text)
+                update = parse_qs(body, keep_blank_values=True)
+                if "topic" not in update:
+                    return self._answer(400, 'Missing "topic" parameter')
+                other.updates.append(update)
+                return self._answer(200, update.get("id", ["?"])[0])
+
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Connection", "close")
+                self.send_header("Last-Event-ID", self.headers["Last-Event-ID"])
+                self.end_headers()
+                try:
+                    self.wfile.write(b"".join(other.frames))
+                    while not other.closed.wait(other.beat):
+                        self.wfile.write(b":\n")
+                except OSError:
+                    pass
+                self.close_connection = True
+
+            def _answer(self, status: int, text: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.closed = threading.Event()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/.well-known/mercure"
+
+
+@contextmanager
+def other_hub() -> Iterator[OtherHub]:
+    hub = OtherHub()
+    thread = threading.Thread(target=hub.server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.closed.set()
+        hub.server.shutdown()
+        thread.join()
+        hub.server.server_close()

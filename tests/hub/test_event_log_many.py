@@ -1,0 +1,770 @@
+"""The event log: what it says is what was written, however connections end, and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+
+from hub import broadcaster, event_log
+from hub.event_log import _PART, EventLog, _Directory, _last_line, _salvage, _Segments
+from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
+from hub.tokens import sign_classic_token
+from hub.transports import base, sqlite
+from hub.updates import Update
+from skipfilter import compile_matcher
+from tests.asgi import HANG, follow
+from tests.asgi import application as started
+from tests.asgi import publish as publish_in
+from tests.conftest import children_of
+from tests.hub.presence import EVERYTHING
+from tests.hub.test_stream import ACTIONS, CONFIGURATIONS, SlowTransport, perform
+from tests.hub.world import World, plain, world
+from tests.wire import bearer, publish, request, subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tests.conftest import HubProcess
+
+pytestmark = pytest.mark.anyio
+
+Record = dict[str, Any]
+
+
+class Session(NamedTuple):
+    """A connection, as its lines in the log tell it."""
+
+    come: Record
+    until: int | None
+    """None where it is still open."""
+
+    def received(self, updates: Iterable[Record]) -> list[str]:
+        """Which of `updates` it was written, by asking each matcher."""
+        assert self.until is not None
+        return [
+            update["id"]
+            for update in updates
+            if update["epoch"] == self.come["epoch"]
+            and self.come["after"] < update["position"] <= self.until
+            and self._some_match("selectors", update)
+            and (not update["private"] or self._some_match("authorised", update))
+        ]
+
+    def _some_match(self, name: str, update: Record) -> bool:
+        base_url = self.come["hub"]
+        matchers = [compile_matcher(one["type"], one["pattern"], base_url=base_url) for one in self.come[name]]
+        return any(matcher.match(topic) for matcher in matchers for topic in update["topics"])
+
+
+def lines_of(folder: Path) -> list[Record]:
+    """The lines of all closed segments, in the order of their names."""
+    segments = sorted(folder.glob("*.jsonl"))
+    assert all(path.stat().st_size for path in segments)
+    return [json.loads(line) for path in segments for line in path.read_text("utf-8").split("\n") if line]
+
+
+def updates_in(directory: Path) -> list[Record]:
+    """All updates, each of which is there once, and none is missing within an epoch."""
+    updates = lines_of(directory / "updates")
+    places = [(update["epoch"], update["position"]) for update in updates]
+    for epoch in {epoch for epoch, _ in places}:
+        positions = [position for other, position in places if other == epoch]
+        assert positions == list(range(positions[0], positions[0] + len(positions)))
+    return updates
+
+
+def sessions_in(directory: Path) -> dict[str, Session]:
+    """Subscriber -> its session."""
+    come, gone, ends = dict[tuple[str, int], Record](), dict[tuple[str, int], Record](), dict[str, Record]()
+    for line in lines_of(directory / "sessions"):
+        match line["event"]:
+            case "connect":
+                assert come.setdefault((line["node"], line["number"]), line) is line
+            case "disconnect":
+                assert gone.setdefault((line["node"], line["number"]), line) is line
+            case "end":
+                assert ends.setdefault(line["node"], line) is line
+    assert gone.keys() <= come.keys()
+    found = {}
+    for key, line in come.items():
+        end = gone.get(key) or ends.get(key[0])
+        until = None if end is None else max(end["until"], line["after"])
+        found[line["subscriber"]] = Session(line, until)
+    return found
+
+
+@pytest.fixture(scope="module", params=["task", "parked"])
+def streams(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "parks", request.param == "parked")
+        yield
+
+
+# -- what a connection was written
+
+
+@pytest.mark.usefixtures("streams")
+@examples(max_examples=800)
+@given(actions=ACTIONS, chosen=CONFIGURATIONS)
+def test_a_connection_was_written_what_its_lines_say_and_nothing_else(
+    actions: list[Any], chosen: dict[str, Any]
+) -> None:
+    async def play(directory: str) -> World:
+        settings = plain(heartbeat=10, event_log=directory, **chosen)
+        async with world(settings, SlowTransport(max_updates=10_000, max_bytes=2**26)) as here:
+            for what, *arguments in actions:
+                await perform(here, what, *arguments)
+        return here
+
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broadcaster, "SLICE", 1)
+        patch.setattr(base, "PAGE_ENTRIES", 3)
+        patch.setattr("hub.stream._CHUNK", 20)
+        patch.setattr("hub.hub.LAST_WORDS", 10.0)
+        here = asyncio.run(play(directory))
+        check(here, Path(directory))
+
+
+def check(here: World, directory: Path) -> None:
+    """Each connection of a world that is over got what the log says."""
+    updates, sessions = updates_in(directory), sessions_in(directory)
+    assert [update["id"] for update in updates] == [entry.update.id for entry in here.entries]
+    for connection in here.connections:
+        session = sessions.pop(connection.subscriber.id, None)
+        assert connection.ids == ([] if session is None else session.received(updates))
+    assert not sessions
+
+
+@pytest.mark.usefixtures("streams")
+async def test_who_leaves_in_the_middle_of_a_dispatch_was_written_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    async with world(plain(event_log=str(tmp_path))) as here:
+        connections = [await here.connect("a") for _ in range(4)]
+        await here.settle()
+        await here.publish("a")
+        await here.caught_up()
+        await here.publish("a")
+        while len(connections[1].ids) < 2:
+            await asyncio.sleep(0)
+        connections[1].go()
+        connections[3].go()
+        await here.settle()
+    check(here, tmp_path)
+    sessions = sessions_in(tmp_path)
+    untils = [sessions[connection.subscriber.id].until for connection in connections]
+    assert untils == [2, 2, 2, 1]
+
+
+@pytest.mark.usefixtures("streams")
+async def test_what_a_connection_has_no_room_for_is_not_written_unless_it_gets_room(tmp_path: Path) -> None:
+    async with world(plain(event_log=str(tmp_path))) as here:
+        lost, kept = await here.connect("a"), await here.connect("a")
+        await here.settle()
+        await here.publish("a")
+        await here.caught_up()
+        for connection in (lost, kept):
+            connection.block()
+        for _ in range(3):
+            await here.publish("a")
+            await here.settle()
+        kept.unblock()
+        await here.settle()
+        lost.go()
+        await here.settle()
+    check(here, tmp_path)
+    sessions = sessions_in(tmp_path)
+    assert [sessions[one.subscriber.id].until for one in (lost, kept)] == [1, 4]
+
+
+@pytest.mark.usefixtures("streams")
+async def test_of_a_page_that_is_cut_off_what_was_sent_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hub.stream._CHUNK", 1)
+    async with world(plain(event_log=str(tmp_path))) as here:
+        for _ in range(6):
+            await here.publish("a")
+        await here.caught_up()
+        connection = await here.connect("a", after="earliest")
+        connection.full_after = b"id: 3\n"
+        await here.settle()
+        connection.go()
+        await here.settle()
+    check(here, tmp_path)
+    assert connection.ids == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("streams")
+async def test_what_comes_when_the_client_has_gone_and_nobody_has_said_so_does_not_count(tmp_path: Path) -> None:
+    async with world(plain(event_log=str(tmp_path))) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        await here.publish("a")
+        await here.caught_up()
+        connection.go()
+        connection.stream.write(b"id: 2\ndata: \n\n", 2)
+        assert connection.stream.said() == (1, 0)
+    assert connection.ids == ["1"]
+
+
+@pytest.mark.usefixtures("streams")
+async def test_who_wants_nothing_was_there_all_the_same(tmp_path: Path) -> None:
+    async with world(plain(event_log=str(tmp_path))) as here:
+        connection = await here.connect("b")
+        await here.settle()
+        for _ in range(3):
+            await here.publish("a")
+        await here.caught_up()
+    [session] = sessions_in(tmp_path).values()
+    assert (session.come["after"], session.until, connection.ids) == (0, 3, [])
+
+
+@pytest.mark.usefixtures("streams")
+async def test_who_asks_for_all_there_is_begins_with_what_the_log_still_holds(tmp_path: Path) -> None:
+    async with world(plain(event_log=str(tmp_path), history_updates=8)) as here:
+        for _ in range(20):
+            await here.publish("a")
+        await here.caught_up()
+        first = await here.connect("a", after="earliest")
+        await here.settle()
+        unread = await here.connect("a", after="earliest")
+        unread.block()
+        await here.settle()
+        unread.go()
+        await here.settle()
+    sessions = sessions_in(tmp_path)
+    assert sessions[first.subscriber.id].come["after"] == 12
+    assert sessions[first.subscriber.id].received(updates_in(tmp_path)) == first.ids == [str(n) for n in range(13, 21)]
+    begin, until = sessions[unread.subscriber.id].come["after"], sessions[unread.subscriber.id].until
+    assert begin == until
+
+
+async def test_a_write_that_is_cut_off_counts_up_to_its_last_whole_event(
+    tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    """The client reads on when the hub has gone; what comes is what the hub had handed over."""
+    hub = start_hub(HUB_EVENT_LOG=str(tmp_path), HUB_SUBSCRIPTIONS="0", HUB_SEND_BUFFER="4096", HUB_DRAIN="0")
+    streams = [await subscribe(hub, ("topic", "a"), receive_buffer=4096) for _ in range(4)]
+    half = await subscribe(hub, ("topic", "a"), receive_buffer=4096)
+    assert half.writer.can_write_eof()
+    for n in range(60):
+        updates = [("a", False), ("a", True), ("b", False), ("a", False)]  # of which two are wanted and may be read
+        lines = [{"topic": [topic], "data": "x" * 1_000, "private": private} for topic, private in updates]
+        body = "\n".join(map(json.dumps, lines))
+        async with await request(
+            hub,
+            "POST",
+            "/.well-known/mercure",
+            [("content-type", "application/x-ndjson"), bearer(hub.token)],
+            body.encode(),
+        ) as reply:
+            await reply.body()
+            assert reply.status == 200
+        if n == 30:
+            half.writer.write_eof()  # it is sent the write that waits, and no other
+    halves = events(await asyncio.wait_for(half.reader.read(), HANG))
+    # Two of them read a part of the write that waits.
+    parts = [await stream.reader.readexactly(size) for stream, size in zip(streams, (0, 0, 9_000, 14_000), strict=True)]
+    await asyncio.sleep(0.1)  # and the hub hands over more
+    hub.stop()
+    rests = [await asyncio.wait_for(stream.reader.read(), HANG) for stream in streams]
+    received = [events(part + rest) for part, rest in zip(parts, rests, strict=True)]
+    for stream in (*streams, half):
+        await stream.close()
+    published, sessions = updates_in(tmp_path), list(sessions_in(tmp_path).values())
+    assert len(published) == 240
+    assert sorted([*received, halves]) == sorted(one.received(published) for one in sessions)
+    assert 0 < min(map(len, received)) <= max(map(len, received)) < 120
+
+
+def events(stream: bytes) -> list[str]:
+    """The ids of the whole events in the rest of a chunked response; it may have been cut off anywhere."""
+    body, rest = b"", stream
+    while b"\r\n" in rest:
+        size, rest = rest.split(b"\r\n", 1)
+        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    *whole, _ = body.split(b"\n\n")
+    return [
+        line.removeprefix("id: ") for event in whole for line in event.decode().split("\n") if line.startswith("id: ")
+    ]
+
+
+# -- what a line says
+
+
+async def test_selectors_are_in_the_words_of_the_library_in_both_dialects(tmp_path: Path) -> None:
+    secret = "told to nobody"
+    token = sign_classic_token(
+        DEVELOPMENT_KEY, "HS256", publish=["*"], subscribe=["https://x.example/{id}", "b"], payload={"who": secret},
+        seconds=60, now=time.time(),
+    )  # fmt: skip
+    cases: list[tuple[list[tuple[str, str]], list[tuple[str, str]]]] = [
+        ([("topic", "a")], [("exact", "a")]),
+        ([("topic", "a/{b}")], [("exact", "a/{b}"), ("uritemplate", "a/{b}")]),
+        ([("topic", "a/{")], [("exact", "a/{")]),
+        ([("topic", "*")], [("everything", "*")]),
+        ([("match", "a"), ("match", "a")], [("exact", "a")]),
+        ([("match_uritemplate", "a/{b}")], [("uritemplate", "a/{b}")]),
+        ([("match_urlpattern", "/a/:b"), ("match_amqp", "a.#")], [("urlpattern", "/a/:b"), ("amqp", "a.#")]),
+        ([("match_mqtt", "a/+"), ("match_mqtt", "*")], [("mqtt", "a/+"), ("everything", "*")]),
+    ]
+    async with started(event_log=str(tmp_path), event_log_data=True, subscriptions=True) as app:
+        for parameters, _ in cases:
+            async with follow(app, *parameters, headers=[bearer(token)]):
+                pass
+        id = await publish_in(
+            app, token, ("topic", "a"), ("topic", "é"), ("data", "ü\nb"), ("type", "t"), ("retry", "7")
+        )
+    sessions = [session.come for session in sessions_in(tmp_path).values()]
+    for come, (_, selectors) in zip(sessions, cases, strict=True):
+        assert sorted((one["type"], one["pattern"]) for one in come["selectors"]) == sorted(selectors)
+        granted = [(one["type"], one["pattern"]) for one in come["authorised"]]
+        assert granted == [
+            ("exact", "https://x.example/{id}"),
+            ("uritemplate", "https://x.example/{id}"),
+            ("exact", "b"),
+        ]
+        assert come["hub"] == app.state.hub.settings.url
+    *about, update = updates_in(tmp_path)
+    assert all("data" not in one and one["data_bytes"] > len(secret) for one in about)  # who came and went
+    assert len(about) >= 2 * len(cases)
+    epoch = sessions[0]["epoch"]
+    assert update | {"time": 0} == {
+        "hub": app.state.hub.settings.url, "epoch": epoch, "position": len(about) + 1, "time": 0, "id": id,
+        "topics": ["a", "é"], "private": False, "type": "t", "retry": 7, "data_bytes": 4, "data": "ü\nb",
+    }  # fmt: skip
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert secret.encode() not in written
+    assert token.encode() not in written
+    assert DEVELOPMENT_TOKEN.encode() not in written
+
+
+async def test_data_is_counted_and_not_written_unless_it_is_asked_for(tmp_path: Path) -> None:
+    async with started(event_log=str(tmp_path), subscriptions=False) as app:
+        await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "é" * 10))
+    [update] = updates_in(tmp_path)
+    assert update["data_bytes"] == 20
+    assert "data" not in update
+
+
+async def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with started() as app, follow(app, ("match", "a")):
+        await publish_in(app, EVERYTHING, ("topic", "a"))
+        assert app.state.hub.event_log is None
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_who_is_connected_when_the_hub_ends_is_not_when_it_has(
+    tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    hub = start_hub(HUB_EVENT_LOG=str(tmp_path), HUB_SUBSCRIPTIONS="0", HUB_DRAIN="0")
+    assert f"Events    in {tmp_path}\n" in hub.welcome
+    async with await subscribe(hub, ("match", "a")) as stream:
+        await publish(hub, ("topic", "a"), ("data", "1"))
+        await stream.next_event()
+        hub.stop()
+    [session] = sessions_in(tmp_path).values()
+    assert (session.come["after"], session.until) == (0, 1)
+    assert list((tmp_path / "nodes").iterdir()) == []
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+# -- processes
+
+
+async def test_a_hub_that_is_killed_again_and_again_writes_every_update_once(
+    tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    directory = tmp_path / "events"
+    environment = {
+        "HUB_EVENT_LOG": str(directory), "HUB_EVENT_LOG_SEGMENT_SECONDS": "0.05", "HUB_SUBSCRIPTIONS": "0",
+        "HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal",
+    }  # fmt: skip
+    ids, received = [], []
+    for turn in range(4):
+        hub = start_hub(**environment)
+        async with await subscribe(hub, ("match", "a")) as stream:
+            for data in ["more"] * (9 + turn) + ["end"]:
+                ids.append(await publish(hub, ("topic", "a"), ("data", data)))  # noqa: PERF401
+            received.append([event.id for event in await stream.until("end")])
+            if turn < 3:
+                if turn != 1:
+                    await seen(directory, ids[-2])  # else it is killed before it is written
+                hub.stop(signal.SIGKILL)
+    hub.stop()
+    assert [update["id"] for update in updates_in(directory)] == ids
+    nodes = {line["node"] for line in lines_of(directory / "sessions") if line["event"] == "end"}
+    for session in sessions_in(directory).values():  # of those that were killed at once there may be nothing
+        assert session.come["node"] in nodes
+        assert session.until is not None
+    assert len(nodes) == 4
+    assert list(directory.rglob("*.part")) == []
+    assert list((directory / "nodes").iterdir()) == []
+
+
+async def seen(directory: Path, id: str) -> None:
+    """Wait until an update is written, be its segment closed or not, and what came before it is."""
+    async with asyncio.timeout(HANG):
+        while not any(id.encode() in path.read_bytes() for path in existing(directory / "updates")):
+            await asyncio.sleep(0.01)
+
+
+def existing(folder: Path) -> Iterator[Path]:
+    """Segments, which may get their names meanwhile."""
+    for path in sorted(folder.glob("*.jsonl*")):
+        if path.exists():
+            yield path
+
+
+async def test_workers_share_a_directory_and_another_goes_on_when_the_one_that_writes_dies(
+    tmp_path: Path, start_hub: Callable[..., HubProcess]
+) -> None:
+    directory = tmp_path / "events"
+    hub = start_hub(
+        "--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0",
+        HUB_EVENT_LOG=str(directory), HUB_EVENT_LOG_SEGMENT_SECONDS="0.2",
+    )  # fmt: skip
+    hub.may_fail = True
+    ids: list[str] = []
+    async with asyncio.timeout(HANG):
+        while len(list((directory / "nodes").glob("*"))) < 2:
+            await asyncio.sleep(0.01)
+    streams = [await subscribe(hub, ("match", "a")) for _ in range(8)]
+    for turn in range(3):
+        for _ in range(20):
+            try:
+                ids.append(await publish(hub, ("topic", "a"), ("data", "1")))
+            except (OSError, EOFError):  # of one that was being killed
+                continue
+        await seen(directory, ids[-1])
+        if turn < 2:
+            victim = children_of(hub.process.pid)[turn % 2]
+            os.kill(victim, signal.SIGKILL)
+            async with asyncio.timeout(HANG):
+                while victim in children_of(hub.process.pid) or len(children_of(hub.process.pid)) < 2:
+                    await asyncio.sleep(0.01)
+    hub.stop()
+    for stream in streams:
+        await stream.close()
+    updates, sessions = updates_in(directory), sessions_in(directory)
+    assert Counter(ids) <= Counter(update["id"] for update in updates)
+    assert len(sessions) == 8
+    assert all(session.until is not None for session in sessions.values())
+    assert len({session.come["node"] for session in sessions.values()}) <= 4
+
+
+# -- files
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def directory_of(path: Path, clock: Clock, **chosen: Any) -> _Directory:
+    return _Directory(plain(event_log=str(path), **chosen), clock, clock)
+
+
+def made(first: int, last: int) -> list[base.Entry]:
+    return [base.Entry(n, Update(("a",), "x" * 100, id=f"urn:{n}"), n) for n in range(first, last + 1)]
+
+
+def test_a_segment_is_closed_when_it_is_old_or_large_and_never_without_a_line(tmp_path: Path) -> None:
+    clock = Clock()
+    directory = directory_of(tmp_path, clock, event_log_segment_seconds=60, event_log_segment_bytes=2_000)
+    updates = tmp_path / "updates"
+    directory.step([], 0)
+    clock.now += 1_000
+    directory.step([], 0)
+    assert [path.name for path in tmp_path.rglob("*jsonl*")] == []
+    directory.write_updates(made(1, 2), "e")
+    clock.now += 59
+    directory.step([], 0)
+    assert len(list(updates.glob(f"*{_PART}"))) == 1
+    clock.now += 1
+    directory.step([], 0)
+    assert len(list(updates.glob("*.jsonl"))) == 1
+    directory.write_updates(made(3, 30), "e")
+    directory.write_updates(made(31, 31), "e")
+    assert [len(path.read_bytes().splitlines()) for path in sorted(updates.glob("*.jsonl*"))] == [2, 28, 1]
+    directory.close(0)
+    assert [one["position"] for one in updates_in(tmp_path)] == list(range(1, 32))
+
+
+def test_names_are_in_the_order_of_what_is_in_them_though_the_clock_is_set_back(tmp_path: Path) -> None:
+    clock = Clock()
+    directory = directory_of(tmp_path, clock, event_log_segment_bytes=1)
+    directory.step([], 0)
+    for n in range(1, 6):
+        directory.write_updates(made(n, n), "e")
+        clock.now -= 3_600
+    directory.close(0)
+    assert [one["position"] for one in updates_in(tmp_path)] == [1, 2, 3, 4, 5]
+    assert directory_of(tmp_path, clock).last_position("e") == 5
+
+
+def test_what_is_too_old_goes_but_not_what_says_where_to_go_on(tmp_path: Path) -> None:
+    clock = Clock()
+    directory = directory_of(tmp_path, clock, event_log_segment_bytes=1, event_log_keep=2)
+    directory.step([], 0)
+    for n in range(1, 6):
+        directory.write_updates(made(n, n), "e")
+        clock.now += 86_400
+    directory.step([], 0)
+    assert [one["position"] for one in lines_of(tmp_path / "updates")] == [4, 5]
+    clock.now += 100 * 86_400
+    for _ in range(2):
+        directory.step([], 0)
+        clock.now += 3_600
+    directory.close(0)
+    assert [one["position"] for one in lines_of(tmp_path / "updates")] == [5]
+
+
+def test_one_process_writes_the_updates_and_when_it_is_gone_another(tmp_path: Path) -> None:
+    clock = Clock()
+    one, other = directory_of(tmp_path, clock), directory_of(tmp_path, clock)
+    one.step([], 0)
+    other.step([], 0)
+    assert (one.leads, other.leads) == (True, False)
+    one.write_updates(made(1, 3), "e")
+    one.step([{"event": "connect", "number": 1}], 3)
+    one._let_go()  # as if it was killed
+    clock.now += 1
+    other.step([], 3)
+    assert other.leads
+    assert other.last_position("e") == 3
+    assert other.last_position("f") is None
+    [_, end] = lines_of(tmp_path / "sessions")
+    assert end == {"event": "end", "node": one.node, "time": (1_800_000_000) * 10**6, "until": 3}
+    assert [path.name for path in (tmp_path / "nodes").iterdir()] == [other.node]
+    other.close(3)
+
+
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        (b"", None),
+        (b'{"a":', None),
+        (b"{}\n", b"{}\n"),
+        (b'{}\n{"a"', b"{}\n"),
+        (b'{}\n{"a":\0\0\0\0\n\0', b"{}\n"),
+        (b"\0" * 5_000, None),
+        (b"{}\n" * 5_000 + b"{", b"{}\n" * 5_000),
+    ],
+    ids=range(7),
+)
+def test_of_what_a_dead_process_has_left_whole_lines_are_kept(tmp_path: Path, left: bytes, kept: bytes | None) -> None:
+    for end in (b"", b'{"event":"end"}\n'):
+        part = tmp_path / f"a{_PART}"
+        part.write_bytes(left)
+        _salvage(part, end)
+        closed = tmp_path / "a.jsonl"
+        assert not part.exists()
+        if kept is None and not end:
+            assert not closed.exists()
+        else:
+            assert closed.read_bytes() == (kept or b"") + end
+            assert _last_line(closed) == (end or b"{}\n").rstrip()
+
+
+def test_a_node_that_left_no_segment_is_said_to_have_ended_too(tmp_path: Path) -> None:
+    clock = Clock()
+    dead, other = directory_of(tmp_path, clock, event_log_segment_bytes=1), directory_of(tmp_path, clock)
+    dead.step([{"event": "connect"}], 7)
+    clock.now += 5
+    dead.step([], 8)
+    dead._let_go()
+    other.step([], 0)
+    lines = lines_of(tmp_path / "sessions")
+    assert lines[1:] == [{"event": "end", "node": dead.node, "time": 1_800_000_005 * 10**6, "until": 8}]
+    other.close(0)
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = _Segments(tmp_path, "node", plain(), Clock(), Clock())
+    segments.write([{"n": 1}])
+    write = os.write
+
+    def full(descriptor: int, data: Any) -> int:
+        if len(data) <= 8:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:8])
+
+    monkeypatch.setattr(os, "write", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            segments.write([{"n": 2}, {"n": 3}])
+    monkeypatch.undo()
+    segments.write([{"n": 4}])
+    segments.close()
+    assert lines_of(tmp_path) == [{"n": 1}, {"n": 4}]
+
+
+# -- what fails
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "LOOK", 0.01)
+    monkeypatch.setattr(event_log, "GATHER", 0.0)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(HANG):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_the_hub_goes_on_while_the_directory_cannot_be_written_and_nothing_is_missing_afterwards(
+    tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "events"
+    path.write_text("no directory")
+    async with started(event_log=str(path), subscriptions=False) as app:
+        ids = []
+        async with follow(app, ("match", "a")) as stream:
+            ids += [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")) for _ in range(5)]
+            assert [(await stream.next_event()).id for _ in range(5)] == ids
+        await until(lambda: "cannot be written" in caplog.text)
+        path.unlink()
+        await until(lambda: app.state.hub.event_log._place == 5)
+    assert [update["id"] for update in updates_in(path)] == ids
+    [session] = sessions_in(path).values()
+    assert session.received(updates_in(path)) == ids
+    assert caplog.text.count("the event log cannot be written") == 1
+    assert caplog.text.count("the event log is written again") == 1
+
+
+async def test_a_directory_that_is_removed_is_made_again(
+    tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "events"
+    async with started(event_log=str(path), subscriptions=False) as app:
+        await publish_in(app, EVERYTHING, ("topic", "a"))
+        await until(lambda: app.state.hub.event_log._place == 1)
+        path.rename(tmp_path / "away")
+        await until(lambda: "was removed" in caplog.text and "written again" in caplog.text)
+        await publish_in(app, EVERYTHING, ("topic", "a"))
+    assert [update["position"] for update in updates_in(path)] == [1, 2]
+
+
+async def test_connections_that_there_is_no_room_for_are_left_out_with_both_their_ends(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log, "RECORDS", 3)
+    path = tmp_path / "events"
+    path.write_text("no directory")
+    async with started(event_log=str(path), subscriptions=False) as app:
+        log: EventLog = app.state.hub.event_log
+        await until(lambda: "cannot be written" in caplog.text)
+        async with follow(app, ("match", "1")), follow(app, ("match", "2")), follow(app, ("match", "3")):
+            async with follow(app, ("match", "4")):
+                assert len(log._records) == 3
+            assert len(log._records) == 3
+            async with follow(app, ("match", "5")):
+                path.unlink()
+                await until(lambda: not log._records)
+                async with follow(app, ("match", "6")):
+                    pass
+        assert not log._left_out
+    sessions = sessions_in(path).values()
+    assert [one.come["selectors"][0]["pattern"] for one in sessions] == ["1", "2", "3", "6"]
+    assert "connections_missing=2" in caplog.text
+
+
+async def test_what_was_there_before_the_event_log_is_in_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
+    async with started(transport_url=url, subscriptions=False) as app:
+        ids = [await publish_in(app, EVERYTHING, ("topic", "a")) for _ in range(300)]
+    for _ in range(2):
+        async with started(transport_url=url, subscriptions=False, event_log=str(tmp_path / "events")) as app:
+            ids.append(await publish_in(app, EVERYTHING, ("topic", "a")))
+    assert [update["id"] for update in updates_in(tmp_path / "events")] == ids
+
+
+async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_beginning(
+    tmp_path: Path, quick: None
+) -> None:
+    url = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
+    directory = tmp_path / "events"
+    async with started(transport_url=url, subscriptions=False, event_log=str(directory)) as app:
+        async with follow(app, ("match", "a")) as stream:
+            old = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")) for _ in range(3)]
+            assert [(await stream.next_event()).id for _ in old] == old
+            await until(lambda: app.state.hub.event_log._place == 3)
+            for file in sqlite._files(str(tmp_path / "log.db")):
+                os.rename(file, file + ".gone")
+            await stream.end()
+        new = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1"))]
+        await until(lambda: app.state.hub.event_log._place == base.EPOCH + 1)
+        app.state.hub.event_log._place = None  # as after a failure, which has it look up where it is
+        new.append(await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")))
+        async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as stream:
+            assert [(await stream.next_event()).id for _ in new] == new
+    updates = updates_in(directory)
+    assert [(update["id"], update["position"]) for update in updates] == list(
+        zip([*old, *new], (1, 2, 3, 1, 2), strict=True)
+    )
+    first, second = sessions_in(directory).values()
+    assert first.come["epoch"] != second.come["epoch"]
+    assert (first.received(updates), second.received(updates)) == (old, new)
+
+
+async def test_updates_that_are_forgotten_before_they_are_written_are_told(
+    tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "PAGES", 1)
+    path = tmp_path / "events"
+    path.write_text("no directory")
+    async with world(plain(event_log=str(path), history_updates=10)) as here:
+        for _ in range(25):
+            await here.publish("a")
+        await here.caught_up()
+        path.unlink()
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 25)
+        await here.publish("a")
+        await here.caught_up()
+    assert [update["position"] for update in updates_in(path)] == [*range(16, 27)]
+
+
+async def test_a_disk_that_fails_while_updates_come_makes_them_late_and_loses_none(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log, "PAGES", 2)
+    async with world(plain(event_log=str(tmp_path))) as here:
+        log = here.hub.event_log
+        assert log is not None
+        await here.publish("a")
+        await until(lambda: log._place == 1)
+        write = os.write
+
+        def full(descriptor: int, data: Any) -> int:
+            write(descriptor, data[: len(data) // 2])
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            stream = await here.connect("a")
+            for _ in range(200):
+                await here.publish("a")
+                await here.settle(3)
+            await until(lambda: "No space" in caplog.text)
+        await until(lambda: log._place == 201)
+        stream.go()
+        await here.settle()
+    check(here, tmp_path)

@@ -1,0 +1,154 @@
+"""skipfilter.spark.audit: who could read a topic and who did, as brute force says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as F  # noqa: N812
+
+from skipfilter import compile_matcher
+from skipfilter.spark.audit import audit
+from tests.skipfilter.spark.worlds import BASE, DAY, TOPICS, Session, Update, World, by_brute_force, worlds
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from skipfilter import Selector
+
+FEW = settings(
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def micros(at: int | None) -> datetime | None:
+    return None if at is None else DAY + timedelta(microseconds=at)
+
+
+def tables(spark: SparkSession, world: World) -> tuple[DataFrame, DataFrame]:
+    updates, sessions = world.tables(spark, 2)
+    return updates, sessions.withColumn("subscriber", F.concat(F.lit("urn:"), "subscriber_id"))
+
+
+def found(table: DataFrame) -> dict[int, tuple[Any, ...]]:
+    """By subscriber: authorised, subscribed, received, received_private, first and last, in microseconds of the DAY."""
+    day = int(DAY.timestamp()) * 1_000_000
+    rows = table.withColumns(
+        {name: F.unix_micros(name) - day for name in ("first_received", "last_received")}
+    ).collect()
+    assert len({row.subscriber_id for row in rows}) == len(rows)
+    return {
+        row.subscriber_id: (
+            [tuple(selector) for selector in row.authorised],
+            [tuple(selector) for selector in row.subscribed],
+            row.received,
+            row.received_private,
+            row.first_received,
+            row.last_received,
+        )
+        for row in rows
+    }
+
+
+def brute_force(world: World, topic: str, start: int | None, end: int | None, by: str) -> dict[int, tuple[Any, ...]]:
+    def granting(selectors: list[Selector]) -> list[Selector]:
+        return [selector for selector in selectors if compile_matcher(*selector, base_url=BASE).match(topic)]
+
+    since, until = 0 if start is None else start, 10**6 if end is None else end
+    on_topic = {u.update_id: u for u in world.updates if topic in u.topics and since <= u.at < until}
+    deliveries = by_brute_force(world)
+    expected = {}
+    for session in world.sessions:
+        got = [
+            on_topic[update] for update, reader in deliveries if reader == session.subscriber_id and update in on_topic
+        ]
+        ends = 10**6 if session.ends is None else session.ends
+        there = max(session.begins, since) < min(ends, until)
+        authorised, subscribed = granting(session.authorised), granting(session.selectors)
+        if (there and (authorised or subscribed)) or got:
+            times = [update.at for update in got]
+            private = sum(update.private for update in got)
+            row = (authorised, subscribed, len(got), private, min(times, default=None), max(times, default=None))
+            expected[session.subscriber_id] = row
+    return expected
+
+
+@FEW
+@given(
+    worlds(),
+    st.sampled_from(TOPICS),
+    st.none() | st.integers(0, 20),
+    st.none() | st.integers(0, 20),
+    st.sampled_from(["time", "position"]),
+)
+def test_an_audit_is_what_brute_force_finds(
+    spark: SparkSession, world: World, topic: str, start: int | None, end: int | None, by: Any
+) -> None:
+    table = audit(topic, *tables(spark, world), micros(start), micros(end), by=by, base_url=BASE)
+    assert found(table) == brute_force(world, topic, start, end, by)
+
+
+@pytest.fixture(scope="module")
+def library(spark: SparkSession) -> World:
+    exact: Selector = ("exact", "/a/1")
+    template: Selector = ("uritemplate", "/a/{id}")
+    return World(
+        [
+            Update("public", ["/a/1"], False, 5),
+            Update("private", ["/a/1"], True, 6),
+            Update("two", ["x", "/a/1"], True, 7),
+            Update("elsewhere", ["/b/1/c"], False, 7),
+            Update("late", ["/a/1"], False, 8),
+        ],
+        [
+            Session(0, [exact, template, exact], [("amqp", "#"), template], 0, None),
+            Session(1, [exact], [], 0, None),
+            Session(2, [], [exact], 0, None),
+            Session(
+                3, [("exact", "x")], [("exact", "x")], 0, None
+            ),  # nothing to do with /a/1, but for an update on both
+            Session(4, [("exact", "x")], [exact], 0, 7),
+            Session(5, [("everything", "*")], [("mqtt", "+")], 6, 7),
+            Session(6, [exact], [exact], 5, 5),
+            Session(7, [("exact", "https://example.com/a/1")], [], 0, None),
+        ],
+    )
+
+
+def test_authorised_subscribed_and_received_are_three_things(spark: SparkSession, library: World) -> None:
+    exact, template = ("exact", "/a/1"), ("uritemplate", "/a/{id}")
+    everything = ("everything", "*")
+    updates, sessions = tables(spark, library)
+    table = audit("/a/1", updates, sessions).persist()
+    assert found(table) == {
+        0: ([("amqp", "#"), template], [exact, template, exact], 4, 2, 5, 8),
+        1: ([], [exact], 2, 0, 5, 8),
+        2: ([exact], [], 0, 0, None, None),
+        3: ([], [], 1, 1, 7, 7),
+        4: ([exact], [], 0, 0, None, None),
+        5: ([], [everything], 0, 0, None, None),
+    }
+    columns = ["subscriber_id", "subscriber", "connected_from", "disconnected_at"]
+    told = table.select("topic", *columns).collect()
+    kept = {row.subscriber_id: tuple(row) for row in sessions.select(columns).collect()}
+    assert all(tuple(row) == ("/a/1", *kept[row.subscriber_id]) for row in told)
+
+
+def test_a_time_keeps_who_was_there_in_it(spark: SparkSession, library: World) -> None:
+    there = found(audit("/a/1", *tables(spark, library), micros(7), micros(8)))
+    assert set(there) == {0, 1, 2, 3}
+    assert there[0][2:] == (1, 1, 7, 7)
+
+
+def test_by_position_who_received_is_there_whatever_the_clocks_say(spark: SparkSession, library: World) -> None:
+    updates, sessions = tables(spark, library)
+    late = F.col("connected_from") + F.expr("INTERVAL 1 HOUR")
+    skewed = sessions.withColumn("connected_from", late).where("subscriber_id = 0")
+    rows = found(audit("/a/1", updates, skewed, None, micros(20), by="position"))
+    assert rows[0][2:] == (4, 2, 5, 8)
+    assert found(audit("/a/1", updates, skewed, None, micros(20))) == {}

@@ -1,0 +1,194 @@
+"""The command lines of the pipeline: the README's commands, errors in a sentence, spark-submit, Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+from typer.testing import CliRunner
+
+import skipfilter.spark.__main__ as pipeline
+from skipfilter.spark import Workload, files, generate_sessions, generate_updates
+from skipfilter.spark.schemas import SESSIONS, UPDATES
+from tests.skipfilter.spark.worlds import Session, Update, World, by_brute_force
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from typer.testing import Result
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(pipeline.main, [str(argument) for argument in arguments])
+
+
+def done(*arguments: str | Path) -> Result:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return result
+
+
+@pytest.fixture(scope="module")
+def day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A day of 100 sessions and 1,000 updates."""
+    place = tmp_path_factory.mktemp("tables") / "day"
+    done("generate", place, "--subscribers", "100", "--updates", "1000")
+    return place
+
+
+def test_the_readme_s_commands_do_what_they_say(spark: SparkSession, day: Path) -> None:
+    shown = re.findall(r"^\.venv/bin/python -m skipfilter\.spark (.*?)(?: +#.*)?$", README, re.MULTILINE)
+    jobs = [shlex.split(line) for line in shown]
+    assert [job for job, *_ in jobs] == ["generate", "match", "report", "audit"]
+    for job, tables, *rest in jobs[1:]:
+        assert tables == "day"
+        done(job, day, *rest)
+    fanout = spark.read.parquet(str(day / "fanout"))
+    assert fanout.count() == 1000
+    total = fanout.agg(F.sum("fanout")).first()
+    assert total is not None
+    assert total[0] > 0
+    html = (day / "report" / "index.html").read_text("utf-8")
+    assert "<svg" in html
+    assert f"{total[0]:,}" in html
+    assert spark.read.parquet(str(day / "audit")).count() > 0
+
+
+def test_all_outputs_agree_however_the_days_are_cut(spark: SparkSession, day: Path) -> None:
+    done("match", day, *(part for name in ("fanout", "rows", "bitmaps", "received") for part in ("--output", name)))
+    tables = {name: spark.read.parquet(str(day / name)) for name in ("fanout", "rows", "received")}
+    fanout, rows = tables["fanout"].agg(F.sum("fanout")).first(), tables["rows"].count()
+    received = tables["received"].agg(F.sum("received")).first()
+    assert fanout is not None
+    assert received is not None
+    assert fanout[0] == rows == received[0] > 0
+    before = {row.update_id: row.fanout for row in tables["fanout"].collect()}
+    [[first]] = tables["fanout"].select("dt").distinct().collect()
+    done("match", day, "--from", str(first), "--to", str(first))
+    assert {row.update_id: row.fanout for row in spark.read.parquet(str(day / "fanout")).collect()} == before
+
+
+def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: Path) -> None:
+    two_days = Workload(subscribers=50, updates=400, duration=2 * Workload().duration)
+    files.write(generate_updates(spark, two_days), f"{tmp_path}/updates", by_day=True)
+    files.write(generate_sessions(spark, two_days), f"{tmp_path}/sessions", by_day=False)
+    done("match", tmp_path)
+    whole = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
+    days = sorted({dt for _, dt in whole.values()})
+    assert len(days) == 2
+    for chosen in ({"--to": days[0]}, {"--from": days[1]}, {"--from": days[0], "--to": days[0]}):
+        done("match", tmp_path, *(str(part) for option in chosen.items() for part in option))
+        again = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
+        assert again == whole
+
+
+def test_only_sessions_that_may_matter_are_looked_at(spark: SparkSession) -> None:
+    world = World(
+        [Update("u", ["/a"], False, 5)],
+        [Session(0, [], [], 0, 5), Session(1, [], [], 0, 6), Session(2, [], [], 5, None), Session(3, [], [], 6, None)],
+    )
+    updates, sessions = world.tables(spark, 1)
+    _, found = files.of_days(updates, sessions, None, None, "position")
+    assert sorted(row.subscriber_id for row in found.collect()) == [1, 2]
+    assert by_brute_force(world) == set()
+
+
+def test_positions_mean_something_within_one_log_alone(spark: SparkSession, tmp_path: Path) -> None:
+    everything = [("everything", "*")]
+    updates, sessions = World(
+        [Update("u", ["/a"], False, 5)], [Session(0, everything, [], 0, None), Session(1, everything, [], 6, None)]
+    ).tables(spark, 1)
+    more = {"type": "string", "retry": "long", "data_bytes": "long", "data": "string"}
+    for name, table in (("updates", updates), ("sessions", sessions)):
+        both = table.crossJoin(spark.createDataFrame([("one",), ("other",)], "epoch string"))
+        whole = both.withColumns({"hub": F.lit("hub"), "dt": F.lit(date(2026, 1, 31))})
+        if name == "updates":
+            whole = whole.withColumns({key: F.lit(0).cast(type) for key, type in more.items()})
+        else:
+            id = F.col("subscriber_id") + F.when(F.col("epoch") == "other", 10).otherwise(0)
+            whole = whole.withColumns({"subscriber_id": id, "subscriber": F.lit("urn:x")})
+        files.write(whole, f"{tmp_path}/{name}", by_day=name == "updates")
+    done("match", tmp_path, "--by", "position", "--output", "rows")
+    found = spark.read.parquet(f"{tmp_path}/rows").collect()
+    assert sorted((row.update_id, row.subscriber_id) for row in found) == [("u", 0), ("u", 10)]
+
+
+# -- errors
+
+
+def test_what_is_missing_or_of_another_type_is_told_with_file_and_column(spark: SparkSession, tmp_path: Path) -> None:
+    result = run("index", tmp_path / "nowhere")
+    assert result.exit_code == 1
+    assert f"index: {tmp_path}/nowhere/sessions: " in result.stderr
+    spark.createDataFrame([(1,)], "subscriber_id long").write.parquet(f"{tmp_path}/sessions")
+    result = run("index", tmp_path)
+    assert f"index: {tmp_path}/sessions: it has no column subscriber, which is string\n" in result.stderr
+    files.write(
+        generate_sessions(spark, Workload(subscribers=1)).withColumn("connected_from", F.lit("yesterday")),
+        f"{tmp_path}/sessions",
+        by_day=False,
+    )
+    result = run("index", tmp_path)
+    assert f"{tmp_path}/sessions: column connected_from is string and not timestamp\n" in result.stderr
+
+
+def test_a_null_is_told_with_file_row_and_column(spark: SparkSession, tmp_path: Path) -> None:
+    day = Workload(subscribers=3, updates=3)
+    files.write(generate_sessions(spark, day), f"{tmp_path}/sessions", by_day=False)
+    updates = generate_updates(spark, day).coalesce(1).orderBy("update_id")
+    last = updates.agg(F.max("update_id")).first()
+    assert last is not None
+    private = F.when(F.col("update_id") != last[0], F.col("private"))
+    files.write(updates.withColumn("private", private), f"{tmp_path}/updates", by_day=True)
+    result = run("match", tmp_path)
+    assert result.exit_code == 1
+    assert re.search(rf"match: file:\S*{tmp_path}/updates/dt=\S+\.parquet row 2: private is null\n", result.stderr)
+
+
+def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
+    result = run("index", tmp_path, "--conf", "spark.master")
+    assert result.exit_code == 2
+    assert "'spark.master' is no NAME=VALUE" in result.stderr
+
+
+# -- elsewhere
+
+
+def elsewhere(*command: str | Path, **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=kept | environment, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
+
+
+def test_spark_submit_runs_the_same_jobs(spark: SparkSession, day: Path) -> None:
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    conf = ("--master", "local[1]", "--driver-memory", "1g", "--conf", "spark.sql.shuffle.partitions=2")
+    assert pipeline.__file__ is not None
+    elsewhere(submit, *conf, pipeline.__file__, "index", day, PYSPARK_PYTHON=sys.executable)
+    assert spark.read.parquet(str(day / "postings")).count() > 100
+
+
+def test_spark_connect_runs_the_same_jobs(spark: SparkSession, day: Path) -> None:
+    conf = ("--conf", "spark.sql.shuffle.partitions=2", "--output", "rows", "--output", "received")
+    elsewhere(sys.executable, "-m", "skipfilter.spark", "match", day, *conf, SPARK_REMOTE="local[1]")
+    rows = spark.read.parquet(str(day / "rows"))
+    received = spark.read.parquet(str(day / "received")).agg(F.sum("received")).first()
+    assert received is not None
+    assert rows.count() == received[0] > 0
+
+
+def test_what_is_written_is_what_the_schemas_say(spark: SparkSession, day: Path) -> None:
+    for name, schema in (("updates", UPDATES), ("sessions", SESSIONS)):
+        assert sorted(spark.read.parquet(str(day / name)).columns) == sorted(schema.names)

@@ -1,0 +1,360 @@
+"""skipfilter.spark.report: every table is what plain Python counts, and their sums agree."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from pyspark.sql import functions as F  # noqa: N812
+
+from skipfilter import compile_matcher
+from skipfilter.spark.report import (
+    concurrency,
+    fanout_quantiles,
+    hot_topics,
+    merge_hourly,
+    overview,
+    period_of,
+    report,
+    topic_hourly,
+    with_fanout,
+)
+from tests.skipfilter.spark.worlds import BASE, DAY, Session, Update, World, by_brute_force, worlds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+STEP = timedelta(minutes=7, microseconds=1)
+"""What a moment of a World becomes, so that there are several hours of them."""
+FEW = settings(
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+class Case(NamedTuple):
+    """A world, stretched to hours, with its tables."""
+
+    world: World
+    updates: DataFrame
+    sessions: DataFrame
+    fanout: DataFrame
+    sent: Counter[str]
+
+
+def case(spark: SparkSession, world: World) -> Case:
+    updates, sessions = world.tables(spark, 2)
+    sent = Counter(update for update, _ in by_brute_force(world))
+    fanout = [(update.update_id, time(update.at), sent[update.update_id]) for update in world.updates]
+    return Case(
+        world,
+        updates.withColumn("ts", stretched("ts")).withColumn("data_bytes", F.col("position") + 1),
+        sessions.withColumns({name: stretched(name) for name in ("connected_from", "disconnected_at")}).withColumn(
+            "subscriber", F.concat(F.lit("urn:"), F.col("subscriber_id") % 3)
+        ),
+        spark.createDataFrame(fanout, "update_id string, ts timestamp, fanout long"),
+        sent,
+    )
+
+
+def stretched(column: str) -> Any:
+    day = int(DAY.timestamp()) * 1_000_000
+    return F.timestamp_micros((F.unix_micros(column) - day) * (STEP // timedelta(microseconds=1)) + day)
+
+
+def time(at: int) -> datetime:
+    return DAY + at * STEP
+
+
+def hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def rows(table: DataFrame) -> list[tuple[Any, ...]]:
+    """The rows in order, with times in UTC."""
+    times = {name: F.unix_micros(name) for name, type in table.dtypes if type == "timestamp"}
+    return [
+        tuple(
+            datetime.fromtimestamp(0, UTC) + timedelta(microseconds=value)
+            if name in times and value is not None
+            else value
+            for name, value in row.asDict().items()
+        )
+        for row in table.withColumns(times).collect()
+    ]
+
+
+def quantile(values: Iterable[int], share: float) -> int:
+    ordered = sorted(values)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+
+def described(values: list[int]) -> tuple[Any, ...]:
+    mean = pytest.approx(sum(values) / len(values))
+    return (mean, *(quantile(values, share) for share in (0.5, 0.9, 0.99, 0.999)), max(values))
+
+
+def there(sessions: list[Session], at: datetime) -> int:
+    return sum(time(s.begins) <= at and (s.ends is None or at < time(s.ends)) for s in sessions)
+
+
+def hours(start: datetime, end: datetime) -> list[datetime]:
+    first = hour(start)
+    return [first + timedelta(hours=n) for n in range(100) if first + timedelta(hours=n) < end]
+
+
+def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, end: datetime) -> None:
+    """`made` is what brute force counts of what is in the period."""
+    updates = [update for update in case.world.updates if start <= time(update.at) < end]
+    sent = {update.update_id: case.sent[update.update_id] for update in updates}
+    total = sum(sent.values())
+    by_hour: defaultdict[datetime, list[Update]] = defaultdict(list)
+    for update in updates:
+        by_hour[hour(time(update.at))].append(update)
+    sessions = case.world.sessions
+    present = [
+        s for s in sessions
+        if time(s.begins) < end and (s.ends is None or (time(s.ends) > start and s.ends > s.begins))
+    ]  # fmt: skip
+
+    def size(update: Update) -> int:
+        return update.at + 1
+
+    assert made["traffic"] == [
+        (
+            at,
+            len(by_hour[at]),
+            sum(update.private for update in by_hour[at]),
+            sum(sent[update.update_id] for update in by_hour[at]),
+            sum(map(size, by_hour[at])),
+            sum(size(update) * sent[update.update_id] for update in by_hour[at]),
+        )
+        for at in hours(start, end)
+    ]
+    assert sum(row[3] for row in made["traffic"]) == total == made["fanout"][0][1]
+
+    edges = [time(at) for s in sessions for at in (s.begins, s.ends) if at is not None]
+    hour_long = timedelta(hours=1)
+    assert made["concurrency"] == [
+        (
+            at,
+            sum(at <= time(s.begins) < at + hour_long for s in sessions),
+            sum(s.ends is not None and at <= time(s.ends) < at + hour_long for s in sessions),
+            max(there(sessions, moment) for moment in [at, *(e for e in edges if at <= e < at + hour_long)]),
+        )
+        for at in hours(start, end)
+    ]
+
+    assert made["fanout"] == [(len(updates), total, *described(list(sent.values())))]
+    assert made["fanout_hourly"] == [
+        (at, len(some), sum(fanouts), *described(fanouts))
+        for at, some in sorted(by_hour.items())
+        if some
+        for fanouts in [[sent[update.update_id] for update in some]]
+    ]
+    assert made["fanout_distribution"] == [
+        (value, count, value * count) for value, count in sorted(Counter(sent.values()).items())
+    ]
+
+    on: defaultdict[str, list[Update]] = defaultdict(list)
+    for update in updates:
+        for topic in set(update.topics):
+            on[topic].append(update)
+    assert sorted(made["topics"]) == sorted(
+        (topic, len(some), sum(u.private for u in some), sum(sent[u.update_id] for u in some))
+        for topic, some in on.items()
+    )
+    assert [row[3] for row in made["topics"]] == sorted((row[3] for row in made["topics"]), reverse=True)
+    assert sum(row[2] for row in made["topic_hours"]) == sum(row[1] for row in made["topics"])
+    assert sum(row[4] for row in made["topic_hours"]) == sum(row[3] for row in made["topics"])
+
+    lengths = [
+        (min(end, time(s.ends)) - time(s.begins) if s.ends is not None else end - time(s.begins))
+        // timedelta(seconds=1)
+        for s in present
+    ]
+    still = sum(s.ends is None or time(s.ends) > end for s in present)
+    if present:
+        assert made["session_lengths"] == [(len(present), still, *described(lengths))]
+
+    granted = [compile_matcher(*selector, base_url=BASE) for s in sessions for selector in s.authorised]
+    private = [update for update in updates if update.private]
+    lost = [u for u in private if not any(matcher.match(topic) for matcher in granted for topic in u.topics)]
+    share = pytest.approx(len(private) / len(updates))
+    to_nobody = sum(not sent[u.update_id] for u in private)
+    assert made["private_updates"] == [(len(updates), len(private), share, to_nobody, len(lost))]
+    assert len(lost) <= to_nobody
+
+    uses: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for s in sessions:
+        for role, selectors in (("subscribed", s.selectors), ("authorised", s.authorised)):
+            for type, pattern in selectors:
+                uses[role, type].append((s.subscriber_id, pattern))
+    assert sorted(made["selectors"]) == sorted(
+        (role, type, len({id for id, _ in some}), len(some), len({pattern for _, pattern in some}))
+        for (role, type), some in uses.items()
+    )
+
+    capacity = {(row[0], row[1]): row[2:] for row in made["capacity"]}
+    inside = [e for e in [start, *edges] if hour(start) <= e < end]
+    minute_of_start = start.replace(second=0, microsecond=0)
+    most = max(there(sessions, e) for e in [minute_of_start, *(e for e in inside if e >= minute_of_start)])
+    assert capacity["connections", "moment"][0] == most
+    for per in ("second", "minute"):
+        zero: dict[str, Any] = {"microsecond": 0} | ({"second": 0} if per == "minute" else {})
+        per_bin: Counter[datetime] = Counter()
+        for update in updates:
+            per_bin[time(update.at).replace(**zero)] += sent[update.update_id]
+        peak, at, planned = capacity["deliveries", per]
+        assert peak == max(per_bin.values())
+        assert at == min(moment for moment, count in per_bin.items() if count == peak)
+        assert planned == 3 * peak
+        assert capacity["updates", per][0] == max(Counter(time(u.at).replace(**zero) for u in updates).values())
+        assert capacity["updates", per][2] == capacity["updates", per][0]
+
+    (whole,) = made["overview"]
+    assert whole == (
+        start,
+        end,
+        len(updates),
+        total,
+        sum(map(size, updates)),
+        sum(size(u) * sent[u.update_id] for u in updates),
+        len(on),
+        len(present),
+        len({s.subscriber_id % 3 for s in present}),
+    )
+
+
+@FEW
+@given(worlds())
+def test_every_table_is_what_brute_force_counts(spark: SparkSession, world: World) -> None:
+    made = case(spark, world)
+    start, end = min(time(u.at) for u in world.updates), max(time(u.at) for u in world.updates)
+    with report(made.updates, made.sessions, made.fanout, base_url=BASE, growth=3) as tables:
+        found = {name: rows(table) for name, table in tables.tables.items()}
+    check(made, found, start, end + timedelta(microseconds=1))
+
+
+def test_a_period_is_cut_out_of_tables_that_have_more(spark: SparkSession) -> None:
+    everything: Any = [("everything", "*")]
+    windows = [(0, 5), (0, 10), (3, 3), (4, None), (8, 12), (9, 30), (19, 20), (25, None), (0, 60)]
+    world = World(
+        [Update(f"u{at}", ["/a", "x"][: 1 + at % 2], at % 3 == 0, at) for at in range(0, 60, 2)],
+        [Session(id, everything, everything[: id % 2], begins, ends) for id, (begins, ends) in enumerate(windows)],
+    )
+    made = case(spark, world)
+    start, end = time(10), time(30)  # a session ends where it begins, another begins where it ends
+    with report(made.updates, made.sessions, made.fanout, start=start, end=end, base_url=BASE, growth=3) as tables:
+        found = {name: rows(table) for name, table in tables.tables.items()}
+    check(made, found, start, end)
+
+
+def test_without_updates_and_sessions_there_are_tables_of_nothing(spark: SparkSession) -> None:
+    made = case(spark, World([], []))
+    with report(made.updates, made.sessions, made.fanout) as tables:
+        found = {name: rows(table) for name, table in tables.tables.items()}
+    assert found["overview"] == [(None, None, 0, 0, 0, 0, 0, 0, 0)]
+    assert found["fanout"] == [(0, 0, None, None, None, None, None, None)]
+    assert found["traffic"] == found["concurrency"] == found["topics"] == found["selectors"] == []
+    assert all(row[2] == 0 and row[3] is None for row in found["capacity"])
+
+
+def sweep(
+    spark: SparkSession, windows: list[tuple[float, float | None]], start: float, end: float
+) -> list[tuple[Any, ...]]:
+    """concurrency() by hour of sessions that begin and end at hours of the DAY; the last three columns."""
+    at = [(DAY + timedelta(hours=a), None if b is None else DAY + timedelta(hours=b)) for a, b in windows]
+    sessions = spark.createDataFrame(at, "connected_from timestamp, disconnected_at timestamp")
+    period = spark.createDataFrame(
+        [(DAY + timedelta(hours=start), DAY + timedelta(hours=end))], "start timestamp, end timestamp"
+    )
+    return [row[1:] for row in rows(concurrency(sessions, period))]
+
+
+def test_a_session_that_ends_as_another_begins_is_not_there_with_it(spark: SparkSession) -> None:
+    assert sweep(spark, [(1, 1.5), (1.5, 1.75), (1.75, 2)], 1, 3) == [(3, 2, 1), (0, 1, 0)]
+
+
+def test_hours_in_which_nothing_happens_have_who_is_still_there(spark: SparkSession) -> None:
+    windows: list[tuple[float, float | None]] = [(-5, None), (-3, 2.5), (0.5, 3)]
+    assert sweep(spark, windows, 0, 5) == [(1, 0, 3), (0, 0, 3), (0, 1, 3), (0, 1, 1), (0, 0, 1)]
+
+
+def test_what_ends_exactly_where_an_hour_begins_is_not_in_it(spark: SparkSession) -> None:
+    assert sweep(spark, [(0, 1), (0, 1), (1.5, 2)], 1, 2) == [(1, 2, 1)]
+
+
+def test_what_begins_after_the_last_hour_is_not_in_it(spark: SparkSession) -> None:
+    assert sweep(spark, [(0, None), (2, None), (7, 9)], 0.25, 1.75) == [(1, 0, 1), (0, 0, 1)]
+
+
+def test_quantiles_are_fanouts_that_there_were(spark: SparkSession) -> None:
+    published = spark.range(1, 1_001).select(F.col("id").alias("fanout"))
+    assert rows(fanout_quantiles(published)) == [(1_000, 500_500, 500.5, 500, 900, 990, 999, 1_000)]
+
+
+def test_an_update_that_was_not_matched_went_to_nobody(spark: SparkSession) -> None:
+    updates = spark.createDataFrame(
+        [("u", ["/a", "/a"], False, 5, DAY, 7), ("v", ["/b"], False, 5, DAY, 8)],
+        "update_id string, topics array<string>, private boolean, data_bytes long, ts timestamp, position long",
+    )
+    by_time = spark.createDataFrame([("u", DAY, 3)], "update_id string, ts timestamp, fanout long")
+    by_position = spark.createDataFrame(
+        [("u", DAY, 7, 3)], "update_id string, ts timestamp, position long, fanout long"
+    )
+    for fanout in (by_time, by_position):
+        published = with_fanout(updates, fanout)
+        assert sorted((row.topics, row.fanout) for row in published.collect()) == [(["/a"], 3), (["/b"], 0)]
+        assert rows(hot_topics(published, 1)) == [("/a", 1, 0, 3)]
+
+
+def test_hours_that_are_merged_are_as_if_counted_at_once(spark: SparkSession) -> None:
+    ids = spark.range(6_000)
+    published = ids.select(
+        F.array(F.concat(F.lit("/"), F.col("id") % 2)).alias("topics"),
+        (F.col("id") % 3 == 0).alias("private"),
+        (F.xxhash64("id") % 1_000 + 1_000).alias("fanout"),
+        F.timestamp_micros(F.lit(int(DAY.timestamp()) * 1_000_000) + F.col("id") * 20_000_000).alias("ts"),
+    )
+    merged = merge_hourly(topic_hourly(published), "month").withColumn(
+        "median", F.kll_sketch_get_quantile_bigint("fanout_kll", F.lit(0.5))
+    )
+    whole = published.groupBy(F.date_trunc("month", "ts").alias("time"), F.col("topics")[0].alias("topic")).agg(
+        F.count("*"), F.count_if("private"), F.sum("fanout"), F.percentile("fanout", 0.5).alias("median")
+    )
+    expected = rows(whole.orderBy("time", "topic"))
+    found = rows(
+        merged.drop("fanout_kll").select("time", "topic", *merged.columns[2:5], "median").orderBy("time", "topic")
+    )
+    assert [row[:5] for row in found] == [row[:5] for row in expected]
+    assert len(found) == 4  # two topics, and a day that ends January
+    for row, other in zip(found, expected, strict=True):
+        assert row[5] == pytest.approx(other[5], rel=0.05)
+
+
+def test_a_report_is_written_table_by_table_and_again(spark: SparkSession, tmp_path: Path) -> None:
+    everything: Any = [("everything", "*")]
+    made = case(spark, World([Update("u", ["/a"], False, 1)], [Session(0, everything, [], 0, None)]))
+    directory = str(tmp_path / "report")
+    for format in ("parquet", "csv"):
+        with report(made.updates, made.sessions, made.fanout) as tables:
+            tables.write(directory, format)
+    assert {path.name for path in (tmp_path / "report").iterdir()} == set(tables.tables)
+    back = spark.read.option("header", True).csv(f"{directory}/topics").collect()
+    assert [row.asDict() for row in back] == [
+        {"topic": "/a", "updates": "1", "private_updates": "0", "deliveries": "1"}
+    ]
+
+
+def test_totals_do_not_need_the_names_of_subscribers(spark: SparkSession) -> None:
+    made = case(spark, World([Update("u", ["/a"], False, 1)], [Session(4, [], [], 0, None)]))
+    period = period_of(made.updates)
+    found = rows(overview(with_fanout(made.updates, made.fanout), made.sessions.drop("subscriber"), period))
+    assert found[0][-2:] == (1, 1)
