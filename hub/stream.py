@@ -246,7 +246,9 @@ class Stream(ABC):
     async def _drain(self) -> bool:
         """Wait until what was written is handed over, and there is room; whether the connection is still there."""
         await self._room()
-        if self.is_gone():  # of which the server will tell
+        if self.is_gone():
+            if not self._buffered():  # else the server tells, when it has handed over the rest
+                self.close("its connection is lost")
             return False
         self._waits = None
         return True

@@ -91,10 +91,9 @@ def _between(column: str, start: datetime | None, end: datetime | None) -> Colum
 
 def _overlap(start: datetime | None, end: datetime | None) -> Column:
     """Whether a session was there at any moment of the time: one that ended as it began never was."""
-    ended = F.col("disconnected_at")
-    lasted = ended > F.col("connected_from")
-    begun = F.lit(True) if end is None else F.col("connected_from") < F.lit(end)
-    return begun & (ended.isNull() | (lasted if start is None else lasted & (ended > F.lit(start))))
+    first, last = (F.lit(time).cast("timestamp") for time in (start, end))
+    left = F.least("disconnected_at", last)
+    return left.isNull() | (F.greatest("connected_from", first) < left)
 
 
 def _matching(topic: str, sessions: DataFrame, base_url: str | None) -> DataFrame:

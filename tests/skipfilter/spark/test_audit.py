@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter import compile_matcher
 from skipfilter.spark.audit import audit
-from tests.skipfilter.spark.worlds import BASE, DAY, TOPICS, Session, Update, World, by_brute_force, worlds
+from tests.skipfilter.spark.worlds import BASE, DAY, FEW, TOPICS, Session, Update, World, by_brute_force, worlds
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from skipfilter import Selector
-
-FEW = settings(
-    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 
 
 def micros(at: int | None) -> datetime | None:
@@ -143,6 +139,7 @@ def test_a_time_keeps_who_was_there_in_it(spark: SparkSession, library: World) -
     there = found(audit("/a/1", *tables(spark, library), micros(7), micros(8)))
     assert set(there) == {0, 1, 2, 3}
     assert there[0][2:] == (1, 1, 7, 7)
+    assert found(audit("/a/1", *tables(spark, library), micros(8), micros(7))) == {}
 
 
 def test_by_position_who_received_is_there_whatever_the_clocks_say(spark: SparkSession, library: World) -> None:

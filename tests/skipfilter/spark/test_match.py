@@ -6,14 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 from pyspark.sql import functions
 
 from skipfilter.spark.errors import BadInput, BroadcastLimit
 from skipfilter.spark.match import Matching, match
-from tests.skipfilter.spark.worlds import BASE, Session, Update, World, by_brute_force, by_skip_filter, worlds
+from tests.skipfilter.spark.worlds import BASE, FEW, Session, Update, World, by_brute_force, by_skip_filter, worlds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,9 +27,6 @@ LIMITS: list[dict[str, Any]] = [
     {"hot": 2},  # every other key is spread over several tasks
     {"hot": 1, "narrow_bytes": 20, "max_broadcast_bytes": 1_200},
 ]
-FEW = settings(
-    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 
 
 def check_all_outputs(updates: DataFrame, sessions: DataFrame, world: World, **options: Any) -> None:

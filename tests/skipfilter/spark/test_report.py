@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter import compile_matcher
@@ -23,7 +23,7 @@ from skipfilter.spark.report import (
     topic_hourly,
     with_fanout,
 )
-from tests.skipfilter.spark.worlds import BASE, DAY, Session, Update, World, by_brute_force, worlds
+from tests.skipfilter.spark.worlds import BASE, DAY, FEW, Session, Update, World, by_brute_force, worlds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 STEP = timedelta(minutes=7, microseconds=1)
 """What a moment of a World becomes, so that there are several hours of them."""
-FEW = settings(
-    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 
 
 class Case(NamedTuple):

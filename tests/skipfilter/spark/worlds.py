@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from skipfilter import SelectorIndex, SkipFilter, compile_matcher
@@ -38,6 +39,15 @@ SESSIONS = (
     f"subscriber_id long, selectors {_SELECTORS}, authorised {_SELECTORS}, "
     "connected_from timestamp, disconnected_at timestamp, after long, until long"
 )
+
+
+FEW = settings(
+    max_examples=2,
+    deadline=None,
+    phases=set(Phase) - {Phase.shrink},  # of what takes seconds
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+"""For tests that ask Spark."""
 
 
 class Update(NamedTuple):
