@@ -560,17 +560,18 @@ class Hub:
                 if not self._has_place:
                     await self._find_place()
                 async for entries in self.transport.follow(self.broadcaster.position):
-                    await self.broadcaster.dispatch(entries)
+                    try:
+                        await self.broadcaster.dispatch(entries)
+                    except Exception:  # halfway, so who is behind would not know
+                        await self._close_all("a dispatch failed")
+                        raise
                     if self.event_log is not None:
                         self.event_log.dispatched(entries)
             except OffTheLog as error:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
                 await self._patiently(self._find_place)
-                for count, subscriber in enumerate(self.broadcaster.subscribers(), 1):
-                    self.broadcaster.close(subscriber.id, "updates were lost")
-                    if count % SLICE == 0:
-                        await asyncio.sleep(0)
+                await self._close_all("updates were lost")
             except LogUnavailable as error:
                 if self._has_place:
                     log.warning("the log cannot be followed", reason=error.reason)
@@ -578,6 +579,13 @@ class Hub:
             except Exception:
                 log.exception("dispatch failed")
                 await asyncio.sleep(TICK)
+
+    async def _close_all(self, reason: str) -> None:
+        """End all streams: whoever comes back goes on from its cursor."""
+        for count, subscriber in enumerate(self.broadcaster.subscribers(), 1):
+            self.broadcaster.close(subscriber.id, reason)
+            if count % SLICE == 0:
+                await asyncio.sleep(0)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """What `ask()` returns, as soon as the log is available."""

@@ -24,14 +24,12 @@ from starlette.responses import StreamingResponse
 from hub.errors import OffTheLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator
 
     from starlette.types import Receive, Scope, Send
 
     from hub.hub import Hub
     from hub.subscriber import Subscriber
-    from hub.topics import TopicMatcher
-    from hub.updates import Update
 
 ALL: Final = b": all\n\n"
 
@@ -77,7 +75,7 @@ async def _replay(hub: Hub, subscriber: Subscriber) -> AsyncIterator[bytes]:
         for entry in page:
             asked = entry.update.topics, entry.update.private
             if asked not in wanted:
-                wanted[asked] = wants(subscriber, entry.update)
+                wanted[asked] = subscriber.wants(entry.update)
             if wanted[asked]:
                 frames.append(entry.frame)
                 size += len(entry.frame)
@@ -90,14 +88,3 @@ async def _replay(hub: Hub, subscriber: Subscriber) -> AsyncIterator[bytes]:
             frames, size = [], 0
         await asyncio.sleep(0)
     yield b"".join([*frames, ALL])
-
-
-def wants(subscriber: Subscriber, update: Update) -> bool:
-    """Whether it is to receive `update` (N21): as the broadcaster says, for who is not known to that."""
-    return _match(subscriber.subscribed, update) and (
-        not update.private or _match(subscriber.grant.subscribe, update)  # N81
-    )
-
-
-def _match(matchers: Iterable[TopicMatcher], update: Update) -> bool:
-    return any(matcher.match(topic) for matcher in matchers for topic in update.topics)

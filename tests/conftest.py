@@ -165,6 +165,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from skipfilter.spark.session import spark_session
 
     place = tmp_path_factory.mktemp("spark")
+    os.environ["TOKEN"] = DEVELOPMENT_TOKEN  # its workers have the environment that Java begins with
     session = spark_session(
         "tests",
         {
@@ -179,3 +180,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+    del os.environ["TOKEN"]

@@ -432,6 +432,36 @@ async def test_cancelling_its_task_from_outside_is_not_taken_for_a_waking() -> N
         here.connections.clear()
 
 
+async def test_a_dispatch_that_fails_halfway_ends_all_streams_and_who_comes_back_misses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as here:
+        first, other = await here.connect("a"), await here.connect("a")
+        await here.publish("a")
+        await here.caught_up()
+        assert first.ids == other.ids == ["1"]
+        with monkeypatch.context() as patch:
+
+            async def choices(entries: list[Entry], live: Any) -> Any:
+                only = live.copy()
+                only.discard(other.stream.number)
+
+                def halfway() -> Any:
+                    yield only, entries[0].frame
+                    raise RuntimeError("out of order")
+
+                return halfway()
+
+            patch.setattr(here.hub.broadcaster, "_choices", choices)
+            await here.publish("a")
+            for connection in (first, other):
+                await asyncio.wait_for(connection.task, 10)
+        assert (first.ids, other.ids) == (["1", "2"], ["1"])
+        again = await here.connect("a", after=other.ids[-1])
+        await here.caught_up()
+        assert again.ids == ["2"]
+
+
 async def test_r30_n112_who_falls_off_the_log_is_told_and_closed() -> None:
     async with world(plain(history_updates=4)) as here:
         connection = await here.connect("a")

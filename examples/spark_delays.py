@@ -1,0 +1,47 @@
+"""How late each airline's departures were: read from a hub, added up on Spark, and published to it again.
+
+After `make run` and a replay (python examples/flights.py --speed 1e6):
+
+    python examples/spark_delays.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from pyspark.sql import functions as F  # noqa: N812
+
+import hub.spark
+from hub.settings import DEVELOPMENT_TOKEN
+from skipfilter.spark import spark_session
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hub", default="http://localhost:3000/.well-known/mercure")
+    options = parser.parse_args()
+
+    os.environ.setdefault("TOKEN", DEVELOPMENT_TOKEN)
+    spark = spark_session("delays", {"spark.log.level": "ERROR"})
+    hub.spark.register(spark)
+    departures = (
+        spark.read.format("mercure")
+        .option("url", options.hub)
+        .option("match_uritemplate", "https://flights.example/{from}/{to}/{flight}")
+        .load()
+        .select(F.from_json("data", "airline string, delay long").alias("flight"))
+        .select("flight.*")
+    )
+    delays = departures.groupBy("airline").agg(F.count("*").alias("flights"), F.median("delay").alias("median_delay"))
+    delays = delays.orderBy(F.desc("flights"), "airline")
+    delays.show(truncate=False)
+
+    rows = delays.select(F.lit("https://flights.example/delays").alias("topic"), F.to_json(F.struct("*")).alias("data"))
+    # A token is never an option itself, as options are shown in plans and logs.
+    sink = rows.coalesce(1).write.format("mercure").mode("append")
+    sink.option("url", options.hub).option("tokenEnv", "TOKEN").save()
+
+
+if __name__ == "__main__":
+    main()

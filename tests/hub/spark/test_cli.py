@@ -1,0 +1,106 @@
+"""python -m hub.spark, what the README shows of the format "mercure", and the examples."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+import hub.spark.__main__ as command_line
+from tests.hub.spark.hubs import events_in, publish, token_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from typer.testing import Result
+
+    from tests.conftest import HubProcess
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command_line.main, [str(argument) for argument in arguments])
+
+
+def test_events_are_taken_in_once_and_published_again(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
+    token = ("--option", f"tokenFile={token_file(hub, tmp_path)}")
+    taken, rows = tmp_path / "taken", tmp_path / "rows"
+    for data in ("first", "second"):
+        publish(hub, {"topics": ["/a"], "data": data, "private": True})
+        publish(hub, {"topics": ["/b"], "data": "another"})
+        result = run("ingest", hub.url, taken, "--option", "match=/a", *token)
+        assert result.exit_code == 0, result.output + repr(result.exception)
+    told = spark.read.parquet(str(taken)).collect()
+    assert sorted(row.data for row in told) == ["first", "second"]
+
+    spark.createDataFrame([("/c", "third")], "topic string, data string").write.parquet(str(rows))
+    result = run("publish", rows, hub.url, *token)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert [event.data for event in events_in(hub, match="/c")] == ["third"]
+
+
+def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
+    result = run("ingest", hub.url, tmp_path / "taken", "--option", "match")
+    assert result.exit_code == 2
+    assert "'match' is no NAME=VALUE" in result.stderr
+    result = run("publish", tmp_path / "nowhere", hub.url)
+    assert result.exit_code == 1
+    assert f"publish: {tmp_path}/nowhere: " in result.stderr
+    result = run("ingest", hub.url, tmp_path / "taken", "--option", "match=*", "--option", "token=secret")
+    assert result.exit_code == 1
+    assert "ingest: " in result.stderr
+    assert "tokenEnv" in result.stderr
+    assert "secret" not in result.output
+    result = run("tables", tmp_path / "nowhere", tmp_path / "day")
+    assert result.exit_code == 1
+    assert f"tables: {tmp_path}/nowhere: " in result.stderr
+
+
+def test_the_readme_s_python_reads_and_writes(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
+    [script] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "hub.spark" in block]
+    books = [(f"https://example.com/books/{n}", f"chapter {n}") for n in range(3)]
+    names: dict[str, Any] = {
+        "spark": spark,
+        "URL": hub.url,
+        "updates": spark.createDataFrame([*books, ("https://example.com/authors/1", "-")], "topic string, data string"),
+    }
+    exec(script, names)  # noqa: S102
+    query = names["events"].writeStream.format("memory").queryName("readme").trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+    assert sorted(row.data for row in spark.table("readme").collect()) == [data for _, data in books]
+
+
+def example(name: str, *arguments: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+
+
+def test_delays_are_added_up_and_published(
+    spark: SparkSession, hub: HubProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delays = {"One Air": [5, 20, -3], "Other Air": [7]}
+    for airline, minutes in delays.items():
+        for number, delay in enumerate(minutes):
+            topic = f"https://flights.example/JFK/BQN/{airline[:2]}{number}"
+            publish(hub, {"topics": [topic], "data": json.dumps({"airline": airline, "delay": delay})})
+    example("spark_delays.py", "--hub", hub.url)
+    expected = [("One Air", 3, 5), ("Other Air", 1, 7)]
+    shown = re.findall(r"^\|(\w+ Air) *\|(\d+) *\|(\d+).0 *\|$", capsys.readouterr().out, re.MULTILINE)
+    assert [(airline, int(flights), int(median)) for airline, flights, median in shown] == expected
+    told = [json.loads(event.data) for event in events_in(hub, match="https://flights.example/delays")]
+    assert [(row["airline"], row["flights"], row["median_delay"]) for row in told] == expected
+
+
+def test_who_received_what_is_shown(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    example("spark_who_received.py")
+    shown = capsys.readouterr().out
+    assert re.search(r"^\| +20000\| +\d+\| +\d+\|$", shown, re.MULTILINE)
+    assert shown.count("only showing top 5 rows") == 2
