@@ -19,8 +19,9 @@ from hub.endpoints import TOKENS, Endpoints, answer
 from hub.errors import RequestError
 from hub.hub import Hub
 from hub.origins import allows_origin
+from hub.parking import SERVER_SEND
 from hub.protocol import take_tokens
-from hub.stream import REST, SERVER_SEND
+from hub.stream import REST
 from hub.transports import open_transport
 from hub.warm import hot_topics
 

@@ -603,11 +603,12 @@ def _finish(descriptor: int, part: Path) -> None:
     if not os.fstat(descriptor).st_size:
         part.unlink()
         return
-    os.fsync(descriptor)
-    part.rename(part.with_name(part.name.removesuffix(_PART) + _CLOSED))
-    directory = os.open(part.parent, os.O_RDONLY)
+    directory = os.open(part.parent, os.O_RDONLY)  # before: when it has its name, nothing may fail any more
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
+        part.rename(part.with_name(part.name.removesuffix(_PART) + _CLOSED))
+        with contextlib.suppress(OSError):  # after a power cut it may have its old name, and be closed then
+            os.fsync(directory)
     finally:
         os.close(directory)
 

@@ -301,6 +301,10 @@ class Hub:
             self._reading -= 1
             self._release(subscriber.client)
 
+    def time_left(self, subscriber: Subscriber) -> float | None:
+        """Seconds until its time is up; None where it is not."""
+        return None if math.isinf(subscriber.deadline) else max(0.0, subscriber.deadline - self._clock())
+
     def is_over(self, subscriber: Subscriber) -> bool:
         """Whether it may read no more: its time is up, or the hub is shutting down."""
         return self.closing or subscriber.deadline <= self._clock()

@@ -20,6 +20,16 @@ HEAD_TIMEOUT: Final = 10.0
 """Seconds that the head of a request may take from its first byte, and the first byte from the connection."""
 
 
+SERVER_SEND: Final = "hub.send"
+"""Where the application leaves the server's own `send` in the scope, below whatever middleware wraps."""
+
+
+def cycle_of(server_send: object) -> Any:
+    """uvicorn's side of a response in HTTP/1.1, for what ASGI has no word for; None behind another server."""
+    cycle = getattr(server_send, "__self__", None)
+    return cycle if hasattr(cycle, "transport") and hasattr(cycle, "keep_alive") else None
+
+
 class Parked(Protocol):
     """What is told of the connection of a parked response."""
 

@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
+from hub import sse
 from hub.errors import OffTheLog
+from hub.parking import SERVER_SEND, cycle_of
+from hub.sockets import tune
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 ALL: Final = b": all\n\n"
 
 _CHUNK: Final = 2**16  # bytes of frames that are joined into one write
+_SILENCE: Final = 1.0  # seconds
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Preference-Applied": "wait=0"}
 
 
@@ -51,8 +55,18 @@ class ReplayResponse(StreamingResponse):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": b""})
             return
+        left = self._hub.time_left(self._subscriber)
         with self._hub.reading(self._subscriber):  # before the head, as it may refuse
-            await super().__call__(scope, receive, send)
+            cycle = cycle_of(scope.get(SERVER_SEND, send))
+            if cycle is not None:  # so that the system gives up who does not read
+                tune(cycle.transport.get_extra_info("socket"), self._hub.settings)
+            try:
+                async with asyncio.timeout(left):
+                    await super().__call__(scope, receive, send)
+            except TimeoutError:  # it does not read, and its time is up
+                if cycle is not None:
+                    cycle.disconnected = True  # as uvicorn does when a connection is lost
+                    cycle.transport.abort()
 
 
 async def _replay(hub: Hub, subscriber: Subscriber) -> AsyncIterator[bytes]:
@@ -63,6 +77,8 @@ async def _replay(hub: Hub, subscriber: Subscriber) -> AsyncIterator[bytes]:
     end = await hub.transport.end()
     frames: list[bytes] = []
     size = 0
+    now = asyncio.get_running_loop().time
+    sent = now()
     while subscriber.position < end:
         if hub.is_over(subscriber):
             return
@@ -83,8 +99,9 @@ async def _replay(hub: Hub, subscriber: Subscriber) -> AsyncIterator[bytes]:
             subscriber.position = page[-1].position
         elif dispatched == hub.broadcaster.position:  # what there is to read was appended and not yet dispatched
             await hub.broadcaster.moved()
-        if size >= _CHUNK:
-            yield b"".join(frames)
+        if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, where little is wanted
+            yield b"".join(frames) or sse.HEARTBEAT
             frames, size = [], 0
+            sent = now()
         await asyncio.sleep(0)
     yield b"".join([*frames, ALL])

@@ -30,7 +30,7 @@ from sse_starlette import EventSourceResponse
 from hub import sse
 from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
-from hub.parking import ParkingProtocol
+from hub.parking import SERVER_SEND, ParkingProtocol, cycle_of
 from hub.sockets import tune
 from hub.subscriber import EARLIEST
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-SERVER_SEND: Final = "hub.send"
-"""Where the application leaves the server's own `send` in the scope, below whatever middleware wraps."""
 REST: Final = "hub.rest"
 """Where the application takes what is left to do of a response when its routes and middleware have returned."""
 
@@ -72,10 +70,7 @@ class StreamResponse(EventSourceResponse):
             await super().__call__(scope, receive, send)  # headers, and it ends
             return
         server_send = cast("_Send", scope.get(SERVER_SEND, send))
-        # uvicorn's side of a response in HTTP/1.1, for what ASGI has no word for; None behind another server.
-        cycle = getattr(server_send, "__self__", None)
-        if not (hasattr(cycle, "transport") and hasattr(cycle, "keep_alive")):
-            cycle = None
+        cycle = cycle_of(server_send)
         protocol = None
         if cycle is not None and not cycle.transport.is_closing():
             tune(cycle.transport.get_extra_info("socket"), self._hub.settings)

@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from hub.spark import register
-from hub.spark.tables import append_updates
+from hub.spark.tables import append_updates, read_table, tables_of_sessions
 from hub.spark.tables import tables as bring_up_to_date
 from skipfilter.spark.cli import Conf, Tables, job, step
+from skipfilter.spark.errors import BadInput
+from skipfilter.spark.schemas import UPDATES
 
 Options = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help='Of format("mercure"); repeatable.')
@@ -29,14 +31,26 @@ def _hub() -> None:
 
 @main.command()
 def tables(
-    log: Annotated[str, typer.Argument(help="The directory in HUB_EVENT_LOG, or of what `hub history export` wrote.")],
+    log: Annotated[str, typer.Argument(help="The directory in HUB_EVENT_LOG.")],
     tables: Tables,
-    exported: Annotated[bool, typer.Option("--exported", help="There are updates alone, of an export.")] = False,
+    exported: Annotated[
+        bool, typer.Option("--exported", help="It has updates alone: LOG.ndjson files that `hub history export` wrote.")
+    ] = False,
+    sessions: Annotated[
+        bool, typer.Option("--sessions", help="Take its connections alone: it is of a further machine of the hub.")
+    ] = False,
     conf: Conf = None,
 ) -> None:
     """Bring tables up to what an event log has: each line once, however often this runs."""
     with job("tables", conf) as spark, step(tables):
-        append_updates(spark, log, tables) if exported else bring_up_to_date(spark, log, tables)
+        if exported:
+            append_updates(spark, log, tables)
+            if read_table(spark, f"{tables}/updates", UPDATES).isEmpty():
+                raise BadInput(f"{log}: there is no update in lines of JSON, in files named .ndjson or .jsonl")
+        elif sessions:
+            tables_of_sessions(spark, log, tables)
+        else:
+            bring_up_to_date(spark, log, tables)
 
 
 @main.command()

@@ -250,6 +250,10 @@ class EventParser:
         return [event for block in blocks if (event := self._parse(block.decode("utf-8", "replace"))) is not None]
 
     def _parse(self, block: str) -> Event | None:
+        id, _, data = block.partition("\ndata: ")
+        if id.startswith("id: ") and data and "\n" not in id and "\n" not in data and "\0" not in id:  # nearly all
+            self.last_event_id = id[4:]
+            return self.last_event_id, "", data, ""
         lines: list[str] = []
         type = retry = ""
         for line in block.split("\n"):

@@ -29,15 +29,17 @@ found by reading up to it, in the driver, before an executor reads the same agai
     driver       ──────────────►                   maxRowsPerBatch=4: the end is d, after 4 rows
     executor     a  b     c  d                     4 rows and the last is d, or the task fails
 
-    {"last_event_id": "d", "after": "earliest", "rows": 4}         all that a batch is: it can be read again
+    {"last_event_id": "d", "after": "earliest", "rows": 4, "ends": […]}     all that a batch is: it can be read again
 
 The end is an event that was seen.  So no batch waits for one that this reader may not see, none ends before its end,
 and where fewer come than there were, or others, that is told: something was lost, or the executor has another token.
 It costs a second reading of what the hub sends, which the driver does not keep.
 
 - Exactly once, as far as the sink is: a batch is read again as it was, also from startingFrom=latest.
-- An id that was published twice is for the hub its first occurrence (N115).  A batch never ends with an id that this
-  query has ended one with, so it comes to an end; but what lies between the two may come again.
+- An id that was published twice is for the hub its first occurrence (N115).  A batch never ends with an id that one of
+  the hundred before has ended with, so a query comes to an end; but what lies between the two may come again.
+- A place in the log is kept as an event that was seen.  Where the hub's history moves past it, as it may where events
+  that match are rare, that is a loss of data, whether or not any has matched: keep more history, or read more often.
 - One connection reads a batch, for the order of the log is one.  To read on more, use queries with other selectors.
 """
 
@@ -90,8 +92,8 @@ the next batch, and nothing is lost by going on."""
 _ROWS: Final = 10_000
 _CHARACTERS: Final = 2**22
 """At which a batch of Arrow is full."""
-_ENDS: Final = 10_000
-"""Ends of batches that are remembered."""
+_ENDS: Final = 100
+"""Ends of batches that are remembered, in the offset."""
 
 Offset: TypeAlias = dict[str, Any]
 
@@ -301,13 +303,12 @@ class Reader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream, in batches.
 
-    All its mutable state, which is the driver's: `_ends`, the ids that batches have ended with, oldest first; whether
-    it is to stop at what is `_available_now`; and `_target`, the id of that.
+    All its mutable state, which is the driver's: whether it is to stop at what is `_available_now`, and `_target`, the
+    id of that.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._ends: dict[str, None] = {}
         self._available_now = False
         self._target: str | None = None
 
@@ -326,20 +327,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        after = start["last_event_id"]
+        after, ends = start["last_event_id"], start.get("ends", [])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._available_now and self._target is None:
-            whole = measure(self._source, after, taken=self._ends)
+            whole = measure(self._source, after, taken=ends)
             self._target = after if whole is None else whole.end
         if after == self._target:
             return start
-        span = measure(self._source, after, most=most, until=self._target, taken=self._ends)
-        if span is None:
-            return start
-        self._ends[span.end] = None
-        if len(self._ends) > _ENDS:
-            del self._ends[next(iter(self._ends))]
-        return span.offset()
+        span = measure(self._source, after, most=most, until=self._target, taken=ends)
+        return start if span is None else span.offset() | {"ends": [*ends, span.end][-_ENDS:]}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         # Of `start` nothing is needed: it is another one where a first batch from `latest` is planned again.  That one

@@ -2,7 +2,8 @@
 
     DIR/updates/*.jsonl   ──►  OUT/updates          appended to; a directory for each day
     DIR/sessions/*.jsonl  ──►  OUT/session_events   appended to
-                                └─► OUT/sessions    made anew of them: a row a connection
+                                ├─► OUT/session_ids appended to: the id of each connection, for good
+                                └─► OUT/sessions    made anew of both: a row a connection
 
 What is appended is read by Spark's file stream, which keeps in OUT/_checkpoints which files it has read, and what is in
 a table in the table itself, in `_spark_metadata`: so a job that was killed anywhere goes on where it was, and each line
@@ -11,8 +12,12 @@ is there once.  Segments never change when they have their name, and may be remo
 A line that is no record ends the job, with a BadInput that names its file and column; nothing of its batch is in the
 table then.  It is to be mended where it is, and the job run again.
 
-An update is there once for each (epoch, position), as the hub writes it; what comes from elsewhere may bring it again,
-as two exports of one log do, and then the job ends with a BadInput, too.
+An update is there once for each (epoch, position), as the processes of a hub on one machine write it; what comes from
+elsewhere may bring it again, as two exports of one log do, and then the job ends with a BadInput, too.  Of a hub on
+several machines, the log of each has all updates, and its own connections: take `tables` of one of them, and
+`tables_of_sessions` of the others.
+
+New rows are read once, but all tables are looked at: that no place is taken twice, and to make OUT/sessions.
 """
 
 from __future__ import annotations
@@ -62,6 +67,14 @@ SESSION_EVENTS: Final = StructType(
     ]
 )
 
+SESSION_IDS: Final = StructType(
+    [
+        StructField("node", StringType(), nullable=False),
+        StructField("number", LongType(), nullable=False),
+        StructField("subscriber_id", LongType(), nullable=False),
+    ]
+)
+
 _BAD: Final = "_bad"
 _LONGEST: Final = 2**63 - 1
 _LAST: Final = 253_402_300_799_999
@@ -108,6 +121,11 @@ def tables(spark: SparkSession, log: str, out: str) -> None:
     Raises BadInput for a line that is no record, and for updates that are there twice.
     """
     append_updates(spark, f"{log}/updates", out)
+    tables_of_sessions(spark, log, out)
+
+
+def tables_of_sessions(spark: SparkSession, log: str, out: str) -> None:
+    """The same for connections alone."""
     append_session_events(spark, f"{log}/sessions", out)
     write_sessions(spark, out)
 
@@ -115,8 +133,8 @@ def tables(spark: SparkSession, log: str, out: str) -> None:
 def append_updates(spark: SparkSession, directory: str, out: str, *, files: int = FILES) -> None:
     """Append the updates of new files, `.jsonl` or `.ndjson`, to OUT/updates; `files` are read in one batch.
 
-    They are segments of an event log, or what `hub history export` writes: that has no hub and epoch, so all in one
-    table are to be of one log, and none of them twice.
+    They are segments of an event log, or what `hub history export` writes as lines of JSON: that has no hub and epoch,
+    so all in one table are to be of one log, and none of them twice.
     """
     lines = _read_lines(spark, directory, _UPDATE, files)
     _append(lines.select(*_update_columns()), out, "updates", partition="dt")
@@ -130,17 +148,21 @@ def append_session_events(spark: SparkSession, directory: str, out: str, *, file
 
 
 def write_sessions(spark: SparkSession, out: str) -> None:
-    """Make OUT/sessions anew of OUT/session_events."""
+    """Make OUT/sessions anew of OUT/session_events, with the ids of OUT/session_ids and new ones."""
     events = read_table(spark, f"{out}/session_events", SESSION_EVENTS)
-    sessions(events).write.mode("overwrite").parquet(f"{out}/sessions")
+    given = read_table(spark, f"{out}/session_ids", SESSION_IDS)
+    new = sessions(events, given).join(given, ["node", "number"], "left_anti").select(SESSION_IDS.names)
+    new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")  # one file: all of them or none
+    given = read_table(spark, f"{out}/session_ids", SESSION_IDS)
+    sessions(events, given).write.mode("overwrite").parquet(f"{out}/sessions")
 
 
-def sessions(events: DataFrame) -> DataFrame:
-    """A row a connection, as SESSIONS has it.
+def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
+    """A row a connection, as SESSIONS has it; `given` are the SESSION_IDS that there are.
 
-    What is open of a node that has ended, ended then.  Ids count from 0 in the order of (dt, connected_from, node,
-    number), so those of earlier days stay when days are added.  What was disconnected and has no connect, as its
-    segment was not kept, is left out.  Counts the days once, on the driver.
+    What is open of a node that has ended, ended then.  New ids come after those that there are, from 0 on, in the order
+    of (dt, connected_from, node, number).  What was disconnected and has no connect, as its segment was not kept, is
+    left out.  Counts the days once, on the driver.
     """
     come, gone = F.col("event") == "connect", F.col("event") == "disconnect"
     whole = F.struct("ts", "after", "hub", "epoch", "subscriber", "selectors", "authorised")
@@ -165,13 +187,17 @@ def sessions(events: DataFrame) -> DataFrame:
             _day(F.unix_micros("come.ts"), 86_400_000_000).alias("dt"),
         )
         .withColumnRenamed("ts", "connected_from")
+        .join(given, ["node", "number"], "left")
     )
-    days = found.groupBy("dt").count().orderBy("dt").collect()
-    starts = accumulate((day["count"] for day in days), initial=0)
+    is_new = F.col("subscriber_id").isNull()
+    [[newest]] = given.agg(F.max("subscriber_id")).collect()
+    days = found.where(is_new).groupBy("dt").count().orderBy("dt").collect()
+    starts = accumulate((day["count"] for day in days), initial=0 if newest is None else newest + 1)
     pairs = [F.lit(value) for day, start in zip(days, starts, strict=False) for value in (day["dt"], start)]
     start = F.create_map(*pairs)[F.col("dt")] if pairs else F.lit(0)
-    number = F.row_number().over(Window.partitionBy("dt").orderBy("connected_from", "node", "number"))
-    return found.withColumn("subscriber_id", (start + number - 1).cast(LongType())).select(*SESSIONS.names)
+    number = F.row_number().over(Window.partitionBy("dt", is_new).orderBy("connected_from", "node", "number"))
+    id = F.coalesce("subscriber_id", (start + number - 1).cast(LongType()))
+    return found.withColumn("subscriber_id", id).select(*SESSIONS.names)
 
 
 def _later(start: str, name: str) -> Column:

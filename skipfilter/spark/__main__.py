@@ -22,8 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from skipfilter.spark import files
 from skipfilter.spark.audit import audit as who_could_read
 from skipfilter.spark.cli import Conf, Tables, job, say, step
+from skipfilter.spark.errors import BadInput
 from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
-from skipfilter.spark.match import Matching
+from skipfilter.spark.match import BROADCAST_BYTES, Matching
 from skipfilter.spark.page import page
 from skipfilter.spark.postings import postings
 from skipfilter.spark.report import report as what_happened
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
 
     from skipfilter.spark.match import By
 
-Url = Annotated[str | None, typer.Option("--base-url", help="What relative URL Patterns are resolved against.")]
+Url = Annotated[
+    str | None, typer.Option("--base-url", help="What relative URL Patterns are resolved against; the hub by default.")
+]
 From = Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day of updates.")]
 To = Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day of updates.")]
 ByOption = Annotated[
-    Literal["time", "position"], typer.Option(help="When a session was there; position is exact for the log of a hub.")
+    Literal["time", "position"] | None,
+    typer.Option(help="When a session was there; by default the position, which is exact, where tables are of a log."),
 ]
 
 
@@ -75,7 +79,7 @@ def generate(
     with job("generate", conf) as spark:
         workload = Workload(subscribers=subscribers, updates=updates, seed=seed)
         with step(f"{subscribers:,} sessions"):
-            files.write(generate_sessions(spark, workload), f"{tables}/sessions", by_day=False)
+            files.write(generate_sessions(spark, workload), f"{tables}/sessions")
         with step(f"{updates:,} updates"):
             files.write(generate_updates(spark, workload), f"{tables}/updates", by_day=True)
 
@@ -84,17 +88,18 @@ def generate(
 def index(tables: Tables, conf: Conf = None) -> None:
     """Write who declares, and who is granted, each distinct selector: as roaring bitmaps."""
     with job("index", conf) as spark, step(f"{tables}/postings"):
-        files.write(postings(_sessions(spark, tables)), f"{tables}/postings", by_day=False)
+        files.write(postings(_sessions(spark, tables)), f"{tables}/postings")
 
 
 @main.command()
 def match(
     tables: Tables,
     outputs: Outputs = [Name.FANOUT],  # noqa: B006  nobody changes it
-    by: ByOption = "time",
+    by: ByOption = None,
     base_url: Url = None,
     first: From = None,
     last: To = None,
+    max_broadcast_bytes: Annotated[int, typer.Option(help="What a worker may hold of sessions.")] = BROADCAST_BYTES,
     conf: Conf = None,
 ) -> None:
     """Write who received which updates.
@@ -102,35 +107,51 @@ def match(
     fanout, bitmaps and rows are written by the day; received is of all the days that were asked for.
     """
     with job("match", conf) as spark:
-        updates, sessions = files.of_days(
-            _updates(spark, tables),
-            _sessions(spark, tables),
-            first and first.date(),
-            last and last.date(),
-            by,
-        )
-        with step("postings and keys"):
-            matchings = [Matching(*logs, by=by, base_url=base_url) for logs in _logs(updates, sessions, by)]
+        days = first and first.date(), last and last.date()
+        updates, sessions = _updates(spark, tables), _sessions(spark, tables)
+        by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
+        updates, sessions = files.of_days(updates, sessions, *days, by)
+        with step(f"postings and keys, by {by}"):
+            matchings = [
+                Matching(*log, by=by, base_url=base_url, max_broadcast_bytes=max_broadcast_bytes)
+                for log in _logs(updates, sessions, by)
+            ]
         for name in outputs:
             with step(f"{tables}/{name}"):
                 made = reduce(lambda one, other: one.unionAll(other), (each.output(name.value) for each in matchings))
-                if by_day := name != Name.RECEIVED:
-                    made = made.withColumn("dt", F.to_date("ts"))
-                files.write(made, f"{tables}/{name}", by_day=by_day)
+                if name == Name.RECEIVED:
+                    files.write(made, f"{tables}/{name}")
+                else:
+                    files.write(made.withColumn("dt", F.to_date("ts")), f"{tables}/{name}", by_day=True, days=days)
+
+
+def _by(updates: DataFrame, sessions: DataFrame) -> By:
+    """By position, if there are updates and all of both have their places in a log."""
+    placed = updates.agg(F.count("*"), F.count("position")).first()
+    there = sessions.agg(F.count("*"), F.count("after")).first()
+    assert placed is not None
+    assert there is not None
+    return "position" if 0 < placed[0] == placed[1] and there[0] == there[1] else "time"
+
+
+def _hub(sessions: DataFrame) -> str | None:
+    """The hub whose sessions they are, which is what it resolves relative URL Patterns against."""
+    hubs = [hub for [hub] in sessions.select("hub").distinct().limit(3).collect() if hub is not None]
+    if len(hubs) > 1:
+        raise BadInput(f"sessions: they are of {hubs[0]} and {hubs[1]}: say which one is meant with --base-url")
+    return hubs[0] if hubs else None
 
 
 def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFrame, DataFrame]]:
     """Updates and sessions of each log that there is: positions mean something within one."""
     if by == "time":
         return [(updates, sessions)]
-    epochs = [(hub, epoch) for hub, epoch in updates.select("hub", "epoch").distinct().collect()]
-    if not epochs:
-        return [(updates, sessions)]
+    epochs = [epoch for [epoch] in updates.select("epoch").unionAll(sessions.select("epoch")).distinct().collect()]
 
-    def of(table: DataFrame, hub: str | None, epoch: str | None) -> DataFrame:
-        return table.filter(F.col("hub").eqNullSafe(F.lit(hub)) & F.col("epoch").eqNullSafe(F.lit(epoch)))
+    def of(table: DataFrame, epoch: str | None) -> DataFrame:
+        return table.filter(F.col("epoch").eqNullSafe(F.lit(epoch)))
 
-    return [(of(updates, *epoch), of(sessions, *epoch)) for epoch in epochs]
+    return [(of(updates, epoch), of(sessions, epoch)) for epoch in epochs] or [(updates, sessions)]
 
 
 @main.command()
@@ -140,9 +161,8 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
         fanout = files.read(spark, f"{tables}/fanout", FANOUT)
         start, end = _moments(first, last)
         with step(f"{tables}/report"):
-            found = what_happened(
-                _updates(spark, tables), _sessions(spark, tables), fanout, start=start, end=end, base_url=base_url
-            )
+            updates, sessions = _updates(spark, tables), _sessions(spark, tables)
+            found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url or _hub(sessions))
             found.write(f"{tables}/report")
             files.write_text(page(found), f"{tables}/report/index.html")
     say(f"look at {tables}/report/index.html")
@@ -152,7 +172,7 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
 def audit(
     tables: Tables,
     topic: Annotated[str, typer.Argument(help="Compared as it is.")],
-    by: ByOption = "time",
+    by: ByOption = None,
     base_url: Url = None,
     first: From = None,
     last: To = None,
@@ -161,25 +181,28 @@ def audit(
     """Say who could read a topic, by which selector, and who received it: in a table, and the first here."""
     with job("audit", conf) as spark:
         start, end = _moments(first, last)
-        logs = _logs(_updates(spark, tables), _sessions(spark, tables), by)
+        updates, sessions = _updates(spark, tables), _sessions(spark, tables)
+        by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
+        logs = _logs(updates, sessions, by)
         with step(f"{tables}/audit"):
             parts = [who_could_read(topic, *each, start, end, by=by, base_url=base_url) for each in logs]
-            files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit", by_day=False)
+            files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
 
 
 @main.command()
 def warm(
     tables: Tables,
+    epoch: Annotated[str, typer.Option(help="A name of what the ids mean, as SkipFilter.load has it.")],
     top: Annotated[int, typer.Option(help="How many topics.", min=1)] = TOP,
-    epoch: Annotated[str, typer.Option(help="What the ids mean, as SkipFilter.load has it.")] = "",
     base_url: Url = None,
     conf: Conf = None,
 ) -> None:
     """Write the hottest topics with who passes them, for a hub (HUB_WARM_INDEX) or a SkipFilter that starts."""
     with job("warm", conf) as spark, step(f"{tables}/warm_index"):
-        made = warm_index(_updates(spark, tables), _sessions(spark, tables), epoch, top=top, base_url=base_url)
-        files.write(made.coalesce(1), f"{tables}/warm_index", by_day=False)
+        updates, sessions = _updates(spark, tables), _sessions(spark, tables)
+        made = warm_index(updates, sessions, epoch, top=top, base_url=base_url or _hub(sessions))
+        files.write(made.coalesce(1), f"{tables}/warm_index")
 
 
 def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:

@@ -12,6 +12,9 @@
                   topics and is authorised for another one got it, with a selector for this topic or without.
 
 A selector that grants a topic grants it while the session lasts, whether or not anything was published.
+
+What a session is, its table says.  A hub's event log has connections that stay: who reads what there is and goes again
+(hub.replay) is not in it.
 """
 
 from __future__ import annotations

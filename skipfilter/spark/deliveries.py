@@ -103,7 +103,8 @@ class _Audience(NamedTuple):
 class _Audiences:
     """References -> audiences.
 
-    Its mutable state is what it remembers: unions of the bitmaps of wide selectors, and who receives by those alone.
+    Its mutable state is what it remembers: unions of the bitmaps of wide selectors, and who receives by those alone;
+    the newest of these also where it is too large to be one of many.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -114,6 +115,7 @@ class _Audiences:
         self._large: LRUCache[tuple[tuple[int, ...], bool], tuple[BitMap, _Members]] = LRUCache(
             AUDIENCE_BYTES * 3 // 4, lambda large: 400 + 38 * len(large[0])
         )
+        self._newest: tuple[tuple[tuple[int, ...], bool], tuple[BitMap, _Members]] | None = None
 
     def of(self, private: bool, subscribed: list[bytes], authorised: list[bytes], wide: list[int] | None) -> _Audience:
         """The audience of a key; `subscribed` and `authorised` are of its narrow selectors."""
@@ -132,13 +134,17 @@ class _Audiences:
         return _Audience(large if alone else None, _Members(rest, self._sessions) if rest else None)
 
     def _by_wide(self, numbers: tuple[int, ...], private: bool) -> tuple[BitMap, _Members]:
-        found = self._large.get((numbers, private))
+        key = numbers, private
+        if self._newest is not None and self._newest[0] == key:
+            return self._newest[1]
+        found = self._large.get(key)
         if found is None:
             bits = self._union("subscribed", numbers)
             if private:
                 bits = bits & self._union("authorised", numbers)
             found = bits, _Members(bits, self._sessions)
-            _remember(self._large, (numbers, private), found)
+            _remember(self._large, key, found)
+        self._newest = key, found
         return found
 
     def _union(self, role: Literal["subscribed", "authorised"], numbers: tuple[int, ...]) -> BitMap:
@@ -232,7 +238,7 @@ def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[
 def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     received = np.zeros(len(sessions.begins), np.int64)
     waiting: dict[_Members, list[Moments]] = {}  # who is in many audiences is counted for many updates at once
-    count = 0
+    count = held = 0
 
     def flush() -> None:
         for members, moments in waiting.items():
@@ -244,11 +250,14 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
             if rest is not None:
                 received[rest.places] += rest.received(at[start:stop])
             if large is not None:
-                waiting.setdefault(large, []).append(at[start:stop])
+                if large not in waiting:
+                    waiting[large] = []
+                    held += 36 * len(large.ids)
+                waiting[large].append(at[start:stop])
                 count += stop - start
-        if count >= WAITING:
+        if count >= WAITING or held >= AUDIENCE_BYTES:
             flush()
-            count = 0
+            count = held = 0
     flush()
     places = np.flatnonzero(received)
     yield pa.record_batch(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pyarrow.fs import FileSystem
+from pyarrow.fs import FileSelector, FileSystem
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -28,6 +29,8 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     try:
         table = spark.read.parquet(path)
     except AnalysisException as error:
+        if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":  # it was written, and had no row
+            return spark.createDataFrame([], schema)
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
     found = {field.name: field.dataType.simpleString() for field in table.schema}
     for field in schema:
@@ -49,22 +52,44 @@ def _checked(field: StructField, *, there: bool) -> Column:
     return F.coalesce(column, F.raise_error(F.concat(place, F.lit(f": {field.name} is null")))).alias(field.name)
 
 
-def write(table: DataFrame, path: str, *, by_day: bool) -> None:
-    """Write a table in Parquet, in place of what was there: of all that, or `by_day` of the days that `table` has.
+def write(
+    table: DataFrame, path: str, *, by_day: bool = False, days: tuple[date | None, date | None] = (None, None)
+) -> None:
+    """Write a table in Parquet in place of what was there: of all that, or of the days from the first to the last.
 
-    So what is done again for some days leaves the others, and done twice is done once.
+    So what is done again for some days leaves the others, and done twice is done once.  None is for no bound.
     """
     writer = table.write.mode("overwrite")
     if by_day:
-        writer = writer.partitionBy("dt").option("partitionOverwriteMode", "dynamic")
+        writer = writer.partitionBy("dt")
+    if days != (None, None):
+        first, last = days
+        _remove_days(path, first or date.min, last or date.max)  # also those of which nothing is written now
+        writer = writer.option("partitionOverwriteMode", "dynamic")
     writer.parquet(path)
 
 
+def _remove_days(path: str, first: date, last: date) -> None:
+    system, place = _system_of(path)
+    for found in system.get_file_info(FileSelector(place, allow_not_found=True)):
+        if (day := _DAY.fullmatch(found.base_name)) and first <= date.fromisoformat(day[1]) <= last:
+            system.delete_dir(found.path)
+
+
+_DAY: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)")
+
+
 def write_text(text: str, path: str) -> None:
-    """Write a file in UTF-8, wherever Arrow can: a path, or a URI as of S3 or HDFS."""
-    system, place = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
+    """Write a file in UTF-8."""
+    system, place = _system_of(path)
     with system.open_output_stream(place) as file:
         file.write(text.encode("utf-8"))
+
+
+def _system_of(path: str) -> tuple[FileSystem, str]:
+    """Wherever Arrow can: of a path, or a URI as of S3 or HDFS."""
+    system, place = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
+    return system, place
 
 
 def of_days(

@@ -107,7 +107,11 @@ class Matching:
 
     Preparing makes the postings and the keys, which stay with Spark as long as a result needs them, and fetches what
     goes to every worker.  An output is one shuffle of the updates for each range of ids.  A worker holds 16 bytes a
-    session and the wide selectors, `max_broadcast_bytes` at most, and as much of audiences.
+    session, and the wide selectors with their bitmaps, `max_broadcast_bytes` at most; their index, which is some 2 KB a
+    selector and 100 KB a URL Pattern; and 2**28 bytes of audiences.  What is prepared is in blocks of the executors:
+    where they come and go, as with dynamic allocation, it is lost with them, and the job fails.
+
+    An update is known by its id and its moment, or position.
 
     Raises BadInput for sessions that share an id, end before they begin, or have a selector that is none, and
     BroadcastLimit where what one session declares is too large.  A null where none may be fails the job.
@@ -268,11 +272,18 @@ class _Refused(ValueError):
     """A wide selector is none: its number, and why."""
 
 
+def unbounded_index(base_url: str | None) -> SelectorIndex:
+    """An index that takes whatever is a selector: bounds are for the hub that let them in."""
+    no = sys.maxsize
+    return SelectorIndex(
+        base_url=base_url, max_selectors=no, max_length=no, max_url_patterns=no, max_alike=no, regexp_groups=True
+    )
+
+
 @lru_cache(maxsize=2)
 def _index(wide: _Wide) -> SelectorIndex:
     """The numbers of the wide selectors, by the topics that they match."""
-    no = sys.maxsize  # bounds are for the hub that let the selectors in; here are those of all its life
-    index = SelectorIndex(base_url=wide.base_url, max_length=no, max_url_patterns=no, max_alike=no)
+    index = unbounded_index(wide.base_url)
     for number, selector in enumerate(wide.selectors):
         try:
             index.add(number, number, [selector])

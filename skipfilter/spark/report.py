@@ -4,8 +4,9 @@
     fanout  ──┘                                                                                     ├─► capacity
     sessions ───────────────────────────────────────────────► concurrency, lengths, selectors ──────┘
 
-Plain functions, DataFrame -> DataFrame, of which `report` makes all.  Their figures are exact: at these sizes that
-takes as long as an estimate.  Sketches are for what is merged later, days to months: `topic_hourly`, `merge_hourly`.
+Plain functions, DataFrame -> DataFrame.  `report` makes of them what a report has; their figures are exact, as at these
+sizes that takes as long as an estimate.  Sketches are for what is merged later, days to months: `topic_hourly` and
+`merge_hourly`, which are for whoever keeps such tables.
 
 Everything is within a period, start <= time < end, which is a DataFrame of one row; whoever is connected at its end
 counts as far as that.  Bins are whole hours, or what `per` says, in UTC, and there is a row for each, of zeros too.
@@ -24,7 +25,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from sortedcontainers import SortedDict
 
-from skipfilter.index import SelectorIndex
+from skipfilter.spark.match import unbounded_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from pyspark.sql import Column, DataFrame
+
+    from skipfilter.index import SelectorIndex
 
 Per = Literal["second", "minute", "hour", "day", "month", "year"]
 
@@ -51,12 +54,17 @@ _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
     """topics, private, data_bytes, ts, fanout: the updates, and to how many each went.
 
-    An update is known by its id and its time, or position where `fanout` has that; one that is not in `fanout` went
-    to nobody.
+    An update is known by its id and its time, and its position where `fanout` has that.  One that is not in `fanout`
+    was not matched, and fails the job.
     """
-    key = ["update_id", "position" if "position" in fanout.columns else "ts"]
-    joined = updates.join(fanout.select(*key, "fanout"), key, "left")
-    went = F.coalesce("fanout", F.lit(0)).alias("fanout")
+    place = F.col("position") if "position" in fanout.columns else F.lit(None).cast("long")
+    found = fanout.groupBy(F.col("update_id").alias("id"), F.col("ts").alias("time"), place.alias("place"))
+    same = (F.col("update_id") == F.col("id")) & (F.col("ts") == F.col("time"))
+    if "position" in updates.columns:
+        same &= F.col("place").isNull() | (F.col("place") == F.col("position"))
+    joined = updates.join(found.agg(F.max("fanout").alias("fanout")), same, "left")
+    missing = F.raise_error(F.concat(F.lit("fanout: update "), "update_id", F.lit(" is missing: match its day first")))
+    went = F.coalesce("fanout", missing.cast("long")).alias("fanout")
     return joined.select(F.array_distinct("topics").alias("topics"), "private", "data_bytes", "ts", went)
 
 
@@ -432,10 +440,6 @@ def _passing(
 @lru_cache(maxsize=1)  # a worker lives for many tasks
 def _index(patterns: tuple[tuple[str, str], ...], base_url: str | None) -> SelectorIndex:
     """An index of one value, which has all the patterns."""
-    many = max(len(patterns), 1)
-    no = 2**63 - 1  # bounds are for the hub that let them in
-    index = SelectorIndex(
-        base_url=base_url, max_selectors=many, max_length=no, max_url_patterns=no, max_alike=no, regexp_groups=True
-    )
+    index = unbounded_index(base_url)
     index.add(0, 0, patterns)
     return index

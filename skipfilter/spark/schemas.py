@@ -21,9 +21,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-FORMAT_VERSION: Final = 1
-"""Of tables with bitmaps in them; another one is refused."""
-
 
 def _column(name: str, type: object, *, null: bool = False) -> StructField:
     return StructField(name, type, null)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from skipfilter.spark.errors import MissingJava
@@ -39,11 +40,13 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
     Raises MissingJava where a Java is needed here and there is none.
     """
     builder = SparkSession.builder.appName(app)
-    if _starts_here(conf):
+    remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
+    if remote.startswith("local") or _starts_here(conf):
         require_java()
         # Else the workers are whatever `python3` is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.config(map=dict(_LOCAL))
+        if not remote:
+            builder = builder.config(map=dict(_LOCAL))
     session = builder.config(map=dict(conf)).getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
@@ -53,7 +56,17 @@ def _starts_here(conf: Mapping[str, str]) -> bool:
     """Whether Spark is to be started by this process, to run on its machine."""
     if "SPARK_REMOTE" in os.environ or "spark.remote" in conf or "PYSPARK_GATEWAY_PORT" in os.environ:
         return False
-    return conf.get("spark.master", os.environ.get("MASTER", "local")).startswith("local")
+    return (conf.get("spark.master") or os.environ.get("MASTER") or _default_master()).startswith("local")
+
+
+def _default_master() -> str:
+    """What spark-defaults.conf says, where Spark looks for it; local where that says nothing."""
+    home = os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent)
+    file = Path(os.environ.get("SPARK_CONF_DIR", Path(home) / "conf")) / "spark-defaults.conf"
+    if not file.is_file():
+        return "local"
+    said = re.findall(r"^[ \t]*spark\.master[ \t=:]+(\S+)", file.read_text("utf-8"), re.MULTILINE)
+    return str(said[-1]) if said else "local"
 
 
 def require_java() -> None:

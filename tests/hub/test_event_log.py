@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import stat
 import tempfile
 import time
 from collections import Counter
@@ -613,6 +614,50 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     segments.write([{"n": 4}])
     segments.close()
     assert lines_of(tmp_path) == [{"n": 1}, {"n": 4}]
+
+
+@pytest.mark.parametrize("failing", ["open", "fsync"])
+def test_a_segment_that_could_not_be_closed_is_closed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    segments = _Segments(tmp_path, "node", plain(), Clock(), Clock())
+    segments.write([{"n": 1}])
+    works = getattr(os, failing)
+
+    def fails(file: Any, *arguments: Any) -> Any:
+        if failing == "fsync" or file == tmp_path:
+            raise OSError(24, "Too many open files")
+        return works(file, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fails)
+        with pytest.raises(OSError, match="Too many"):
+            segments.close()
+    segments.write([{"n": 2}])
+    segments.close()
+    segments.write([{"n": 3}])
+    segments.close()
+    assert lines_of(tmp_path) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_a_segment_has_its_name_also_where_the_directory_cannot_be_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, flushed = os.fsync, []
+
+    def fails(descriptor: int) -> None:
+        flushed.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        if flushed[-1]:
+            raise OSError(5, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    segments = _Segments(tmp_path, "node", plain(), Clock(), Clock())
+    for n in (1, 2):
+        segments.write([{"n": n}])
+        segments.close()
+    assert flushed == [False, True, False, True]
+    assert lines_of(tmp_path) == [{"n": 1}, {"n": 2}]
 
 
 # -- what fails

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hub import replay
 from hub.authorization import Grant
+from hub.replay import ReplayResponse
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.wire import parse_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message
 
     from tests.asgi import Answer
 
@@ -181,6 +184,52 @@ async def test_a_hub_that_shuts_down_does_not_say_that_this_is_all() -> None:
     async with hub("1", "2") as app:
         app.state.hub.closing = True  # type: ignore[attr-defined]
         assert (await replayed(app)).text == ""
+
+
+async def test_n82_who_does_not_read_is_cut_off_when_its_time_is_up() -> None:
+    class Cycle:
+        """A server's side of a response whose client takes nothing."""
+
+        keep_alive = True
+        disconnected = aborted = False
+
+        @property
+        def transport(self) -> Cycle:
+            return self
+
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+        def abort(self) -> None:
+            self.aborted = True
+
+        async def send(self, message: Message) -> None:
+            await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with hub("1") as app:
+        its = app.state.hub  # type: ignore[attr-defined]
+        subscriber, _ = await its.subscribe((), Grant())
+        subscriber.deadline = its._clock() + 0.01
+        cycle = Cycle()
+        response = ReplayResponse(its, subscriber, [])
+        await asyncio.wait_for(response({"type": "http", "method": "GET"}, receive, cycle.send), 10)
+        assert (cycle.aborted, cycle.disconnected, its._reading) == (True, True, 0)
+
+
+async def test_n8_of_a_long_log_of_which_little_is_wanted_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_SILENCE", -1.0)
+    ids = [str(n) for n in range(300)]
+    async with hub(*ids) as app:
+        await publish_id(app, "last", topic="b")
+        answer = await replayed(app, query="match=b")
+    *beats, last, rest = answer.text.split(":\n")
+    assert len(beats) >= 2
+    assert not any(beats)
+    assert last + rest == "id: last\ndata: last\n\n: all\n\n"
 
 
 @pytest.mark.parametrize(

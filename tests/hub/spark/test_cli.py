@@ -46,6 +46,26 @@ def test_events_are_taken_in_once_and_published_again(spark: SparkSession, hub: 
     assert [event.data for event in events_in(hub, match="/c")] == ["third"]
 
 
+def test_a_log_becomes_tables_and_connections_alone_are_taken_of_a_further_machine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    update = {"hub": "h", "epoch": "e", "position": 1, "time": 0, "id": "u", "topics": ["/a"], "private": False}
+    come = {"event": "connect", "hub": "h", "epoch": "e", "number": 0, "selectors": [], "authorised": [], "time": 0}
+    for machine in ("one", "other"):
+        for name, record in (
+            ("updates", update | {"data_bytes": 0}),
+            ("sessions", come | {"node": machine, "subscriber": f"urn:{machine}", "after": 0}),
+        ):
+            (tmp_path / machine / name).mkdir(parents=True)
+            (tmp_path / machine / name / f"0-{machine}.jsonl").write_text(json.dumps(record) + "\n")
+    for machine, further in (("one", ()), ("other", ("--sessions",))):
+        result = run("tables", tmp_path / machine, tmp_path / "day", *further)
+        assert result.exit_code == 0, result.output + repr(result.exception)
+    assert spark.read.parquet(str(tmp_path / "day" / "updates")).count() == 1
+    sessions = spark.read.parquet(str(tmp_path / "day" / "sessions")).collect()
+    assert {row.subscriber: row.subscriber_id for row in sessions} == {"urn:one": 0, "urn:other": 1}
+
+
 def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
     result = run("ingest", hub.url, tmp_path / "taken", "--option", "match")
     assert result.exit_code == 2
@@ -58,6 +78,11 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProces
     assert "ingest: " in result.stderr
     assert "tokenEnv" in result.stderr
     assert "secret" not in result.output
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "log.parquet").write_text("")
+    result = run("tables", tmp_path / "exported", tmp_path / "empty", "--exported")
+    assert result.exit_code == 1
+    assert f"tables: {tmp_path}/exported: there is no update in lines of JSON" in result.stderr
     result = run("tables", tmp_path / "nowhere", tmp_path / "day")
     assert result.exit_code == 1
     assert f"tables: {tmp_path}/nowhere: " in result.stderr
@@ -71,7 +96,7 @@ def test_the_readme_s_python_reads_and_writes(spark: SparkSession, hub: HubProce
         "URL": hub.url,
         "updates": spark.createDataFrame([*books, ("https://example.com/authors/1", "-")], "topic string, data string"),
     }
-    exec(script, names)  # noqa: S102
+    exec(script, names)
     query = names["events"].writeStream.format("memory").queryName("readme").trigger(availableNow=True)
     query.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
     assert sorted(row.data for row in spark.table("readme").collect()) == [data for _, data in books]

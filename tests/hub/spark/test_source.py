@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import signal
@@ -295,6 +296,24 @@ def test_after_a_restart_no_batch_ends_where_it_begins(hub: HubProcess) -> None:
     publish(hub, *({"topic": "a", "id": id} for id in "dxyd"))
     span = measure(source_of(hub), "d")  # for the hub, the first of them
     assert span == Span("d", "y", 2)
+
+
+@pytest.mark.parametrize("ids", ["aba", "aa", "abcabc", "xyxyx"])
+def test_where_ids_are_repeated_runs_one_by_one_come_to_an_end(hub: HubProcess, ids: str) -> None:
+    publish(hub, *({"topic": "a", "id": id} for id in ids))
+    offset: dict[str, Any] = StreamReader(source_of(hub)).initialOffset()
+    seen: list[str] = []
+    for _ in range(10):
+        reader = StreamReader(source_of(hub))  # as a job that is started every hour has it
+        reader.prepareForTriggerAvailableNow()
+        told = list(read_all(reader, json.loads(json.dumps(offset))))
+        if not told:
+            break
+        offset = told[-1][0]
+        seen += [id for _, some in told for id in some]
+    else:
+        pytest.fail(f"it never ends: {seen}")
+    assert set(seen) == set(ids)
 
 
 @pytest.mark.parametrize(

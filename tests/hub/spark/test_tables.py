@@ -14,7 +14,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from hub import history
 from hub.spark import tables as made
-from hub.spark.tables import SESSION_EVENTS, append_updates, read_table, sessions, tables
+from hub.spark.tables import SESSION_EVENTS, SESSION_IDS, append_updates, read_table, sessions, tables
 from hub.transports.base import Entry
 from hub.updates import Update
 from skipfilter.spark.errors import BadInput
@@ -354,7 +354,7 @@ def test_sessions_are_what_the_events_say_one_by_one(spark: SparkSession, events
          *(("h", "e", f"urn:{node}{number}", [("exact", "a")], []) if event == "connect" else (None,) * 5))
         for event, node, number, ts, place in events
     ]  # fmt: skip
-    found = sessions(spark.createDataFrame(rows, SESSION_EVENTS))
+    found = sessions(spark.createDataFrame(rows, SESSION_EVENTS), spark.createDataFrame([], SESSION_IDS))
     assert types_of(found.schema) == types_of(SESSIONS)
     names = ("subscriber_id", "node", "number", "connected_from", "disconnected_at", "after", "until", "dt")
     assert sorted(tuple(in_utc(row)[name] for name in names) for row in found.collect()) == naive(events)
@@ -373,7 +373,7 @@ def naive(events: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [(id, node, number, ts, ended, after, until, dt) for id, (dt, ts, node, number, ended, after, until) in enumerate(rows)]  # fmt: skip
 
 
-def test_ids_of_earlier_days_stay_when_days_are_added(log: Log) -> None:
+def test_ids_stay_when_others_come_also_of_earlier_days(log: Log) -> None:
     day = 86_400 * 10**6
     log.add("sessions", *(connect(n, time=NOON * 1_000 - n) for n in range(5)), connect(5, time=NOON * 1_000 + day))
     log.run()
@@ -382,11 +382,12 @@ def test_ids_of_earlier_days_stay_when_days_are_added(log: Log) -> None:
     kept = log.spark.createDataFrame(before.collect(), before.schema)
     log.add(
         "sessions",
-        *(connect(n, time=NOON * 1_000 + 2 * day + n) for n in range(6, 9)),
+        *(connect(n, time=NOON * 1_000 + 2 * day + n) for n in range(6, 8)),
+        connect(8, time=NOON * 1_000 - 9),  # its segment was closed late
         end(time=NOON * 1_000 + 3 * day),
     )
     log.run()
     after = log.table("sessions", SESSIONS)
     assertDataFrameEqual(after.where("number < 6").select("subscriber_id", "number", "dt"), kept)
-    assert sorted(row["subscriber_id"] for row in after.collect()) == list(range(9))
+    assert {row["number"]: row["subscriber_id"] for row in after.where("number > 5").collect()} == {8: 6, 6: 7, 7: 8}
     assert after.where("disconnected_at is null").count() == 0

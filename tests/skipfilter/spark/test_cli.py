@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 import skipfilter.spark.__main__ as pipeline
 from skipfilter.spark import Workload, files, generate_sessions, generate_updates
+from skipfilter.spark.page import _short
 from skipfilter.spark.schemas import SESSIONS, UPDATES
 from tests.skipfilter.spark.worlds import Session, Update, World, by_brute_force
 
@@ -61,7 +63,10 @@ def test_the_readme_s_commands_do_what_they_say(spark: SparkSession, day: Path) 
     assert total[0] > 0
     html = (day / "report" / "index.html").read_text("utf-8")
     assert "<svg" in html
-    assert f"{total[0]:,}" in html
+    assert f"<dt>deliveries</dt><dd><strong>{_short(total[0])}</strong>" in html
+    overview = spark.read.parquet(str(day / "report" / "overview")).first()
+    assert overview is not None
+    assert (overview.updates, overview.deliveries) == (1000, total[0])
     assert spark.read.parquet(str(day / "audit")).count() > 0
 
 
@@ -82,7 +87,7 @@ def test_all_outputs_agree_however_the_days_are_cut(spark: SparkSession, day: Pa
 def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: Path) -> None:
     two_days = Workload(subscribers=50, updates=400, duration=2 * Workload().duration)
     files.write(generate_updates(spark, two_days), f"{tmp_path}/updates", by_day=True)
-    files.write(generate_sessions(spark, two_days), f"{tmp_path}/sessions", by_day=False)
+    files.write(generate_sessions(spark, two_days), f"{tmp_path}/sessions")
     done("match", tmp_path)
     whole = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
     days = sorted({dt for _, dt in whole.values()})
@@ -91,6 +96,24 @@ def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: 
         done("match", tmp_path, *(str(part) for option in chosen.items() for part in option))
         again = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
         assert again == whole
+
+
+def test_of_a_day_that_is_done_again_nothing_stays_that_is_not_so_any_more(spark: SparkSession, tmp_path: Path) -> None:
+    dated = spark.createDataFrame([(day, n) for day in (1, 2, 3) for n in (1, 2)], "day int, n int")
+    table = dated.select(F.make_date(F.lit(2026), F.lit(1), "day").alias("dt"), "n")
+    path = str(tmp_path / "table")
+
+    def there() -> list[tuple[int, int]]:
+        rows = files.read(spark, path, StructType([*table.schema])).collect()
+        return sorted((row.dt.day, row.n) for row in rows)
+
+    files.write(table, path, by_day=True)
+    files.write(table.where("n = 1 and day != 2"), path, by_day=True, days=(date(2026, 1, 2), None))
+    assert there() == [(1, 1), (1, 2), (3, 1)]
+    files.write(table.where("day = 2"), path, by_day=True)
+    assert there() == [(2, 1), (2, 2)]
+    files.write(table.where("day = 4"), path, by_day=True)
+    assert there() == []
 
 
 def test_only_sessions_that_may_matter_are_looked_at(spark: SparkSession) -> None:
@@ -119,9 +142,16 @@ def test_positions_mean_something_within_one_log_alone(spark: SparkSession, tmp_
             id = F.col("subscriber_id") + F.when(F.col("epoch") == "other", 10).otherwise(0)
             whole = whole.withColumns({"subscriber_id": id, "subscriber": F.lit("urn:x")})
         files.write(whole, f"{tmp_path}/{name}", by_day=name == "updates")
-    done("match", tmp_path, "--by", "position", "--output", "rows")
-    found = spark.read.parquet(f"{tmp_path}/rows").collect()
-    assert sorted((row.update_id, row.subscriber_id) for row in found) == [("u", 0), ("u", 10)]
+    for by in ((), ("--by", "position")):  # which is the default, where there are positions
+        done("match", tmp_path, *by, "--output", "rows")
+        found = spark.read.parquet(f"{tmp_path}/rows").collect()
+        assert sorted((row.update_id, row.subscriber_id) for row in found) == [("u", 0), ("u", 10)]
+    # Who could read is there also in a log that has no update.
+    updates = spark.read.parquet(f"{tmp_path}/updates").where("epoch = 'one'").localCheckpoint()
+    files.write(updates, f"{tmp_path}/updates", by_day=True)
+    done("audit", tmp_path, "/a")
+    seen = {row.subscriber_id: row.received for row in spark.read.parquet(f"{tmp_path}/audit").collect()}
+    assert seen == {0: 1, 1: 0, 10: 0, 11: 0}
 
 
 # -- errors
@@ -137,7 +167,6 @@ def test_what_is_missing_or_of_another_type_is_told_with_file_and_column(spark: 
     files.write(
         generate_sessions(spark, Workload(subscribers=1)).withColumn("connected_from", F.lit("yesterday")),
         f"{tmp_path}/sessions",
-        by_day=False,
     )
     result = run("index", tmp_path)
     assert f"{tmp_path}/sessions: column connected_from is string and not timestamp\n" in result.stderr
@@ -145,7 +174,7 @@ def test_what_is_missing_or_of_another_type_is_told_with_file_and_column(spark: 
 
 def test_a_null_is_told_with_file_row_and_column(spark: SparkSession, tmp_path: Path) -> None:
     day = Workload(subscribers=3, updates=3)
-    files.write(generate_sessions(spark, day), f"{tmp_path}/sessions", by_day=False)
+    files.write(generate_sessions(spark, day), f"{tmp_path}/sessions")
     updates = generate_updates(spark, day).coalesce(1).orderBy("update_id")
     last = updates.agg(F.max("update_id")).first()
     assert last is not None

@@ -297,19 +297,25 @@ def test_quantiles_are_fanouts_that_there_were(spark: SparkSession) -> None:
     assert rows(fanout_quantiles(published)) == [(1_000, 500_500, 500.5, 500, 900, 990, 999, 1_000)]
 
 
-def test_an_update_that_was_not_matched_went_to_nobody(spark: SparkSession) -> None:
+def test_an_update_has_the_fanout_that_was_found_by_time_or_by_position(spark: SparkSession) -> None:
     updates = spark.createDataFrame(
-        [("u", ["/a", "/a"], False, 5, DAY, 7), ("v", ["/b"], False, 5, DAY, 8)],
+        [("u", ["/a", "/a"], False, 5, DAY, 7), ("u", ["/a"], False, 5, DAY, 8), ("v", ["/b"], False, 5, DAY, 9)],
         "update_id string, topics array<string>, private boolean, data_bytes long, ts timestamp, position long",
     )
-    by_time = spark.createDataFrame([("u", DAY, 3)], "update_id string, ts timestamp, fanout long")
-    by_position = spark.createDataFrame(
-        [("u", DAY, 7, 3)], "update_id string, ts timestamp, position long, fanout long"
-    )
-    for fanout in (by_time, by_position):
+    found: list[tuple[Any, ...]] = [("u", DAY, 3), ("u", DAY, 3), ("v", DAY, 0)]
+    by_time = spark.createDataFrame(found, "update_id string, ts timestamp, fanout long")
+    # As it is read from a file of by_time, and with places, of some updates.
+    nowhere = by_time.withColumn("position", F.lit(None).cast("long"))
+    placed = spark.createDataFrame([("u", DAY, 4, 8), ("u", DAY, 2, 7), ("v", DAY, 0, None)], nowhere.schema)
+    for fanout, expected in ((by_time, [3, 3]), (nowhere, [3, 3]), (placed, [2, 4])):
         published = with_fanout(updates, fanout)
-        assert sorted((row.topics, row.fanout) for row in published.collect()) == [(["/a"], 3), (["/b"], 0)]
-        assert rows(hot_topics(published, 1)) == [("/a", 1, 0, 3)]
+        assert sorted((row.topics, row.fanout) for row in published.collect()) == [
+            *((["/a"], n) for n in expected),
+            (["/b"], 0),
+        ]
+        assert rows(hot_topics(published, 1)) == [("/a", 2, 0, 6)]
+    with pytest.raises(Exception, match="fanout: update v is missing: match its day first"):
+        with_fanout(updates, by_time.where("update_id = 'u'")).collect()
 
 
 def test_hours_that_are_merged_are_as_if_counted_at_once(spark: SparkSession) -> None:

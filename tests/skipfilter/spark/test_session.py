@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skipfilter.spark.errors import MissingJava
-from skipfilter.spark.session import require_java
+from skipfilter.spark.session import _starts_here, require_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,20 @@ def test_without_java_one_sentence_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingJava, match=f"there is no java in JAVA_HOME={tmp_path}"):
         require_java()
+
+
+def test_a_cluster_that_spark_defaults_names_gets_no_settings_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert _starts_here({})
+    for text, here in [("spark.master  spark://there:7077", False), ("spark.master=local[2]", True), ("#", True)]:
+        (tmp_path / "spark-defaults.conf").write_text(f"# of this cluster\nspark.ui.enabled false\n{text}\n")
+        assert _starts_here({}) is here
+    (tmp_path / "spark-defaults.conf").write_text("spark.master yarn")
+    assert _starts_here({"spark.master": "local[1]"})
 
 
 def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
