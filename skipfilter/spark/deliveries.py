@@ -11,12 +11,11 @@ Arrow batches in, Arrow batches out; Spark is not needed for it.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from cachetools import LRUCache
 
 from skipfilter.spark.bitmaps import ids_of, serialized, union
 from skipfilter.spark.postings import SHARD_BITS
@@ -31,12 +30,17 @@ if TYPE_CHECKING:
 
     Moments = NDArray[np.int64]
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 Output = Literal["fanout", "bitmaps", "rows", "received"]
 
 AUDIENCE_BYTES: Final = 2**28
 """Bytes of audiences that a task remembers."""
 CELLS: Final = 2**22
 """Pairs of an update and a member of its audience that are looked at together."""
+FEW: Final = 64
+"""Pairs of an update and one who is to receive it that are not worth an array of their own."""
 WAITING: Final = 1_000_000
 """Updates that wait to be counted together."""
 
@@ -65,12 +69,26 @@ class _Members:
 
     def __init__(self, bits: BitMap, sessions: Sessions) -> None:
         self.ids: Ids = ids_of(bits)
-        self.places = self.ids - sessions.offset
-        self.begins, self.ends = sessions.begins[self.places], sessions.ends[self.places]
+        self._sessions = sessions
+
+    @cached_property
+    def places(self) -> Ids:
+        return self.ids - self._sessions.offset
+
+    @cached_property
+    def begins(self) -> Moments:
+        return self._sessions.begins[self.places]
+
+    @cached_property
+    def ends(self) -> Moments:
+        return self._sessions.ends[self.places]
 
     @cached_property
     def _sorted(self) -> tuple[Moments, Moments]:
-        return np.sort(self.begins), np.sort(self.ends)
+        begins, ends = self.begins.copy(), self.ends.copy()
+        begins.sort()
+        ends.sort()
+        return begins, ends
 
     def count(self, at: Moments) -> NDArray[np.int64]:
         """How many of them are connected at each moment."""
@@ -103,19 +121,13 @@ class _Audience(NamedTuple):
 class _Audiences:
     """References -> audiences.
 
-    Its mutable state is what it remembers: unions of the bitmaps of wide selectors, and who receives by those alone;
-    the newest of these also where it is too large to be one of many.
+    Its mutable state is what it remembers: unions of the bitmaps of wide selectors, and who receives by those alone.
     """
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._unions: LRUCache[tuple[str, tuple[int, ...]], BitMap] = LRUCache(
-            AUDIENCE_BYTES // 4, lambda bits: 200 + 2 * len(bits)
-        )
-        self._large: LRUCache[tuple[tuple[int, ...], bool], tuple[BitMap, _Members]] = LRUCache(
-            AUDIENCE_BYTES * 3 // 4, lambda large: 400 + 38 * len(large[0])
-        )
-        self._newest: tuple[tuple[tuple[int, ...], bool], tuple[BitMap, _Members]] | None = None
+        self._unions: _Memory[tuple[str, tuple[int, ...]], BitMap] = _Memory(AUDIENCE_BYTES // 4)
+        self._large: _Memory[tuple[tuple[int, ...], bool], tuple[BitMap, _Members]] = _Memory(AUDIENCE_BYTES * 3 // 4)
 
     def of(self, private: bool, subscribed: list[bytes], authorised: list[bytes], wide: list[int] | None) -> _Audience:
         """The audience of a key; `subscribed` and `authorised` are of its narrow selectors."""
@@ -134,31 +146,41 @@ class _Audiences:
         return _Audience(large if alone else None, _Members(rest, self._sessions) if rest else None)
 
     def _by_wide(self, numbers: tuple[int, ...], private: bool) -> tuple[BitMap, _Members]:
-        key = numbers, private
-        if self._newest is not None and self._newest[0] == key:
-            return self._newest[1]
-        found = self._large.get(key)
+        found = self._large.found.get((numbers, private))
         if found is None:
             bits = self._union("subscribed", numbers)
             if private:
                 bits = bits & self._union("authorised", numbers)
             found = bits, _Members(bits, self._sessions)
-            _remember(self._large, key, found)
-        self._newest = key, found
+            self._large.remember((numbers, private), found, 400 + 38 * len(bits))
         return found
 
     def _union(self, role: Literal["subscribed", "authorised"], numbers: tuple[int, ...]) -> BitMap:
-        bits = self._unions.get((role, numbers))
+        bits = self._unions.found.get((role, numbers))
         if bits is None:
             held = self._sessions.subscribed if role == "subscribed" else self._sessions.authorised
             bits = union(found for number in numbers if (found := held[number]) is not None)
-            _remember(self._unions, (role, numbers), bits)
+            self._unions.remember((role, numbers), bits, 200 + 2 * len(bits))
         return bits
 
 
-def _remember(cache: LRUCache[Any, Any], key: object, value: object) -> None:
-    if cache.getsizeof(value) <= cache.maxsize:
-        cache[key] = value
+class _Memory(Generic[K, V]):
+    """What was found last: when it would be more than so many bytes, all is forgotten but the newest.
+
+    To know what was used least would cost more than to find it again now and then.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.found: dict[K, V] = {}
+        self._most = most
+        self._held = 0
+
+    def remember(self, key: K, value: V, size: int) -> None:
+        if self._held + size > self._most:
+            self.found.clear()
+            self._held = 0
+        self.found[key] = value
+        self._held += size
 
 
 class _Run(NamedTuple):
@@ -196,12 +218,47 @@ _REFERENCES: Final = ["private", "subscribed", "authorised", "wide"]
 def _fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     for batch, at, runs in _runs(batches, sessions):
         fanout = np.zeros(len(batch), np.int64)
-        for start, stop, audience in runs:
-            for members in audience.there():
-                fanout[start:stop] += members.count(at[start:stop])
+        # Most keys have few updates, and few who are not in an audience that many keys share.  So what is shared is
+        # counted once a batch, and the few of all keys together.
+        shared: dict[_Members, list[tuple[int, int]]] = {}
+        few: list[tuple[int, int, Ids]] = []
+        for start, stop, (large, rest) in runs:
+            if large is not None:
+                shared.setdefault(large, []).append((start, stop))
+            if rest is None:
+                continue
+            if len(rest.ids) * (stop - start) <= FEW:
+                few.append((start, stop, rest.ids))
+            else:
+                fanout[start:stop] += rest.count(at[start:stop])
+        for large, ranges in shared.items():
+            starts, stops = np.array(ranges).T
+            rows = _rows_from(starts, stops - starts) if len(ranges) > 1 else slice(*ranges[0])
+            fanout[rows] += large.count(at[rows])
+        if few:
+            fanout += _count_few(few, at, sessions)
         is_update = pc.invert(batch.column("is_key"))
         update, fanned = batch.column("update").filter(is_update), pa.array(fanout).filter(is_update)
         yield pa.record_batch([update, fanned], ["update", "fanout"])
+
+
+def _rows_from(starts: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
+    """So many rows from each start on."""
+    before = np.cumsum(counts) - counts
+    rows: NDArray[np.intp] = np.arange(counts.sum()) + np.repeat(starts - before, counts)
+    return rows
+
+
+def _count_few(few: list[tuple[int, int, Ids]], at: Moments, sessions: Sessions) -> NDArray[np.intp]:
+    """How many of the ids that go with its run are connected at each row, by looking at each pair."""
+    first, last, ids = zip(*few, strict=True)
+    run = np.repeat(np.arange(len(few)), [len(some) for some in ids])  # of each id
+    starts, stops = np.array(first)[run], np.array(last)[run]
+    rows = _rows_from(starts, stops - starts)
+    places = np.repeat(np.concatenate(ids) - sessions.offset, stops - starts)
+    there = (sessions.begins[places] <= at[rows]) & (at[rows] < sessions.ends[places])
+    count: NDArray[np.intp] = np.bincount(rows[there], minlength=len(at))
+    return count
 
 
 def _reached(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[tuple[pa.RecordBatch, pa.Array, Ids]]:

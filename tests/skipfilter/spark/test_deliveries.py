@@ -114,6 +114,7 @@ def test_what_is_delivered_is_what_the_sets_say(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deliveries, "CELLS", max(1, limit))
         patch.setattr(deliveries, "WAITING", max(1, limit))
+        patch.setattr(deliveries, "FEW", limit)
         patch.setattr(deliveries, "AUDIENCE_BYTES", limit)
         rows = output("rows")
         assert sorted((row["update"]["id"], row["subscriber_id"]) for row in rows) == sorted(expected)
