@@ -566,8 +566,9 @@ class Hub:
                 async for entries in self.transport.follow(self.broadcaster.position):
                     try:
                         await self.broadcaster.dispatch(entries)
-                    except Exception:  # halfway, so who is behind would not know
-                        await self._close_all("a dispatch failed")
+                    except Exception:
+                        if self.broadcaster.position == entries[-1].position:  # halfway: who was not written to is lost
+                            await self._close_all("a dispatch failed")
                         raise
                     if self.event_log is not None:
                         self.event_log.dispatched(entries)

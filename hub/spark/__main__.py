@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hub.spark import register
-from hub.spark.tables import append_updates, read_table, tables_of_sessions
+from hub.spark.tables import append_updates, read_table
 from hub.spark.tables import tables as bring_up_to_date
 from skipfilter.spark.cli import Conf, Tables, job, step
 from skipfilter.spark.errors import BadInput
@@ -36,9 +36,6 @@ def tables(
     exported: Annotated[
         bool, typer.Option("--exported", help="It has updates alone: LOG.ndjson files that `hub history export` wrote.")
     ] = False,
-    sessions: Annotated[
-        bool, typer.Option("--sessions", help="Take its connections alone: it is of a further machine of the hub.")
-    ] = False,
     conf: Conf = None,
 ) -> None:
     """Bring tables up to what an event log has: each line once, however often this runs."""
@@ -47,8 +44,6 @@ def tables(
             append_updates(spark, log, tables)
             if read_table(spark, f"{tables}/updates", UPDATES).isEmpty():
                 raise BadInput(f"{log}: there is no update in lines of JSON, in files named .ndjson or .jsonl")
-        elif sessions:
-            tables_of_sessions(spark, log, tables)
         else:
             bring_up_to_date(spark, log, tables)
 

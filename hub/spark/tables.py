@@ -14,8 +14,8 @@ table then.  It is to be mended where it is, and the job run again.
 
 An update is there once for each (epoch, position), as the processes of a hub on one machine write it; what comes from
 elsewhere may bring it again, as two exports of one log do, and then the job ends with a BadInput, too.  Of a hub on
-several machines, the log of each has all updates, and its own connections: take `tables` of one of them, and
-`tables_of_sessions` of the others.
+several machines, the log of each has all updates, and its own connections: gather the updates of one and the sessions
+of all, whose names differ, in one directory.
 
 New rows are read once, but all tables are looked at: that no place is taken twice, and to make OUT/sessions.
 """
@@ -121,11 +121,6 @@ def tables(spark: SparkSession, log: str, out: str) -> None:
     Raises BadInput for a line that is no record, and for updates that are there twice.
     """
     append_updates(spark, f"{log}/updates", out)
-    tables_of_sessions(spark, log, out)
-
-
-def tables_of_sessions(spark: SparkSession, log: str, out: str) -> None:
-    """The same for connections alone."""
     append_session_events(spark, f"{log}/sessions", out)
     write_sessions(spark, out)
 

@@ -226,10 +226,10 @@ async def test_n8_of_a_long_log_of_which_little_is_wanted_it_is_heard(monkeypatc
     async with hub(*ids) as app:
         await publish_id(app, "last", topic="b")
         answer = await replayed(app, query="match=b")
-    *beats, last, rest = answer.text.split(":\n")
+    *beats, rest = answer.text.split(":\n")
     assert len(beats) >= 2
     assert not any(beats)
-    assert last + rest == "id: last\ndata: last\n\n: all\n\n"
+    assert rest == "id: last\ndata: last\n\n: all\n\n"
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def test_events_are_taken_in_once_and_published_again(spark: SparkSession, hub: 
     token = ("--option", f"tokenFile={token_file(hub, tmp_path)}")
     taken, rows = tmp_path / "taken", tmp_path / "rows"
     for data in ("first", "second"):
-        publish(hub, {"topics": ["/a"], "data": data, "private": True})
-        publish(hub, {"topics": ["/b"], "data": "another"})
+        publish(hub, {"topic": ["/a"], "data": data, "private": True})
+        publish(hub, {"topic": ["/b"], "data": "another"})
         result = run("ingest", hub.url, taken, "--option", "match=/a", *token)
         assert result.exit_code == 0, result.output + repr(result.exception)
     told = spark.read.parquet(str(taken)).collect()
@@ -46,20 +46,17 @@ def test_events_are_taken_in_once_and_published_again(spark: SparkSession, hub: 
     assert [event.data for event in events_in(hub, match="/c")] == ["third"]
 
 
-def test_a_log_becomes_tables_and_connections_alone_are_taken_of_a_further_machine(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_log_becomes_tables_with_the_connections_of_several_machines(spark: SparkSession, tmp_path: Path) -> None:
     update = {"hub": "h", "epoch": "e", "position": 1, "time": 0, "id": "u", "topics": ["/a"], "private": False}
     come = {"event": "connect", "hub": "h", "epoch": "e", "number": 0, "selectors": [], "authorised": [], "time": 0}
+    log = tmp_path / "log"
+    for name in ("updates", "sessions"):
+        (log / name).mkdir(parents=True)
+    (log / "updates" / "0-one.jsonl").write_text(json.dumps(update | {"data_bytes": 0}) + "\n")
     for machine in ("one", "other"):
-        for name, record in (
-            ("updates", update | {"data_bytes": 0}),
-            ("sessions", come | {"node": machine, "subscriber": f"urn:{machine}", "after": 0}),
-        ):
-            (tmp_path / machine / name).mkdir(parents=True)
-            (tmp_path / machine / name / f"0-{machine}.jsonl").write_text(json.dumps(record) + "\n")
-    for machine, further in (("one", ()), ("other", ("--sessions",))):
-        result = run("tables", tmp_path / machine, tmp_path / "day", *further)
+        line = json.dumps(come | {"node": machine, "subscriber": f"urn:{machine}", "after": 0})
+        (log / "sessions" / f"0-{machine}.jsonl").write_text(line + "\n")
+        result = run("tables", log, tmp_path / "day")
         assert result.exit_code == 0, result.output + repr(result.exception)
     assert spark.read.parquet(str(tmp_path / "day" / "updates")).count() == 1
     sessions = spark.read.parquet(str(tmp_path / "day" / "sessions")).collect()
@@ -72,7 +69,7 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProces
     assert "'match' is no NAME=VALUE" in result.stderr
     result = run("publish", tmp_path / "nowhere", hub.url)
     assert result.exit_code == 1
-    assert f"publish: {tmp_path}/nowhere: " in result.stderr
+    assert re.search(rf"^publish: .*{tmp_path}/nowhere", result.stderr, re.MULTILINE)
     result = run("ingest", hub.url, tmp_path / "taken", "--option", "match=*", "--option", "token=secret")
     assert result.exit_code == 1
     assert "ingest: " in result.stderr
@@ -115,7 +112,7 @@ def test_delays_are_added_up_and_published(
     for airline, minutes in delays.items():
         for number, delay in enumerate(minutes):
             topic = f"https://flights.example/JFK/BQN/{airline[:2]}{number}"
-            publish(hub, {"topics": [topic], "data": json.dumps({"airline": airline, "delay": delay})})
+            publish(hub, {"topic": [topic], "data": json.dumps({"airline": airline, "delay": delay})})
     example("spark_delays.py", "--hub", hub.url)
     expected = [("One Air", 3, 5), ("Other Air", 1, 7)]
     shown = re.findall(r"^\|(\w+ Air) *\|(\d+) *\|(\d+).0 *\|$", capsys.readouterr().out, re.MULTILINE)
