@@ -481,7 +481,7 @@ def shared_hub() -> Iterator[HubProcess]:
         (Drops, {"loss"}, set()),
         (Repeats, {"duplicate"}, set()),
         (Swaps, {"reordering"}, {"duplicate", "loss"}),  # its cursor goes back, and it may have left in between
-        (ChangesData, {"corruption"}, {"loss"}),
+        (ChangesData, {"corruption"}, {"loss", "lost", "disagreement"}),  # as nobody has what was published
         (ChangesIds, {"corruption"}, set()),
         (TakesAndForgets, {"lost", "loss"}, set()),
         (LiesAboutGaps, {"loss"}, {"unfinished"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -346,9 +347,9 @@ def test_a_report_is_written_table_by_table_and_again(spark: SparkSession, tmp_p
     everything: Any = [("everything", "*")]
     made = case(spark, World([Update("u", ["/a"], False, 1)], [Session(0, everything, [], 0, None)]))
     directory = str(tmp_path / "report")
-    for format in ("parquet", "csv"):
-        with report(made.updates, made.sessions, made.fanout) as tables:
-            tables.write(directory, format)
+    with report(made.updates, made.sessions, made.fanout) as tables:
+        tables.write(directory)
+        replace(tables, tables={"topics": tables.tables["topics"]}).write(directory, "csv")
     assert {path.name for path in (tmp_path / "report").iterdir()} == set(tables.tables)
     back = spark.read.option("header", True).csv(f"{directory}/topics").collect()
     assert [row.asDict() for row in back] == [
