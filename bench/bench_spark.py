@@ -1,0 +1,283 @@
+"""Who received what, on Spark: is the matching process worth its steps beside what plain SQL can say?"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.benchmark import Case, Lines
+from bench.servers import in_turn
+from bench.workloads import SEED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from bench.measure import Figures
+
+QUESTION = "Who received what: what does an update cost, of a day of them?"
+WORKLOAD = (
+    "A day of `skipfilter.spark.generate`: two rooms by Zipf and an own topic for each subscriber, URI templates, "
+    "AMQP, MQTT and URL Patterns for some, three updates in ten private, one in ten with two topics, one subscriber "
+    "in eight connected at a time; in Parquet. Each way writes, or counts, the fan-out of the updates, in one process"
+    " with one Spark on two cores. The baselines get so many of the updates, drawn by a hash, and must find the same "
+    "number of deliveries there. Plain SQL is the best that was found: exact selectors by an equi-join, the others by"
+    " `rlike` of distinct topics and distinct patterns, then joins and a distinct. The cross join asks one `rlike`, "
+    "of all that a subscriber declares, for each update and each who is connected. Memory is the most that was "
+    "resident: of Spark's Java, and of all Python workers together, in the round that took most. From "
+    "100,000 subscribers on, two rounds."
+)
+PLOT = Lines(x="subscribers")
+UNIT = "µs an update"
+ROUNDS = 3, 1
+SHOWN = ("updates", "deliveries", "s", "Java MB", "workers MB")
+
+SIZES: Final = {
+    # subscribers: updates, and how many of them plain SQL and the cross join get
+    100: (1_000, 1_000, 1_000),
+    1_000: (10_000, 10_000, 10_000),
+    10_000: (100_000, 100_000, 5_000),
+    100_000: (1_000_000, 10_000, 1_000),
+    1_000_000: (2_000_000, 2_000, 0),
+}
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("numpy", "pyarrow", "pyroaring", "pyspark")}
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    for subscribers, (updates, *sampled) in SIZES.items():
+        if not quick or subscribers <= 1_000:
+            label = f"{subscribers:,} subscribers, {updates:,} updates"
+            yield Case(label, partial(measure, subscribers, updates, *sampled), at={"subscribers": subscribers})
+
+
+def measure(subscribers: int, updates: int, by_sql: int, by_cross_join: int, rounds: int) -> dict[str, Figures]:
+    from skipfilter.spark import Workload, generate_sessions, generate_updates, spark_session
+
+    with tempfile.TemporaryDirectory() as place:
+        conf = {
+            "spark.master": "local[2]",
+            "spark.driver.memory": "6g",
+            "spark.local.dir": place,
+            "spark.sql.shuffle.partitions": "32",
+            "spark.log.level": "ERROR",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        spark = spark_session("bench", conf)
+        workload = Workload(subscribers=subscribers, updates=updates, seed=SEED)
+        generate_updates(spark, workload).write.parquet(f"{place}/updates")
+        generate_sessions(spark, workload).write.parquet(f"{place}/sessions")
+        day = Day(spark, place)
+        ways: dict[str, Callable[[], Figures]] = {"plain SQL": partial(day.ask, plain_sql, by_sql)}
+        if by_cross_join:
+            ways["cross join, rlike"] = partial(day.ask, cross_join, by_cross_join)
+        ways["skipfilter.spark"] = day.match
+        day.match()  # the first time, Java and Python have to warm up
+        found = in_turn(ways, rounds=rounds if subscribers < 100_000 else min(rounds, 2), of=UNIT, shown=SHOWN)
+        spark.stop()
+        return found
+
+
+class Day:
+    """The tables of a day, and what was found of them."""
+
+    def __init__(self, spark: SparkSession, place: str) -> None:
+        self._spark = spark
+        self._place = place
+        self.updates, self.sessions = (spark.read.parquet(f"{place}/{name}") for name in ("updates", "sessions"))
+        self._count = self.updates.count()
+        self._patterns = regular_expressions(self.sessions).cache()
+        self._declared = {role: declared(self.sessions, self._patterns, role).cache() for role in ROLES}
+        self._by_subscriber = by_subscriber(self.sessions, self._declared).cache()
+        for table in (self._patterns, *self._declared.values(), self._by_subscriber):
+            table.count()
+
+    def match(self) -> Figures:
+        """Write the fan-out of all updates."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from skipfilter.spark import match
+
+        with peak() as memory:
+            began = time.perf_counter()
+            match(self.updates, self.sessions, base_url=None).write.mode("overwrite").parquet(f"{self._place}/fanout")
+            taken = time.perf_counter() - began
+        total = self._spark.read.parquet(f"{self._place}/fanout").agg(F.sum("fanout"), F.count("*")).first()
+        assert total is not None
+        assert total[1] == self._count
+        return figures(taken, self._count, total[0]) | memory
+
+    def ask(self, way: Callable[..., DataFrame], wanted: int) -> Figures:
+        """Count the deliveries of about so many updates."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        sample = F.pmod(F.xxhash64("update_id"), F.lit(max(1, round(self._count / wanted)))) == 0
+        updates = self.updates.filter(sample).cache()
+        count = updates.count()
+        began = time.perf_counter()
+        deliveries = way(updates, self._patterns, self._declared, self._by_subscriber).count()
+        taken = time.perf_counter() - began
+        updates.unpersist()
+        told = self._spark.read.parquet(f"{self._place}/fanout").filter(sample).agg(F.sum("fanout")).first()
+        assert told is not None
+        assert deliveries == (told[0] or 0), (way, deliveries, told[0])
+        return figures(taken, count, deliveries)
+
+
+def figures(taken: float, updates: int, deliveries: int) -> Figures:
+    return {UNIT: taken / updates * 1e6, "updates": updates, "deliveries": deliveries, "s": taken}
+
+
+# -- what plain SQL can say
+
+ROLES: Final = ("selectors", "authorised")
+
+
+def plain_sql(updates: DataFrame, patterns: DataFrame, declared: dict[str, DataFrame], _: DataFrame) -> DataFrame:
+    """(update_id, subscriber_id) of each delivery."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    of_topics = updates.select("update_id", "private", "ts", F.explode("topics").alias("topic"))
+    topics = of_topics.select("topic").distinct()
+    others = topics.join(F.broadcast(patterns), F.expr("rlike(topic, regex)")).select("topic", "type", "pattern")
+    exact = topics.select("topic", F.lit("exact").alias("type"), F.col("topic").alias("pattern"))
+    matched = of_topics.join(exact.unionAll(others), "topic")
+
+    def reached(role: str) -> DataFrame:
+        there = (F.col("connected_from") <= F.col("ts")) & (
+            F.col("disconnected_at").isNull() | (F.col("ts") < F.col("disconnected_at"))
+        )
+        asked = matched if role == "selectors" else matched.filter("private")
+        found = asked.join(declared[role], ["type", "pattern"]).filter(there)
+        return found.select("update_id", "subscriber_id", "private").distinct()
+
+    subscribed = reached("selectors")
+    private = subscribed.filter("private").join(reached("authorised"), ["update_id", "subscriber_id"], "left_semi")
+    return subscribed.filter("not private").unionAll(private)
+
+
+def cross_join(updates: DataFrame, _: DataFrame, __: dict[str, DataFrame], by_subscriber: DataFrame) -> DataFrame:
+    """The same, by asking about each pair."""
+    return updates.crossJoin(by_subscriber).filter(
+        "connected_from <= ts and (disconnected_at is null or ts < disconnected_at)"
+        " and exists(topics, topic -> rlike(topic, of_selectors))"
+        " and (not private or exists(topics, topic -> rlike(topic, of_authorised)))"
+    )
+
+
+def regular_expressions(sessions: DataFrame) -> DataFrame:
+    """type, pattern, regex of each distinct selector that is not exact."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    every = F.explode(F.concat(*ROLES)).alias("selector")
+    patterns = sessions.select(every).select("selector.*").filter("type != 'exact'").distinct().collect()
+    rows = [(type, pattern, regular_expression(type, pattern)) for type, pattern in patterns]
+    return sessions.sparkSession.createDataFrame(rows, "type string, pattern string, regex string")
+
+
+def declared(sessions: DataFrame, patterns: DataFrame, role: str) -> DataFrame:
+    """A row for each selector of each subscriber."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = sessions.select("subscriber_id", "connected_from", "disconnected_at", F.explode(role).alias("selector"))
+    return rows.select("*", "selector.*").drop("selector").join(F.broadcast(patterns), ["type", "pattern"], "left")
+
+
+def by_subscriber(sessions: DataFrame, declared: dict[str, DataFrame]) -> DataFrame:
+    """One regular expression a subscriber and role, which matches what any of the selectors does."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def whole(role: str) -> DataFrame:
+        quoted: Column = F.concat(F.lit(r"^\Q"), "pattern", F.lit(r"\E$"))
+        regexes = F.concat_ws("|", F.collect_list(F.coalesce("regex", quoted)))
+        return declared[role].groupBy("subscriber_id").agg(regexes.alias(f"of_{role}"))
+
+    windows = sessions.select("subscriber_id", "connected_from", "disconnected_at")
+    for role in ROLES:
+        windows = windows.join(whole(role), "subscriber_id", "left").fillna("^$", [f"of_{role}"])
+    return windows
+
+
+_WORD: Final = "(?:[A-Za-z0-9._~-]|%[0-9A-Fa-f]{2})*"
+_TOKENS: Final = {
+    "uritemplate": {
+        r"\{[a-z]+\}": _WORD,
+        r"\{/[a-z]+\*\}": f"(?:/{_WORD})*",
+        r"\{\?[a-z,]+\}": r"(?:\?[^#]*)?",
+        r"\{\+[a-z]+\}": "[^ ]*",
+    },
+    "amqp": {r"^#\.": r"(?:[^.]+\.)*", r"\.#$": r"(?:\.[^.]+)*", r"\*": "[^.]+"},
+    "mqtt": {r"/#$": "(?:/.*)?", r"\+": "[^/]*"},
+    "urlpattern": {r"\{s\}\?": "s?", r":[a-z]+\(\\d\+\)": r"\d+", r":(?=[a-z])[a-z]+": "[^/.]+", r"\*": ".*"},
+    "everything": {r"\*": ".*"},
+}
+
+
+def regular_expression(type: str, pattern: str) -> str:
+    """A regular expression of Java for the shapes of pattern that the workload has; no more."""
+    tokens = _TOKENS[type]
+    parts = re.split(f"({'|'.join(tokens)})", pattern)
+    made = [
+        next((regex for token, regex in tokens.items() if re.fullmatch(token.strip("^$"), part)), rf"\Q{part}\E")
+        for part in parts
+        if part
+    ]
+    end = r"(?:[?#].*)?" if type == "urlpattern" else ""
+    return "^" + "".join(made) + end + "$"
+
+
+# -- memory
+
+
+@contextmanager
+def peak() -> Iterator[dict[str, Any]]:
+    """The most memory that Java and the Python workers of this process have had meanwhile; Linux only."""
+    most: dict[str, Any] = {"Java MB": 0.0, "workers MB": 0.0}
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.2):
+            java, *workers = _sizes() or [0.0]
+            most["Java MB"] = max(most["Java MB"], java)
+            most["workers MB"] = max(most["workers MB"], sum(workers))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        thread.join()
+
+
+def _sizes() -> list[float]:
+    """MB resident of Java, which is a child of this process, and of all that it has started."""
+    parents, sizes, java = {}, {}, 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            told = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+        except OSError:  # it has ended
+            continue
+        pid = int(told["Pid"])
+        parents[pid] = int(told["PPid"])
+        sizes[pid] = int(told.get("VmRSS", "0 kB").split()[0]) / 1_000
+        if told["Name"] == "java" and parents[pid] == os.getpid():
+            java = pid
+
+    def is_below(pid: int) -> bool:
+        while pid in parents and pid != java:
+            pid = parents[pid]
+        return pid == java
+
+    return [sizes[java], *(sizes[pid] for pid in parents if pid != java and is_below(pid))] if java else []

@@ -1,0 +1,218 @@
+"""How fast is a hub as a source and a sink of Spark, beside clients that do nothing else?"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx2
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import col, concat, lit, pmod
+
+from bench.benchmark import Bars, Case
+from bench.measure import processor_time, summary
+from bench.servers import hub
+from bench.servers import versions as _versions
+from hub.settings import DEVELOPMENT_TOKEN
+from hub.spark import register
+from skipfilter.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from bench.load import Target
+    from bench.measure import Figures
+
+QUESTION = "How fast is a hub as a source and a sink of Spark?"
+WORKLOAD = (
+    "Updates of 192 bytes and 100 topics, in a hub with its log in memory; Spark is one JVM with two tasks, and was "
+    "warmed up. Reading: all that the hub has, by one connection, into nothing. The baseline counts blank lines in the "
+    "bytes that come: what hub and loopback give; httpx2.EventSource is a plain client. Spark reads all twice, "
+    "in the driver to find the end of a batch, and in an executor. Publishing: 1,000 lines of JSON a request, on two "
+    "connections; the hub remembers ids (idempotency_window). The baseline has its lines ready."
+)
+PLOT = Bars()
+UNIT = "µs a row"
+ROUNDS = 3, 1
+
+_TASKS = 2
+_REQUEST = 1_000
+_DATA = "x" * 192
+
+
+def versions() -> dict[str, str]:
+    return _versions() | {name: version(name) for name in ("httpx2", "pyarrow", "pyspark")}
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    read, written = (5_000, 5_000) if quick else (300_000, 100_000)
+    yield Case(f"read {read:,} updates", partial(_measure_source, read))
+    yield Case(f"publish {written:,} updates", partial(_measure_sink, written))
+
+
+def _measure_source(count: int, rounds: int) -> dict[str, Figures]:
+    with _spark() as spark, _hub(count) as target, tempfile.TemporaryDirectory() as folder:
+        _post(target, _bodies(count))
+        ways = {
+            "bytes alone": partial(_count_blank_lines, target),
+            "httpx2.EventSource": partial(_count_events, target),
+            "spark.read": partial(_read_table, spark, target),
+            "spark.readStream, one batch": partial(_read_stream, spark, target, Path(folder), 0),
+            "spark.readStream, 50,000 a batch": partial(_read_stream, spark, target, Path(folder), 50_000),
+        }
+        for ask in ways.values():  # the first time, the hub encodes and the JVM compiles
+            _timed(ask, count, target)
+        return _in_turn({way: (ask, target) for way, ask in ways.items()}, count, rounds)
+
+
+def _measure_sink(count: int, rounds: int) -> dict[str, Figures]:
+    """Each way has a hub of its own in each round, as a hub does not publish twice what it remembers."""
+    taken: dict[str, list[Figures]] = {"lines that are ready": [], "df.write": []}
+    with _spark() as spark:
+        with _hub(count) as target:
+            _write(spark, target, count)
+        for _ in range(rounds):
+            with _hub(count) as target:
+                bodies = _bodies(count)
+                taken["lines that are ready"].append(_timed(partial(_post, target, bodies), count, target))
+            with _hub(count) as target:
+                taken["df.write"].append(_timed(partial(_write, spark, target, count), count, target))
+    return summary(taken, "µs a row")
+
+
+def _in_turn(ways: dict[str, tuple[Callable[[], int], Target]], count: int, rounds: int) -> dict[str, Figures]:
+    taken: dict[str, list[Figures]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, (ask, target) in ways.items():
+            taken[way].append(_timed(ask, count, target))
+    return summary(taken, "µs a row")
+
+
+def _timed(ask: Callable[[], int], count: int, target: Target) -> Figures:
+    while True:
+        try:
+            return _once(ask, count, target)
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise  # a busy machine: Spark gives a Python ten seconds to start, which is not the question
+
+
+def _once(ask: Callable[[], int], count: int, target: Target) -> Figures:
+    before = sum(processor_time(pid)[0] for pid in target.pids)
+    began = time.perf_counter()
+    assert ask() == count
+    seconds = time.perf_counter() - began
+    spent = sum(processor_time(pid)[0] for pid in target.pids) - before
+    return {"µs a row": seconds / count * 1e6, "rows/s": count / seconds, "hub CPU µs a row": spent / count * 1e6}
+
+
+# -- clients
+
+
+@contextmanager
+def _hub(count: int) -> Iterator[Target]:
+    updates, size = str(2 * count), str(2**31)
+    with hub(HUB_HISTORY_UPDATES=updates, HUB_HISTORY_BYTES=size, HUB_IDEMPOTENCY_WINDOW="3600") as target:
+        yield target
+
+
+def _url(target: Target) -> str:
+    return f"http://{target.host}:{target.port}/.well-known/mercure"
+
+
+def _bodies(count: int) -> list[bytes]:
+    lines = [
+        json.dumps({"topic": [f"https://example.com/{n % 100}"], "data": _DATA, "id": f"urn:n:{n}"})
+        for n in range(count)
+    ]
+    return ["\n".join(lines[n : n + _REQUEST]).encode() for n in range(0, count, _REQUEST)]
+
+
+def _post(target: Target, bodies: list[bytes]) -> int:
+    headers = {"Content-Type": "application/x-ndjson", "Authorization": f"Bearer {DEVELOPMENT_TOKEN}"}
+
+    def post(its: list[bytes]) -> int:
+        with httpx2.Client(headers=headers, timeout=60) as client:
+            return sum(client.post(_url(target), content=body).raise_for_status().text.count("\n") for body in its)
+
+    with ThreadPoolExecutor(_TASKS) as threads:
+        return sum(threads.map(post, [bodies[n::_TASKS] for n in range(_TASKS)]))
+
+
+@contextmanager
+def _replay(target: Target) -> Iterator[httpx2.Response]:
+    headers = {"Last-Event-ID": "earliest", "Prefer": "wait=0"}
+    with (
+        httpx2.Client(timeout=60) as client,
+        client.stream("GET", _url(target), params={"match": "*"}, headers=headers) as response,
+    ):
+        yield response
+
+
+def _count_blank_lines(target: Target) -> int:
+    found, last = -1, b""  # the last one ends no event
+    with _replay(target) as response:
+        for chunk in response.iter_raw():
+            found += (last + chunk).count(b"\n\n")
+            last = chunk[-1:] if not chunk.endswith(b"\n\n") else b""
+    return found
+
+
+def _count_events(target: Target) -> int:
+    with _replay(target) as response:
+        return sum(1 for _ in httpx2.EventSource(response))
+
+
+# -- Spark
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    conf = {
+        "spark.master": f"local[{_TASKS}]",
+        "spark.sql.shuffle.partitions": str(_TASKS),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+    }
+    spark = spark_session("bench", conf)
+    register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _read_table(spark: SparkSession, target: Target) -> int:
+    frame = spark.read.format("mercure").options(url=_url(target), match="*").load()
+    return frame.agg({"id": "count"}).collect()[0][0]  # type: ignore[no-any-return]
+
+
+def _read_stream(spark: SparkSession, target: Target, folder: Path, most: int) -> int:
+    options = {"url": _url(target), "match": "*"} | ({"maxRowsPerBatch": str(most)} if most else {})
+    writer = spark.readStream.format("mercure").options(**options).load().writeStream.format("noop")
+    with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def _write(spark: SparkSession, target: Target, count: int) -> int:
+    rows = spark.range(0, count, numPartitions=_TASKS).select(
+        concat(lit("https://example.com/"), pmod(col("id"), lit(100)).cast("string")).alias("topic"),
+        lit(_DATA).alias("data"),
+        concat(lit("urn:n:"), col("id").cast("string")).alias("id"),
+    )
+    with tempfile.NamedTemporaryFile("w") as token:
+        token.write(DEVELOPMENT_TOKEN)
+        token.flush()
+        rows.write.format("mercure").mode("append").options(url=_url(target), tokenFile=token.name).save()
+    return count
