@@ -230,7 +230,7 @@ def _fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[p
             if len(rest.ids) * (stop - start) <= FEW:
                 few.append((start, stop, rest.ids))
             else:
-                fanout[start:stop] += rest.count(at[start:stop])
+                fanout[start:stop] = rest.count(at[start:stop])
         for large, ranges in shared.items():
             starts, stops = np.array(ranges).T
             rows = _rows_from(starts, stops - starts) if len(ranges) > 1 else slice(*ranges[0])

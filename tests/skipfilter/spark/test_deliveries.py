@@ -75,7 +75,7 @@ def rows_of(keys: list[Key], offset: int) -> pa.Table:
     st.lists(windows, min_size=6, max_size=6),
     wide_sets,
     wide_sets,
-    st.integers(1, 4),
+    st.integers(1, 4) | st.just(100),  # rows of a batch
     st.sampled_from([0, 3, 70_000]),
     st.sampled_from([0, 1, 2**22]),
 )
@@ -129,6 +129,16 @@ def test_what_is_delivered_is_what_the_sets_say(
             for id in BitMap.deserialize(row["recipients"])
         ]
         assert sorted(recipients) == sorted(expected)
+
+
+def test_what_is_remembered_is_bounded_and_the_newest_is_always_there() -> None:
+    memory = deliveries._Memory[int, int](100)
+    for n in range(1_000):
+        size = 1_000 if n == 500 else n % 40
+        memory.remember(n, size, size)
+        assert memory.found[n] == size
+        assert sum(memory.found.values()) <= max(100, size)
+    assert len(memory.found) > 1
 
 
 # -- bitmaps
