@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from pyspark.errors import PySparkException
@@ -43,13 +44,19 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
 
 
 def reason(error: PySparkException) -> str:
-    """What went wrong, in a line: of an error on a worker, the last line of its traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """What went wrong, in a line: what our own error says, or of another one on a worker the end of its traceback."""
+    text = str(error).partition("\n=== Streaming Query ===")[0]
+    if (ours := _OURS.search(text)) is not None:
+        return ours[1]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any(line.startswith("Traceback ") for line in lines):
         start = next(number for number, line in enumerate(lines) if line.startswith("Traceback "))
         end = next((n for n, line in enumerate(lines) if n > start and line.startswith(("JVM", "at ", "\tat "))), None)
         return lines[:end][-1]
     return lines[0].removeprefix("[USER_RAISED_EXCEPTION] ").partition(" SQLSTATE:")[0]
+
+
+_OURS: Final = re.compile(r"^(?:skipfilter|hub)\.[\w.]*\b[A-Z]\w*: (.*)$", re.MULTILINE)
 
 
 @contextmanager
