@@ -330,11 +330,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after, ends = start["last_event_id"], start.get("ends", [])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._available_now and self._target is None:
-            whole = measure(self._source, after, taken=ends)
-            self._target = after if whole is None else whole.end
-        if after == self._target:
+            span = measure(self._source, after, taken=ends)
+            self._target = after if span is None else span.end
+            if most is not None and span is not None and span.rows > most:
+                span = measure(self._source, after, most=most, until=self._target, taken=ends)
+        elif after == self._target:
             return start
-        span = measure(self._source, after, most=most, until=self._target, taken=ends)
+        else:
+            span = measure(self._source, after, most=most, until=self._target, taken=ends)
         return start if span is None else span.offset() | {"ends": [*ends, span.end][-_ENDS:]}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
