@@ -302,7 +302,7 @@ class Hub:
             self._release(subscriber.client)
 
     def time_left(self, subscriber: Subscriber) -> float | None:
-        """Seconds until its time is up; None where it is not."""
+        """Seconds until its time is up; None where it never is."""
         return None if math.isinf(subscriber.deadline) else max(0.0, subscriber.deadline - self._clock())
 
     def is_over(self, subscriber: Subscriber) -> bool:

@@ -30,6 +30,12 @@ def cycle_of(server_send: object) -> Any:
     return cycle if hasattr(cycle, "transport") and hasattr(cycle, "keep_alive") else None
 
 
+def cut_off(cycle: Any) -> None:
+    """Cut the connection of a response, and say so as uvicorn does when one is lost."""
+    cycle.disconnected = True
+    cycle.transport.abort()
+
+
 class Parked(Protocol):
     """What is told of the connection of a parked response."""
 

@@ -23,7 +23,7 @@ from starlette.responses import StreamingResponse
 
 from hub import sse
 from hub.errors import OffTheLog
-from hub.parking import SERVER_SEND, cycle_of
+from hub.parking import SERVER_SEND, cut_off, cycle_of
 from hub.sockets import tune
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ class ReplayResponse(StreamingResponse):
                     await super().__call__(scope, receive, send)
             except TimeoutError:  # it does not read, and its time is up
                 if cycle is not None:
-                    cycle.disconnected = True  # as uvicorn does when a connection is lost
-                    cycle.transport.abort()
+                    cut_off(cycle)
 
 
 async def _replay(hub: Hub, subscriber: Subscriber) -> AsyncIterator[bytes]:

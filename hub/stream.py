@@ -30,7 +30,7 @@ from sse_starlette import EventSourceResponse
 from hub import sse
 from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
-from hub.parking import SERVER_SEND, ParkingProtocol, cycle_of
+from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of
 from hub.sockets import tune
 from hub.subscriber import EARLIEST
 
@@ -321,8 +321,7 @@ class TaskStream(Stream):
             self._pending = _step(self._server_send({"type": "http.response.body", "body": b"", "more_body": False}))
             cut = self._pending is not None
         if cut and self._cycle is not None:
-            self._cycle.disconnected = True  # as uvicorn does when a connection is lost
-            self._cycle.transport.abort()
+            cut_off(self._cycle)
 
     def _write(self, body: bytes) -> bool:
         self._pending = _step(self._server_send(_message(body)))

@@ -329,14 +329,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         after, ends = start["last_event_id"], start.get("ends", [])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        span: Span | None = None
         if self._available_now and self._target is None:
             span = measure(self._source, after, taken=ends)
             self._target = after if span is None else span.end
-            if most is not None and span is not None and span.rows > most:
-                span = measure(self._source, after, most=most, until=self._target, taken=ends)
-        elif after == self._target:
+        if after == self._target:
             return start
-        else:
+        if span is None or (most is not None and span.rows > most):
             span = measure(self._source, after, most=most, until=self._target, taken=ends)
         return start if span is None else span.offset() | {"ends": [*ends, span.end][-_ENDS:]}
 

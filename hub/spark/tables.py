@@ -146,10 +146,10 @@ def write_sessions(spark: SparkSession, out: str) -> None:
     """Make OUT/sessions anew of OUT/session_events, with the ids of OUT/session_ids and new ones."""
     events = read_table(spark, f"{out}/session_events", SESSION_EVENTS)
     given = read_table(spark, f"{out}/session_ids", SESSION_IDS)
-    new = sessions(events, given).join(given, ["node", "number"], "left_anti").select(SESSION_IDS.names)
+    found = sessions(events, given).localCheckpoint()
+    new = found.join(given, ["node", "number"], "left_anti").select(SESSION_IDS.names)
     new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")  # one file: all of them or none
-    given = read_table(spark, f"{out}/session_ids", SESSION_IDS)
-    sessions(events, given).write.mode("overwrite").parquet(f"{out}/sessions")
+    found.write.mode("overwrite").parquet(f"{out}/sessions")
 
 
 def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
