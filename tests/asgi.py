@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlencode
 from hub import Settings, create_app
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.tokens import sign_classic_token, sign_token
+from tests.waiting import HANG
 from tests.wire import FORM as FORM
-from tests.wire import HANG as HANG
 from tests.wire import PATH as PATH
 from tests.wire import Event, parse_event
 from tests.wire import bearer as bearer

@@ -19,6 +19,7 @@ import structlog
 
 from hub.application import log_to_stdlib
 from hub.settings import DEVELOPMENT_TOKEN
+from tests.waiting import HANG, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +29,41 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
-HANG = 30.0
-"""Seconds after which a test is taken to hang; nothing is expected to take as long."""
+_STARTERS = {"chromium", "shared_hub", "spark", "start_hub", "start_redis", "redis_server"}
+"""Fixtures that start a process."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests whose fixtures start processes, and keep those together that share one Java, one of two."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & _STARTERS:
+            item.add_marker("processes")
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.xdist_group(f"java for {item.path.parent.parent.name}"))
+
+
+_running: pytest.Item | None = None
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn") and _running is not None:
+        raise RuntimeError(f"{_running.nodeid} starts a process: mark it with pytest.mark.processes")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Refuse processes to a test without the mark, so that `make test-fast` stays fast."""
+    global _running
+    _running = None if item.get_closest_marker("processes") else item
+    try:
+        return (yield)
+    finally:
+        _running = None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,6 +135,17 @@ class HubProcess:
         self._stderr.seek(0)
         return self._stderr.read()
 
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of its workers."""
+        return children_of(self.process.pid)
+
+    async def kill_worker(self, pid: int) -> None:
+        """Kill one of its workers, and wait until another has taken its place."""
+        count = len(self.workers)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: pid not in self.workers and len(self.workers) == count)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait for the end, and return the exit status."""
         if self.process.poll() is None:
@@ -159,25 +204,49 @@ def chromium() -> str:
     return path
 
 
+_SPARK_DEFAULTS = """
+spark.driver.extraJavaOptions    -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC
+spark.driver.memory              2g
+spark.sql.codegen.factoryMode    NO_CODEGEN
+spark.sql.codegen.wholeStage     false
+spark.sql.shuffle.partitions     2
+spark.ui.enabled                 false
+spark.ui.showConsoleProgress     false
+"""
+"""For many small queries: code that runs a few times is not worth compiling, by Spark or by Java's second compiler."""
+_WORKER_START = """
+import sys
+sys.path[:] = [path for path in sys.path if "/python/lib/py" not in path]
+"""
+"""Run first by each Python process of Spark.
+
+Without Spark's zip files on its path, the process imports the same pyspark and py4j from site-packages, where they
+are compiled: it starts in 0.6 s of CPU instead of 2.0.
+"""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark in this process, on two processors; a task that fails is tried three times.  There must be a Java."""
+    """Spark in this process, on two processors; a task that fails is tried three times.  There must be a Java.
+
+    The processes that a test starts get the same settings, from the files that the environment names.
+    """
     from skipfilter.spark.session import spark_session
 
     place = tmp_path_factory.mktemp("spark")
-    os.environ["TOKEN"] = DEVELOPMENT_TOKEN  # its workers have the environment that Java begins with
-    session = spark_session(
-        "tests",
-        {
-            "spark.master": "local[2,3]",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.local.dir": str(place / "local"),
-            "spark.sql.warehouse.dir": str(place / "warehouse"),
-            "spark.driver.memory": "2g",
-        },
-    )
-    yield session
-    session.stop()
-    del os.environ["TOKEN"]
+    (place / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
+    (place / "sitecustomize.py").write_text(_WORKER_START)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(place))
+        patch.setenv("PYTHONPATH", str(place), prepend=os.pathsep)
+        patch.setenv("TOKEN", DEVELOPMENT_TOKEN)  # its workers have the environment that Java begins with
+        session = spark_session(
+            "tests",
+            {
+                "spark.master": "local[2,3]",
+                "spark.local.dir": str(place / "local"),
+                "spark.sql.warehouse.dir": str(place / "warehouse"),
+            },
+        )
+        yield session
+        session.stop()

@@ -10,13 +10,12 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from typing import Self
-
-HANG: Final = 20.0
-"""Seconds after which a server is taken to hang."""
 
 
 def free_port() -> int:

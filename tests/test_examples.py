@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.conftest import HANG
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from tests.conftest import HubProcess

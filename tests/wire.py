@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode
 
+from tests.waiting import HANG
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
     from typing import Self
-
-HANG = 30.0
 
 
 class Address(Protocol):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from hub.settings import DEVELOPMENT_TOKEN
-from tests.wire import HANG, Reply
+from tests.waiting import HANG
+from tests.wire import Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,7 +16,7 @@ import pytest
 
 import hub
 from hub.settings import DEVELOPMENT_TOKEN
-from tests.conftest import HANG
+from tests.waiting import HANG
 from tests.wire import publish, subscribe
 
 if TYPE_CHECKING:

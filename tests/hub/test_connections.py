@@ -19,8 +19,9 @@ from hub.broadcaster import LATE
 from hub.errors import TooMany
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
-from tests.asgi import FORM, HANG, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.world import EVERYTHING, World, check_empty, plain, world
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

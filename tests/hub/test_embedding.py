@@ -25,9 +25,10 @@ from starlette.routing import Mount, Route
 from examples import embedded
 from hub import Settings, Update, create_app
 from hub.errors import InvalidRequest
-from tests.asgi import FORM, HANG, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, publish
+from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.serving import Served, served
 from tests.test_examples import ROOT
+from tests.waiting import HANG
 from tests.wire import request
 
 if TYPE_CHECKING:

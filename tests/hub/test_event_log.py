@@ -24,13 +24,13 @@ from hub.tokens import sign_classic_token
 from hub.transports import base, sqlite
 from hub.updates import Update
 from skipfilter import compile_matcher
-from tests.asgi import HANG, follow
 from tests.asgi import application as started
+from tests.asgi import follow
 from tests.asgi import publish as publish_in
-from tests.conftest import children_of
 from tests.hub.presence import EVERYTHING
 from tests.hub.test_stream import ACTIONS, CONFIGURATIONS, SlowTransport, perform
 from tests.hub.world import World, plain, world
+from tests.waiting import HANG, until
 from tests.wire import bearer, publish, request, subscribe
 
 if TYPE_CHECKING:
@@ -417,9 +417,7 @@ async def test_a_hub_that_is_killed_again_and_again_writes_every_update_once(
 
 async def seen(directory: Path, id: str) -> None:
     """Wait until an update is written, be its segment closed or not, and what came before it is."""
-    async with asyncio.timeout(HANG):
-        while not any(id.encode() in path.read_bytes() for path in existing(directory / "updates")):
-            await asyncio.sleep(0.01)
+    await until(lambda: any(id.encode() in path.read_bytes() for path in existing(directory / "updates")))
 
 
 def existing(folder: Path) -> Iterator[Path]:
@@ -439,9 +437,7 @@ async def test_workers_share_a_directory_and_another_goes_on_when_the_one_that_w
     )  # fmt: skip
     hub.may_fail = True
     ids: list[str] = []
-    async with asyncio.timeout(HANG):
-        while len(list((directory / "nodes").glob("*"))) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(list((directory / "nodes").glob("*"))) == 2)
     streams = [await subscribe(hub, ("match", "a")) for _ in range(8)]
     for turn in range(3):
         for _ in range(20):
@@ -451,11 +447,7 @@ async def test_workers_share_a_directory_and_another_goes_on_when_the_one_that_w
                 continue
         await seen(directory, ids[-1])
         if turn < 2:
-            victim = children_of(hub.process.pid)[turn % 2]
-            os.kill(victim, signal.SIGKILL)
-            async with asyncio.timeout(HANG):
-                while victim in children_of(hub.process.pid) or len(children_of(hub.process.pid)) < 2:
-                    await asyncio.sleep(0.01)
+            await hub.kill_worker(hub.workers[turn % 2])
     hub.stop()
     for stream in streams:
         await stream.close()
@@ -667,12 +659,6 @@ def test_a_segment_has_its_name_also_where_the_directory_cannot_be_flushed(
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "LOOK", 0.01)
     monkeypatch.setattr(event_log, "GATHER", 0.0)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(HANG):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_the_hub_goes_on_while_the_directory_cannot_be_written_and_nothing_is_missing_afterwards(

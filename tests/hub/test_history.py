@@ -39,10 +39,10 @@ from hub.transports.base import Entry, record
 from hub.transports.memory import MemoryTransport
 from hub.transports.sqlite import SqliteTransport
 from hub.updates import Update
-from tests.conftest import HANG
 from tests.hub.test_cli import environment
 from tests.hub.test_cli import run as run_command
 from tests.redis_server import RedisServer, free_port
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

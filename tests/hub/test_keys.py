@@ -23,8 +23,8 @@ from hub import ConfigurationError
 from hub.errors import InvalidToken, KeysUnavailable
 from hub.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set
 from hub.settings import PUBLIC_KEY_ALGORITHMS, Keys
-from tests.conftest import HANG
 from tests.hub.signing import ISSUER, RESOURCE, Clock, authorizer, current, detail, sign
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

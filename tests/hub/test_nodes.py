@@ -20,11 +20,11 @@ from hub.subscriptions import Present
 from hub.transports import sqlite
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
-from tests.asgi import FORM, HANG, PATH, ask, bearer, follow, publish
+from tests.asgi import FORM, PATH, ask, bearer, follow, publish
 from tests.asgi import application as started
-from tests.conftest import children_of
 from tests.hub.presence import BELOW, EVERYTHING
 from tests.hub.test_subscription_events import application_on, connecting, said
+from tests.waiting import HANG, until
 from tests.wire import publish as publish_to
 from tests.wire import request
 from tests.wire import subscribe as subscribe_to
@@ -165,11 +165,7 @@ async def test_workers_are_one_hub_and_one_that_is_killed_is_started_again(
         for _ in range(20):
             with suppress(OSError, EOFError):  # one that was being killed
                 await send()
-        victim = children_of(hub.process.pid)[0]
-        os.kill(victim, signal.SIGKILL)
-        async with asyncio.timeout(HANG):
-            while victim in children_of(hub.process.pid) or len(children_of(hub.process.pid)) < 2:
-                await asyncio.sleep(0.01)
+        await hub.kill_worker(hub.workers[0])
     await publish_to(hub, ("topic", "a"), ("data", "end"))
     await asyncio.wait_for(asyncio.gather(*following), HANG)
     assert len(sent) > 30
@@ -185,13 +181,12 @@ async def test_workers_end_with_their_parent_however_it_ends(
     for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)):
         hub = start_hub("--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
         async with await subscribe_to(hub, ("match", "a")) as stream:
-            workers = children_of(hub.process.pid)
+            workers = hub.workers
             assert len(workers) == 2
             assert hub.stop(number) == status
             async with asyncio.timeout(HANG):
                 assert [event async for event in stream.events()] == []  # it has ended as it should
-                while any(os.path.exists(f"/proc/{pid}") for pid in workers):
-                    await asyncio.sleep(0.01)
+                await until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))  # noqa: B023
 
 
 def supervised(program: str) -> subprocess.CompletedProcess[str]:

@@ -20,10 +20,11 @@ from hub.sockets import tune
 from hub.stream import ParkedStream, TaskStream
 from tests.hub.serving import sent, served
 from tests.hub.world import world
-from tests.wire import FORM, HANG, PATH, Reply, bearer, publish, subscribe
+from tests.waiting import HANG, until
+from tests.wire import FORM, PATH, Reply, bearer, publish, subscribe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -43,12 +44,6 @@ async def hub_served(http: Any = ParkingProtocol, **settings: Any) -> AsyncItera
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0, "subscriptions": False} | settings))
     async with served(app, http=http) as server:
         yield app.state.hub, server
-
-
-async def happens(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def requests() -> list[Any]:
@@ -71,8 +66,8 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
     for http, kind, tasks in ((ParkingProtocol, ParkedStream, 0), (TaskProtocol, TaskStream, 5)):
         async with hub_served(http) as (hub, server):
             replies = [await subscribe(server, ("match", "a")) for _ in range(5)]
-            await happens(lambda: hub.broadcaster.live == 5)
-            await happens(lambda: len(requests()) == tasks)  # noqa: B023
+            await until(lambda: hub.broadcaster.live == 5)
+            await until(lambda: len(requests()) == tasks)  # noqa: B023
             assert {type(stream) for stream in streams(hub)} == {kind}
             if kind is ParkedStream:
                 kept = [stream._protocol.cycle for stream in streams(hub)]
@@ -86,7 +81,7 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
 
 async def test_the_task_of_a_stream_runs_nothing_of_the_routes_and_the_middleware() -> None:
     async with hub_served(TaskProtocol) as (hub, server), await subscribe(server, ("match", "a")):
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
         files, coroutine = [], stream._task.get_coro()
         while coroutine is not None and hasattr(coroutine, "cr_code"):
@@ -107,7 +102,7 @@ async def test_what_a_connection_leaves_needs_no_garbage_collector(http: Any) ->
             for reply in replies:
                 await reply.next_event()
                 await reply.close()
-            await happens(lambda: hub.broadcaster.connected == 0)
+            await until(lambda: hub.broadcaster.connected == 0)
             for _ in range(20):
                 await asyncio.sleep(0)
 
@@ -141,7 +136,7 @@ async def test_what_a_connection_leaves_needs_no_garbage_collector(http: Any) ->
 async def test_a_connection_is_good_for_another_request_after_its_stream(http: Any) -> None:
     async with hub_served(http) as (hub, server), sent(server, GET) as reply:
         for _ in range(3):
-            await happens(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.broadcaster.live == 1)
             transport = transport_of(streams(hub)[0])
             hub.broadcaster.close_all("test")
             assert [event async for event in reply.events()] == []
@@ -162,7 +157,7 @@ async def test_a_connection_is_good_for_another_request_after_its_stream(http: A
 ], ids=["close", "1.0"])  # fmt: skip
 async def test_a_connection_for_one_request_is_closed_after_its_stream(http: Any, request_: str) -> None:
     async with hub_served(http) as (hub, server), sent(server, request_.encode()) as reply:
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         hub.broadcaster.close_all("test")
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
@@ -174,7 +169,7 @@ async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(mo
         served(app, http=ParkingProtocol, timeout_keep_alive=0) as server,
         sent(server, GET) as reply,
     ):
-        await happens(lambda: app.state.hub.broadcaster.live == 1)
+        await until(lambda: app.state.hub.broadcaster.live == 1)
         app.state.hub.broadcaster.close_all("test")
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
@@ -183,7 +178,7 @@ async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(mo
 async def test_a_server_that_shuts_down_keeps_no_connection_after_its_stream() -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
     async with served(app, http=ParkingProtocol, timeout_keep_alive=1_000) as server, sent(server, GET) as reply:
-        await happens(lambda: app.state.hub.broadcaster.live == 1)
+        await until(lambda: app.state.hub.broadcaster.live == 1)
         streams(app.state.hub)[0]._protocol.shutdown()
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
@@ -195,16 +190,16 @@ async def test_a_server_that_shuts_down_keeps_no_connection_after_its_stream() -
 @pytest.mark.parametrize("more", [GET, b"x", b"\x00" * 1_000_000])
 async def test_whoever_sends_more_down_a_parked_stream_is_let_go(more: bytes) -> None:
     async with hub_served() as (hub, server), sent(server, GET) as reply:
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
         reply.writer.write(more)
-        await happens(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.broadcaster.connected == 0)
         assert stream._closed == "its client has sent more"
 
 
 async def test_empty_lines_behind_a_request_are_nothing() -> None:
     async with hub_served() as (hub, server), sent(server, GET) as reply:
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         reply.writer.write(b"\r\n\r\n")
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
@@ -212,7 +207,7 @@ async def test_empty_lines_behind_a_request_are_nothing() -> None:
 
 async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
     async with hub_served() as (hub, server), sent(server, GET[:-2] + b"content-length: 3\r\n\r\na") as reply:
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         assert type(streams(hub)[0]) is TaskStream
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
@@ -220,12 +215,12 @@ async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
 
 async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_wait_in_a_row() -> None:
     async with hub_served() as (hub, server), sent(server, GET + GET) as reply:
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         assert type(streams(hub)[0]) is TaskStream
         hub.broadcaster.close_all("test")
         assert [event async for event in reply.events()] == []
         await reply.read_head()
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
 
@@ -250,21 +245,21 @@ async def test_whoever_sends_more_before_the_stream_has_begun_is_cut_off(
         assert type(streams(hub)[0]) is ParkedStream
         writer.write(more)
         protocol = streams(hub)[0]._protocol
-        await happens(lambda: protocol.pipeline or protocol._head_timer is not None)
+        await until(lambda: protocol.pipeline or protocol._head_timer is not None)
         go.set()
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(reader.read(), HANG)
-        await happens(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.broadcaster.connected == 0)
         writer.close()
 
 
 async def test_what_is_sent_down_a_parked_stream_is_not_taken_for_requests() -> None:
     """Its head was dropped, and its body would be read as the next request."""
     async with hub_served() as (hub, server), sent(server, GET) as reply:
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         body = f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
         reply.writer.write(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode())
-        await happens(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.broadcaster.connected == 0)
         with contextlib.suppress(ConnectionError):
             reply.writer.write(body.encode())
             rest = await asyncio.wait_for(reply.reader.read(), HANG)
@@ -276,9 +271,9 @@ async def test_a_long_body_does_not_hide_that_the_client_has_gone(monkeypatch: p
     monkeypatch.setattr("uvicorn.protocols.http.httptools_impl.HIGH_WATER_LIMIT", 10)  # of a body that is not read
     async with hub_served(heartbeat=0) as (hub, server):
         async with sent(server, GET[:-2] + b"content-length: 100\r\n\r\n" + b"x" * 100):
-            await happens(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.broadcaster.live == 1)
             assert type(streams(hub)[0]) is ParkedStream
-        await happens(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.broadcaster.connected == 0)
 
 
 async def test_a_query_with_its_body_is_parked() -> None:
@@ -286,7 +281,7 @@ async def test_a_query_with_its_body_is_parked() -> None:
         body = b"match=a"
         head = f"QUERY {PATH} HTTP/1.1\r\nhost: x\r\n{FORM[0]}: {FORM[1]}\r\ncontent-length: {len(body)}\r\n\r\n"
         async with sent(server, head.encode() + body) as reply:
-            await happens(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.broadcaster.live == 1)
             await publish(server, ("topic", "a"), ("data", "x"))
             assert (await reply.next_event()).data == "x"
 
@@ -298,10 +293,10 @@ async def test_r37_a_reader_that_goes_is_noticed_at_once(http: Any, abort: bool)
         replies = [await subscribe(server, ("match", "a"), receive_buffer=4096) for _ in range(4)]
         for _ in range(20):
             await publish(server, ("topic", "a"), ("data", "x" * 100_000))
-        await happens(lambda: hub.broadcaster.live == 0)
+        await until(lambda: hub.broadcaster.live == 0)
         for reply in replies:
             reply.writer.transport.abort() if abort else reply.writer.close()
-        await happens(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.broadcaster.connected == 0)
 
 
 # -- what goes wrong before a stream begins
@@ -335,7 +330,7 @@ async def test_a_stream_that_a_middleware_keeps_from_beginning_leaves_nothing(ht
         for _ in range(3):
             async with sent(server, GET) as reply:
                 assert reply.status == 500
-        await happens(lambda: app.state.hub.broadcaster.connected == 0)
+        await until(lambda: app.state.hub.broadcaster.connected == 0)
 
 
 def test_the_socket_of_a_client_that_has_gone_is_let_be() -> None:
@@ -395,7 +390,7 @@ async def test_a_stream_and_a_slow_answer_outlast_the_time_for_a_head(monkeypatc
         async with sent(server, post.encode() + b"content-length: 8\r\nexpect: 100-continue\r\n\r\n") as publisher:
             assert publisher.status == 100
             late = asyncio.get_running_loop().time() + 0.2
-            await happens(lambda: asyncio.get_running_loop().time() > late)
+            await until(lambda: asyncio.get_running_loop().time() > late)
             publisher.writer.write(b"topic=a&")
             await publisher.read_head()
             assert publisher.status == 200
@@ -411,7 +406,7 @@ async def test_what_the_kernel_may_hold_is_bounded_and_a_silent_client_is_given_
         hub_served(http, send_buffer=20_000, client_timeout=12) as (hub, server),
         await subscribe(server, ("match", "a")),
     ):
-        await happens(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
         option = transport_of(stream).get_extra_info("socket").getsockopt
         assert option(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000  # Linux doubles it, for its own bookkeeping
@@ -430,7 +425,7 @@ async def test_r32_a_reader_whose_buffers_stay_full_is_given_up(http: Any) -> No
         for _ in range(30):
             await publish(server, ("topic", "a"), ("data", "x" * 100_000))
         assert hub.broadcaster.connected == 1
-        await happens(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.broadcaster.connected == 0)
 
 
 async def test_over_a_unix_socket_there_is_nothing_to_bound(tmp_path: Any) -> None:
@@ -440,11 +435,11 @@ async def test_over_a_unix_socket_there_is_nothing_to_bound(tmp_path: Any) -> No
     config = uvicorn.Config(app, uds=str(tmp_path / "hub"), http=ParkingProtocol, log_config=None)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
-    await happens(lambda: server.started)
+    await until(lambda: server.started)
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "hub"))
     writer.write(GET)
     assert b" 200 " in await asyncio.wait_for(reader.readline(), HANG)
-    await happens(lambda: app.state.hub.broadcaster.live == 1)
+    await until(lambda: app.state.hub.broadcaster.live == 1)
     writer.close()
     server.should_exit = True
     await asyncio.wait_for(serving, HANG)
@@ -459,9 +454,9 @@ async def test_requests_in_a_row_that_nobody_waits_for_need_no_garbage_collector
             async with contextlib.AsyncExitStack() as several:
                 for _ in range(5):
                     await several.enter_async_context(sent(server, GET + GET))
-                await happens(lambda: hub.broadcaster.live == 5)
-            await happens(lambda: hub.broadcaster.connected == 0)  # at the next heartbeat: uvicorn tells the newest
-            await happens(lambda: not requests())
+                await until(lambda: hub.broadcaster.live == 5)
+            await until(lambda: hub.broadcaster.connected == 0)  # at the next heartbeat: uvicorn tells the newest
+            await until(lambda: not requests())
             left = [each for each in gc.get_objects() if type(each).__name__ == "RequestResponseCycle"]
             assert left == []
     finally:
@@ -516,17 +511,17 @@ def test_behind_tls_updates_arrive_and_a_slow_reader_catches_up(http: Any, loop:
             writer.write(GET)
             reply = Reply(reader, writer)
             await asyncio.wait_for(reply.read_head(), HANG)
-            await happens(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.broadcaster.live == 1)
             for n in range(5):
                 await hub.publish(Update(("a",), str(n)))
                 assert (await reply.next_event()).data == str(n)
-            await happens(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.broadcaster.live == 1)
             for n in range(60):
                 await hub.publish(Update(("a",), str(n) + "x" * 100_000))
-            await happens(lambda: hub.broadcaster.live == 0)
+            await until(lambda: hub.broadcaster.live == 0)
             for n in range(60):
                 assert (await reply.next_event()).data == str(n) + "x" * 100_000
-            await happens(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.broadcaster.live == 1)
             hub.broadcaster.close_all("test")
             assert [event async for event in reply.events()] == []
             writer.close()

@@ -19,7 +19,8 @@ from hub.settings import DEVELOPMENT_KEY
 from hub.topics import MatcherCompiler
 from tests.asgi import application, ask
 from tests.conftest import HubProcess
-from tests.wire import FORM, HANG, PATH, Event, bearer, publish, request, subscribe
+from tests.waiting import HANG, until
+from tests.wire import FORM, PATH, Event, bearer, publish, request, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,9 +68,7 @@ def strict_hub(park: str) -> Iterator[HubProcess]:
 
 async def noticed(hub: HubProcess, what: str, count: int) -> None:
     """Wait until the hub has logged it so often."""
-    async with asyncio.timeout(HANG):
-        while hub.log().count(what) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: hub.log().count(what) >= count)
 
 
 async def test_n26_n28_n9_v6_r20_r21_r73_an_update_arrives_as_these_bytes(shared_hub: HubProcess) -> None:

@@ -16,7 +16,8 @@ from hub.transports.memory import MemoryTransport
 from tests.asgi import application, ask
 from tests.hub.serving import served
 from tests.hub.world import plain, world
-from tests.wire import HANG, PATH, bearer, publish, request, subscribe
+from tests.waiting import HANG, until
+from tests.wire import PATH, bearer, publish, request, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,8 +111,9 @@ PARK = pytest.mark.parametrize("park", ["--park", "--no-park"])
 async def test_r36_t67_after_a_signal_nobody_comes_in_and_streams_end_one_by_one(
     start_hub: Callable[..., HubProcess], park: str
 ) -> None:
-    hub = start_hub(park, HUB_DRAIN="1", HUB_SUBSCRIPTIONS="0", HUB_RETRY="0")
-    readers = [await subscribe(hub, ("topic", "a")) for _ in range(50)]
+    # The first streams end a minute before the last one, so that a slow machine sees the difference too.
+    hub = start_hub(park, HUB_DRAIN="60", HUB_SUBSCRIPTIONS="0", HUB_RETRY="0")
+    readers = [await subscribe(hub, ("topic", "a")) for _ in range(100)]
     ends: list[int] = []
 
     async def read(n: int) -> None:
@@ -121,19 +123,17 @@ async def test_r36_t67_after_a_signal_nobody_comes_in_and_streams_end_one_by_one
 
     probe = await request(hub, "GET", f"{PATH}/health/ready")
     assert (await probe.body(), probe.status) == (b'{"status":"ok"}', 200)
-    reading = [asyncio.create_task(read(n)) for n in range(50)]
+    reading = [asyncio.create_task(read(n)) for n in range(100)]
     hub.process.send_signal(signal.SIGTERM)
-    while len(ends) < 5:
-        await asyncio.sleep(0.001)
-    assert len(ends) < 45
+    await until(lambda: len(ends) >= 2)
+    assert len(ends) < 90
     with contextlib.suppress(ConnectionError):
         while True:  # the server looks ten times a second whether it was told to end
             async with await subscribe(hub, ("topic", "a")) as late:
                 assert [event async for event in late.events()] == []
-    assert len(ends) < 45
+    assert len(ends) < 90
+    assert await asyncio.to_thread(hub.stop) in (0, -signal.SIGTERM)  # a second signal ends the rest
     await asyncio.wait_for(asyncio.gather(*reading), HANG)
-    assert ends != sorted(ends)
-    assert await asyncio.to_thread(hub.stop) in (0, -signal.SIGTERM)
     for reader in [*readers, probe]:
         await reader.close()
 
@@ -146,8 +146,7 @@ async def test_a_second_signal_ends_the_hub_now(
     hub = start_hub(park, HUB_DRAIN="1000", HUB_SUBSCRIPTIONS="0")
     readers = [await subscribe(hub, ("topic", "a")) for _ in range(20)]
     hub.process.send_signal(number)
-    while "draining" not in hub.log():
-        await asyncio.sleep(0.01)
+    await until(lambda: "draining" in hub.log())
     assert await asyncio.to_thread(hub.stop, number) in (0, -number)
     for reader in readers:
         await reader.close()
@@ -174,8 +173,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
             started.set()
             await stop.wait()
             app.state.hub.close()  # as the signal does
-            while app.state.hub.broadcaster.connected:
-                await asyncio.sleep(0.001)
+            await until(lambda: not app.state.hub.broadcaster.connected)
 
     async def follow() -> list[str]:
         seen: list[str] = []
@@ -217,8 +215,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
             else:
                 stops[number - 1].set()
             before = len(published)
-            while hubs[number].broadcaster.live < 20 or len(published) < before + 20:
-                await asyncio.sleep(0.001)
+            await until(lambda: hubs[number].broadcaster.live == 20 and len(published) >= before + 20)  # noqa: B023
         done.set()
         await publishing
         for follower in followers:

@@ -13,7 +13,6 @@ import pytest
 from hub import Settings, Update, create_app
 from tests.asgi import (
     FORM,
-    HANG,
     PATH,
     application,
     ask,
@@ -25,6 +24,7 @@ from tests.asgi import (
     scope_of,
 )
 from tests.hub.serving import sent, served
+from tests.waiting import HANG
 from tests.wire import request
 
 if TYPE_CHECKING:

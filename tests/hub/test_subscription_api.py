@@ -19,7 +19,6 @@ from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from tests import wire
 from tests.asgi import (
-    HANG,
     PATH,
     Answer,
     Following,
@@ -33,6 +32,7 @@ from tests.asgi import (
     scope_of,
 )
 from tests.hub.presence import BELOW, EVERYTHING, document, encoded
+from tests.waiting import HANG
 from tests.wire import Event, Reply
 
 if TYPE_CHECKING:

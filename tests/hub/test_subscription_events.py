@@ -25,7 +25,6 @@ from hub.topics import FORBIDDEN, MatcherCompiler
 from hub.transports.memory import MemoryTransport
 from tests.asgi import (
     FORM,
-    HANG,
     PATH,
     Following,
     application,
@@ -39,6 +38,7 @@ from tests.asgi import (
 )
 from tests.hub import signing
 from tests.hub.presence import BELOW, EVERYTHING, encoded
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -16,9 +16,10 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from hub.verify import EXAMPLES, Blocks, Corrupted, Findings, History, Stretch, Update, check, parse_event
-from tests.conftest import HANG, HubProcess
+from tests.conftest import HubProcess
 from tests.hub.test_cli import environment
 from tests.hub.test_cli import run as run_command
+from tests.waiting import HANG
 from tests.wire import PATH, request, subscribe
 
 if TYPE_CHECKING:

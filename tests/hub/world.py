@@ -19,6 +19,7 @@ from hub.stream import StreamResponse, TaskStream
 from hub.topics import MatcherCompiler
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     Note: TypeAlias = Callable[[Literal["begins", "over"], "Connection"], None]
 
-HANG = 10.0
 COMPILER = MatcherCompiler("http://mercure.invalid/.well-known/mercure")
 EVERYTHING = Grant(publish=(COMPILER.compile("exact", "*"),))
 Pattern: TypeAlias = "str | tuple[str, str]"

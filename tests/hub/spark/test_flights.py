@@ -24,7 +24,8 @@ from skipfilter import compile_matcher
 from skipfilter.spark.match import match
 from skipfilter.spark.schemas import SESSIONS, UPDATES
 from tests.hub.test_event_log import events
-from tests.wire import HANG, PATH, Reply, bearer, request, subscribe
+from tests.waiting import HANG
+from tests.wire import PATH, Reply, bearer, request, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -28,6 +28,7 @@ from hub.transports import TRANSPORTS, base, open_transport
 from hub.transports.base import Change, Entry
 from hub.updates import Update
 from tests.redis_server import RedisServer
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from hub.transports.base import Transport
 
-HANG = 30
 KINDS = ("memory", "sqlite", "redis")
 SHARED = ("sqlite", "redis")
 """Those that several nodes may be on."""

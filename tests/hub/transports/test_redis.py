@@ -32,6 +32,7 @@ from hub.transports.base import Change
 from hub.transports.redis import RedisTransport
 from hub.updates import Update
 from tests.redis_server import RedisServer, free_port
+from tests.waiting import HANG, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from hub.transports.base import Entry
 
 pytestmark = pytest.mark.anyio
-
-HANG = 20.0
 
 
 @pytest.fixture
@@ -163,12 +162,6 @@ class Follower:
         self._task.cancel()
         done, _pending = await asyncio.wait([self._task], timeout=HANG)
         assert done, "it does not hear that it is cancelled"
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def back(log: RedisTransport) -> None:

@@ -28,11 +28,11 @@ from hub.transports.base import Change
 from hub.transports.sqlite import SqliteTransport
 from hub.updates import Update
 from tests.hub.transports.test_contract import everything, ids_of, named
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-HANG = 30
 pytestmark = pytest.mark.anyio
 
 

@@ -1,0 +1,19 @@
+"""How long tests wait: for an event if there is one, else for a condition, and never for a length of time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HANG: Final = 120.0
+"""Seconds after which a test counts as hung.  Nothing takes as long, even on a machine that is very busy."""
+
+
+async def until(holds: Callable[[], object], pause: float = 0.01) -> None:
+    """Return once `holds()` is true: for a condition outside the event loop, which sets no event."""
+    async with asyncio.timeout(HANG):
+        while not holds():
+            await asyncio.sleep(pause)
