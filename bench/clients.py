@@ -189,12 +189,12 @@ class Clients:
             self._turn((min(due) - now) / 1e9)
 
     def finish(self) -> None:
-        """Wait until all is delivered and answered that there is to come, or nothing comes any more.
+        """Wait until every reader has what it should and every request is answered, or until nothing comes any more.
 
-        Where more was delivered than there is to come, something may still be missing elsewhere.
+        The total alone does not tell: what one reader got twice hides what another still misses.
         """
         moved, last = 0, time.monotonic()
-        while self.delivered != self.expected or len(self._idle) < len(self._publishers) or self._opening:
+        while not self._is_delivered() or len(self._idle) < len(self._publishers) or self._opening:
             self._turn(0.05)
             if (done := self.delivered + len(self.arrivals)) > moved:
                 moved, last = done, time.monotonic()
@@ -209,6 +209,9 @@ class Clients:
             if subscriber.role in ("reader", "probe")
         ]
         return sum(n for n in differences if n > 0), -sum(n for n in differences if n < 0)
+
+    def _is_delivered(self) -> bool:
+        return self.delivered >= self.expected and not self.differences()[0]
 
     @property
     def connected(self) -> int:

@@ -16,6 +16,7 @@ import httpx2
 import hypothesis
 import pytest
 import structlog
+from xdist.scheduler import LoadScopeScheduling
 
 from hub.application import log_to_stdlib
 from hub.settings import DEVELOPMENT_TOKEN
@@ -26,22 +27,32 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("any machine")
 
-_STARTERS = {"chromium", "shared_hub", "spark", "start_hub", "start_redis", "redis_server"}
+_STARTERS = {"chromium", "redis_server", "shared_hub", "spark", "start_hub", "start_redis", "strict_hub"}
 """Fixtures that start a process."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests whose fixtures start processes, and keep those together that share one Java, one of two."""
+    """Mark the tests whose fixtures start processes."""
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
-        if fixtures & _STARTERS:
+        if _STARTERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("processes")
-        if "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group(f"java for {item.path.parent.parent.name}"))
+
+
+class _Schedule(LoadScopeScheduling):  # type: ignore[misc]
+    """Each test goes to the worker that is free, but those of one Spark session stay together and begin first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = nodeid.rpartition("/")[0]
+        return folder if folder.endswith("/spark") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Schedule:
+    return _Schedule(config, log)
 
 
 _running: pytest.Item | None = None

@@ -191,7 +191,7 @@ def machine(of: Grammar, engines: Callable[[Grammar], dict[str, Engine[str]]]) -
 
 TestAmqp = machine(AMQP, every_engine).TestCase
 TestMqtt = machine(MQTT, every_engine).TestCase
-TestAmqp.settings = TestMqtt.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+TestAmqp.settings = TestMqtt.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 # -- worked examples and specifications

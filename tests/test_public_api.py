@@ -37,6 +37,7 @@ def test_every_public_name_exists_but_the_application_that_is_made_when_asked_fo
 
 
 @pytest.mark.parametrize("package", PUBLIC)
+@pytest.mark.processes
 def test_the_library_imports_its_base_dependencies_only(package: str) -> None:
     script = f"import sys; before = set(sys.modules); import {package}; print(*set(sys.modules) - before)"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()

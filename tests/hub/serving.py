@@ -29,7 +29,7 @@ class Served:
 @contextlib.asynccontextmanager
 async def served(app: ASGIApp, **config: Any) -> AsyncIterator[Served]:
     """`app` behind uvicorn, as `uvicorn module:app` has it; its own log goes where logs go."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5, **config))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=int(HANG), **config))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import HubProcess
 
+pytestmark = pytest.mark.processes
+
 
 def environment(**variables: str) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables

@@ -347,6 +347,7 @@ async def test_the_example_s_page_follows_the_votes() -> None:
         assert (await ask(app, "POST", path, [FORM], b"topic=/votes")).status == 405
 
 
+@pytest.mark.processes
 async def test_the_example_runs_and_a_signal_ends_it_with_its_streams() -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-X", "dev", str(ROOT / "examples/embedded.py"), "--port", "0"),

@@ -360,6 +360,7 @@ def test_an_export_after_an_id_begins_with_the_next_one(tmp_path: Path, log: str
     assert not (tmp_path / "x.ndjson").exists()
 
 
+@pytest.mark.processes
 def test_through_a_pipe_and_to_the_end_of_it(tmp_path: Path, log: str) -> None:
     exported = subprocess.run(
         [sys.executable, "-m", "hub", "history", "export", "-"],
@@ -382,6 +383,7 @@ def test_through_a_pipe_and_to_the_end_of_it(tmp_path: Path, log: str) -> None:
     assert entries_of(there) == entries_of(log)
 
 
+@pytest.mark.processes
 def test_whoever_reads_it_may_have_enough(tmp_path: Path) -> None:
     url = sqlite(tmp_path / "log")
     fill(url, made(3_000))
@@ -451,6 +453,7 @@ main(["history", "export", sys.argv[1]])
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.processes
 def test_an_export_that_is_killed_leaves_no_file(tmp_path: Path, log: str, format: str) -> None:
     file = tmp_path / f"x.{format}"
     export = subprocess.Popen(
@@ -491,6 +494,7 @@ main(["history", *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("command", [["export", "x.ndjson"], ["export", "x.parquet"], ["backup", "x.db"]])
+@pytest.mark.processes
 def test_what_fits_on_no_disk_leaves_nothing(tmp_path: Path, log: str, command: list[str]) -> None:
     fill(log, [replace(entry, update=replace(entry.update, data=os.urandom(1_000).hex())) for entry in made(4_000)])
     ended = subprocess.run(
@@ -620,6 +624,7 @@ def test_a_line_that_is_no_update_is_named_and_nothing_is_imported(
     assert run("import", file, "--transport", there).stdout == "imported 2 updates\n"
 
 
+@pytest.mark.processes
 def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_path: Path) -> None:
     there = sqlite(tmp_path / "there")
     lines = [json.dumps(record(entry)) for entry in made(2_100)]
@@ -758,6 +763,7 @@ def test_a_backup_goes_where_it_is_told_from_here(tmp_path: Path, log: str, monk
     assert entries_of("sqlite:///copy.db") == entries_of(log)
 
 
+@pytest.mark.processes
 def test_from_sqlite_to_redis_and_back(tmp_path: Path, log: str) -> None:
     fill(log, [Entry(0, Update(("a", "b"), ODD, private=True, id="c", type="d", retry=2**53 + 1), 7)])
     with RedisServer() as server:
@@ -779,6 +785,7 @@ def test_from_sqlite_to_redis_and_back(tmp_path: Path, log: str) -> None:
 # -- on a terminal, and in the README
 
 
+@pytest.mark.processes
 def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
     ours, theirs = pty.openpty()
     commands = (
@@ -806,6 +813,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
     )
 
 
+@pytest.mark.processes
 def test_the_readme_s_commands_do_what_it_says(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     blocks = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)

@@ -422,9 +422,9 @@ async def test_r32_a_reader_whose_buffers_stay_full_is_given_up(http: Any) -> No
         hub_served(http, client_timeout=1) as (hub, server),
         await subscribe(server, ("match", "a"), receive_buffer=4096),
     ):
+        assert hub.broadcaster.connected == 1
         for _ in range(30):
             await publish(server, ("topic", "a"), ("data", "x" * 100_000))
-        assert hub.broadcaster.connected == 1
         await until(lambda: hub.broadcaster.connected == 0)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.processes
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
     program = (
         "import resource; from hub.server import raised_file_limit;"

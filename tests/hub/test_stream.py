@@ -22,6 +22,7 @@ from hub.transports import base
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from tests.hub.world import COMPILER, EVERYTHING, SETTINGS, Connection, World, check, plain, world
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -820,9 +821,7 @@ async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.Mon
             monkeypatch.setattr(hub, name, failing_once(name))
         connection = await here.connect("a")
         await here.publish("a")
-        async with asyncio.timeout(10):
-            while connection.ids != ["1"] or calls["tick"] < 3:
-                await asyncio.sleep(0.001)
+        await until(lambda: connection.ids == ["1"] and calls["tick"] >= 3)
 
 
 # -- stepping

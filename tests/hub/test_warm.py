@@ -121,6 +121,7 @@ async def test_a_hub_that_stops_before_it_was_quiet_asks_nothing(tmp_path: Path)
     assert asyncio.all_tasks() == tasks
 
 
+@pytest.mark.processes
 def test_it_is_off_unless_it_is_set() -> None:
     assert hot_topics(settings()) == []
     script = "import sys, hub; hub.create_app(hub.Settings(dev=True)); print('pyarrow' in sys.modules)"

@@ -246,8 +246,7 @@ def check(
     return received
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_the_tables_say_of_every_update_which_sockets_got_it(
     workers: int, spark: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:

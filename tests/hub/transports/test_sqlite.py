@@ -89,6 +89,7 @@ asyncio.run(main())
 # -- processes
 
 
+@pytest.mark.processes
 async def test_r41_processes_that_are_killed_lose_nothing_that_was_acknowledged(path: str) -> None:
     async with log_at(path) as log:
         for _ in range(3):
@@ -112,6 +113,7 @@ async def test_r41_processes_that_are_killed_lose_nothing_that_was_acknowledged(
     assert [entry.position for entry in found] == list(range(1, len(found) + 1))
 
 
+@pytest.mark.processes
 async def test_a_process_that_is_stopped_while_it_writes_makes_others_unavailable_until_it_goes_on(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +302,7 @@ async def filled(path: str, count: int = 2_000) -> None:
 
 
 @pytest.mark.parametrize("last", [True, False])
+@pytest.mark.processes
 async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: str, last: bool) -> None:
     await filled(path)
     async with log_at(path) as log, log_at(path) as other:
@@ -338,6 +341,7 @@ async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: st
         assert len(await everything(log)) == len(ids) + 1
 
 
+@pytest.mark.processes
 async def test_damage_that_a_writer_meets_is_mended_before_it_is_answered(path: str) -> None:
     await filled(path)
     async with log_at(path) as log:
@@ -375,6 +379,7 @@ async def test_a_log_of_another_version_is_refused(path: str) -> None:
             await log.end()
 
 
+@pytest.mark.processes
 async def test_what_was_rescued_is_put_in_place_where_that_was_interrupted(path: str) -> None:
     """And nothing that belongs to the damaged file is taken for its own."""
     await filled(path, 100)
@@ -527,6 +532,7 @@ async def test_what_was_appended_here_is_followed_in_its_place_and_not_kept(path
         await pages.aclose()  # type: ignore[attr-defined]
 
 
+@pytest.mark.processes
 async def test_an_older_copy_in_its_place_is_another_log_though_it_has_the_same_name(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a", "b"))
@@ -606,6 +612,7 @@ async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: 
         await pages.aclose()  # type: ignore[attr-defined]
 
 
+@pytest.mark.processes
 async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy.db")
     process = Process(path)
@@ -636,6 +643,7 @@ async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path:
 
 
 @pytest.mark.parametrize(("synchronous", "renewed"), [("normal", True), ("full", False)])
+@pytest.mark.processes
 async def test_after_a_power_cut_a_log_that_may_have_lost_its_end_begins_a_new_epoch(
     path: str, synchronous: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

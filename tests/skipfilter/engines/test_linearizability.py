@@ -14,6 +14,7 @@ from skipfilter import SkipFilter
 from skipfilter.engines import SkipFilterEngine, SnapshotTrie
 from skipfilter.words import AMQP, match_words
 from tests.linearizability import History, Operation, busy_switching, is_linearizable, run_threads
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +196,7 @@ def test_the_checker_finds_the_state_that_never_was_in_a_skip_filter_without_its
 
     def test(value: int, key: int) -> bool:
         asked.set()
-        assert changed.wait(10)
+        assert changed.wait(HANG)
         return value % key == 0
 
     numbers: SkipFilter[int, int] = SkipFilter(test, lock=nullcontext())
@@ -203,7 +204,7 @@ def test_the_checker_finds_the_state_that_never_was_in_a_skip_filter_without_its
     history.call("add", numbers.add, 2)
 
     def change() -> None:
-        assert asked.wait(10)
+        assert asked.wait(HANG)
         history.call("add", numbers.add, 4)
         history.call("discard", numbers.discard, 2)
         changed.set()

@@ -76,6 +76,7 @@ def test_what_is_refused_makes_no_new_root() -> None:
     assert engine.snapshot() is before
 
 
+@pytest.mark.processes
 def test_without_immutables_only_this_engine_is_missing() -> None:
     program = """
 import sys

@@ -48,7 +48,9 @@ def check_all_outputs(updates: DataFrame, sessions: DataFrame, world: World, **o
     ) == sorted(expected)
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7])
+@pytest.mark.parametrize(
+    "partitions", [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(7, marks=pytest.mark.soak)]
+)
 @FEW
 @given(worlds(), st.sampled_from(LIMITS), st.sampled_from(["time", "position"]))
 def test_every_output_is_that_of_brute_force_and_of_a_skip_filter(
@@ -77,7 +79,11 @@ def crowd() -> World:
     return World(updates, sessions)
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize(
+    "limits",
+    [LIMITS[0], *(pytest.param(limits, marks=pytest.mark.soak) for limits in LIMITS[1:-1]), LIMITS[-1]],
+    ids=str,
+)
 def test_every_limit_changes_the_way_and_not_the_answer(
     spark: SparkSession, crowd: World, limits: dict[str, Any]
 ) -> None:

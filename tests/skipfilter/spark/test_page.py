@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 from skipfilter.spark import page
 from skipfilter.spark.page import BARS, CELLS, LONGEST, MOMENTS, POINTS, TOPICS, Found, collect, render
 from skipfilter.spark.report import report
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +66,21 @@ NOBODY = found()._replace(
 )  # fmt: skip
 
 
+FOUND = {
+    "a day": found(),
+    "an hour": found(bins=1),
+    "no topics": found(topics=[]),
+    "nothing private": found(private=0),
+    "nobody": NOBODY,
+}
+
+
+@cache
+def page_of(name: str) -> str:
+    """The page of what was found, which takes a second to draw."""
+    return render(FOUND[name], "Title")
+
+
 class Read(HTMLParser):
     """The elements of a page, and the text that people read; fails where elements are not closed as they were opened."""
 
@@ -94,9 +111,9 @@ class Read(HTMLParser):
             self.text.append(data)
 
 
-@pytest.mark.parametrize("what", [found(), found(bins=1), found(topics=[]), found(private=0), NOBODY])
-def test_it_is_well_formed_and_names_nothing_twice(what: Found) -> None:
-    read = Read(render(what, "Title"))
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_well_formed_and_names_nothing_twice(name: str) -> None:
+    read = Read(page_of(name))
     ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
     named = [
@@ -105,9 +122,9 @@ def test_it_is_well_formed_and_names_nothing_twice(what: Found) -> None:
     assert {id for several in named if several for id in several.split()} <= set(ids)
 
 
-@pytest.mark.parametrize("what", [found(), NOBODY])
-def test_it_asks_for_nothing_from_anywhere(what: Found) -> None:
-    text = render(what, "Title")
+@pytest.mark.parametrize("name", ["a day", "nobody"])
+def test_it_asks_for_nothing_from_anywhere(name: str) -> None:
+    text = page_of(name)
     read = Read(text)
     assert not {tag for tag, _ in read.elements} & {
         "script",
@@ -143,13 +160,13 @@ def test_text_of_the_data_stays_text() -> None:
 
 
 def test_a_long_topic_is_cut() -> None:
-    text = "".join(Read(render(found(), "Title")).text)
+    text = "".join(Read(page_of("a day")).text)
     assert "é" * LONGEST + "…" in text
     assert "é" * (LONGEST + 1) not in text
 
 
 def test_plots_are_there_for_wide_and_narrow_pages_and_say_what_they_show() -> None:
-    read = Read(render(found(), "Title"))
+    read = Read(page_of("a day"))
     plots = [attributes for tag, attributes in read.elements if tag == "svg"]
     assert [plot["class"] for plot in plots] == ["wide", "narrow"] * 3
     assert all(plot["role"] == "img" and plot["aria-labelledby"] for plot in plots)
@@ -158,7 +175,7 @@ def test_plots_are_there_for_wide_and_narrow_pages_and_say_what_they_show() -> N
 
 
 def test_plots_have_the_colours_of_the_style_sheet_alone() -> None:
-    text = render(found(), "Title")
+    text = page_of("a day")
     plots = text.partition("<main>")[2]
     assert "var(--a)" in plots
     assert "#" not in plots.replace("url(#", "").replace('href="#', "").replace("&#", "")
@@ -168,13 +185,13 @@ def test_plots_have_the_colours_of_the_style_sheet_alone() -> None:
 
 
 def test_figures_are_as_found() -> None:
-    text = " ".join(" ".join(Read(render(found(), "Title")).text).split())
+    text = " ".join(" ".join(Read(page_of("a day")).text).split())
     for told in ("1.23 M", "2.35 MB", "30%", "180 (60.0%)", "100 (33.3%)", "at 3 × subscribers", "21 MB", "1 d 1 h"):
         assert told in text, told
 
 
 def test_the_same_report_makes_the_same_file() -> None:
-    assert render(found(), "Title") == render(found(), "Title")
+    assert render(found(), "Title") == page_of("a day")
 
 
 def test_the_largest_page_is_small() -> None:
@@ -235,7 +252,7 @@ def test_a_real_report_becomes_a_page(spark: SparkSession, tmp_path: Path, chrom
     # Chromium, too, reads text where a topic is a script, and lays it out without an error.
     ended = subprocess.run(
         [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom", path.as_uri()],
-        capture_output=True, text=True, check=True, timeout=150,
+        capture_output=True, text=True, check=True, timeout=HANG,
     )  # fmt: skip
     assert "<script" not in ended.stdout
     assert "&lt;script&gt;" in ended.stdout

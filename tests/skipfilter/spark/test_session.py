@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("package", ["skipfilter", "skipfilter.engines", "hub", "hub.application", "hub.cli"])
+@pytest.mark.processes
 def test_importing_the_library_or_the_hub_imports_no_spark(package: str) -> None:
     heavy = "{'pyspark', 'pandas', 'pyarrow', 'numpy', 'matplotlib'}"
     code = f"import sys, {package}; found = {heavy} & sys.modules.keys(); sys.exit(', '.join(found) or 0)"
@@ -51,6 +52,7 @@ def test_a_cluster_that_spark_defaults_names_gets_no_settings_of_this_machine(
     assert _starts_here({"spark.master": "local[1]"})
 
 
+@pytest.mark.processes
 def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "java"
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
