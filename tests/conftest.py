@@ -47,7 +47,10 @@ class _Schedule(LoadScopeScheduling):  # type: ignore[misc]
     """Each test goes to the worker that is free, but those of one Spark session stay together and begin first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folder = nodeid.rpartition("/")[0]
+        path = nodeid.partition("::")[0]
+        folder = path.rpartition("/")[0]
+        if path == "tests/test_formats.py":
+            folder = "tests/skipfilter/spark"
         return folder if folder.endswith("/spark") else nodeid
 
 

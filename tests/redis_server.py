@@ -29,10 +29,11 @@ class RedisServer:
     """`redis-server` on a free port, in a directory of its own, with these options: RedisServer(appendonly="yes").
 
     It keeps port and directory when it is started again.  With `sentinel_of`, it is a sentinel that watches that
-    server under the name `mercure`.  Without options it writes nothing to disk.
+    server under the name `mercure`.  With `dump`, it begins with what that file holds.  Without options it writes
+    nothing to disk.
     """
 
-    def __init__(self, *, sentinel_of: RedisServer | None = None, **options: str) -> None:
+    def __init__(self, *, sentinel_of: RedisServer | None = None, dump: Path | None = None, **options: str) -> None:
         path = shutil.which("redis-server")
         assert path is not None, "no redis-server: install Debian's package redis-server"
         self._path = path
@@ -41,6 +42,8 @@ class RedisServer:
         self._sentinel_of = sentinel_of
         self._options = {"save": "", "appendonly": "no", "repl_diskless_sync_delay": "0"} | options
         self._process: subprocess.Popen[bytes] | None = None
+        if dump is not None:
+            shutil.copy(dump, self.directory / "dump.rdb")
         self.start()
 
     @property

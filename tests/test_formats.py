@@ -1,0 +1,108 @@
+"""What earlier versions wrote is read, and gone on with.  Each directory of `formats` is named by the version."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hub.spark.tables import read_table
+from hub.spark.tables import tables as make_tables
+from hub.transports import open_transport
+from hub.updates import Update
+from skipfilter.spark.match import match
+from skipfilter.spark.schemas import SESSIONS
+from skipfilter.spark.schemas import UPDATES as UPDATE_ROWS
+from tests.formats.write import ARRIVAL, BASE_URL, FANOUT, PLACEHOLDER, SUBSCRIBER, UPDATES, moved
+from tests.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS = Path(__file__).parent / "formats"
+VERSIONS = sorted(path.name for path in FORMATS.glob("[0-9]*"))
+HISTORY = [*UPDATES[:3], ARRIVAL, *UPDATES[3:]]
+
+
+def test_there_is_a_version() -> None:
+    assert "0.1.0" in VERSIONS
+
+
+@pytest.fixture(params=VERSIONS)
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of what a version wrote."""
+    return Path(shutil.copytree(FORMATS / request.param, tmp_path / "written"))
+
+
+async def check_history(url: str) -> None:
+    """It has every update with its position and time, still finds each by its id, and goes on in the same epoch."""
+    history: Any = open_transport(url, max_updates=1_000, max_bytes=2**24, max_age=math.inf)
+    try:
+        epoch = (await history.stats()).epoch
+        entries = await history.read(-1)
+        assert [entry.update for entry in entries] == HISTORY
+        assert [entry.position for entry in entries] == [1, 2, 3, 4, 5]
+        assert [await history.find(update.id) for update in HISTORY] == [1, 2, 3, 4, 5]
+        times = [entry.time for entry in entries]
+        assert 1_700_000_000_000 < times[0] <= times[-1]
+        assert await history.present() == [SUBSCRIBER]
+        more = Update(("new",), id="urn:new")
+        assert [entry.position for entry in await history.append([more])] == [6]
+        assert [entry.update for entry in await history.read(5)] == [more]
+        assert (await history.stats()).epoch == epoch
+    finally:
+        await history.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_history_in_sqlite(written: Path) -> None:
+    await check_history(f"sqlite:///{written}/log.db")
+
+
+@pytest.mark.anyio
+@pytest.mark.processes
+async def test_a_history_in_redis(written: Path) -> None:
+    with RedisServer(dump=written / "dump.rdb") as server:
+        await check_history(server.url)
+
+
+def check_tables(spark: SparkSession, out: Path) -> None:
+    """Their rows are the updates, and the pipeline finds with them who received which."""
+    updates, sessions = (
+        read_table(spark, str(out / name), schema)
+        for name, schema in (("updates", UPDATE_ROWS), ("sessions", SESSIONS))
+    )
+    rows = updates.orderBy("position").collect()
+    assert [
+        Update(tuple(row.topics), row.data, row.private, row.update_id, row.type, row.retry) for row in rows
+    ] == UPDATES
+    assert [row.data_bytes for row in rows] == [len(update.data.encode()) for update in UPDATES]
+    assert {(row.hub, row.after, row.until) for row in sessions.collect()} == {(BASE_URL, 0, len(UPDATES))}
+    found = match(updates, sessions, "fanout", by="position", base_url=BASE_URL).collect()
+    assert {row.update_id: row.fanout for row in found} == FANOUT
+
+
+def test_an_event_log_becomes_tables(spark: SparkSession, written: Path, tmp_path: Path) -> None:
+    make_tables(spark, str(written / "events"), str(tmp_path / "out"))
+    check_tables(spark, tmp_path / "out")
+
+
+def test_tables_are_read_and_gone_on_with(spark: SparkSession, written: Path) -> None:
+    moved(written / "tables", PLACEHOLDER, written.as_uri())
+    check_tables(spark, written / "tables")
+    fanout = spark.read.parquet(str(written / "tables" / "fanout")).collect()
+    assert {row.update_id: row.fanout for row in fanout} == FANOUT
+    # What was read is not read again, and what is new comes to it.
+    make_tables(spark, str(written / "events"), str(written / "tables"))
+    check_tables(spark, written / "tables")
+    [segment] = (written / "events" / "updates").iterdir()
+    record = json.loads(segment.read_text("utf-8").splitlines()[0])
+    line = json.dumps(record | {"position": 5, "id": "urn:new"})
+    segment.with_name("20990101T000000.000000Z-new.jsonl").write_text(line + "\n")
+    make_tables(spark, str(written / "events"), str(written / "tables"))
+    ids = [row.update_id for row in read_table(spark, str(written / "tables" / "updates"), UPDATE_ROWS).collect()]
+    assert sorted(ids) == sorted([*(update.id for update in UPDATES), "urn:new"])
