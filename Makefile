@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
 
+# Tests start many processes, and each would compile the same files again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-quick soak examples lock clean
+.PHONY: help run test test-fast lint bench bench-quick soak examples lock clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -16,7 +19,10 @@ run: $(VENV)/hub ## serve a hub on http://localhost:3000, for development
 
 test: lint ## everything that CI runs
 	@.ci/system-packages
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 4 -m "not soak" --durations 20
+
+test-fast: $(VENV)/dev ## tests that start no process: no server, no browser, no Java
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not processes and not soak"
 
 lint: $(VENV)/dev ## style, types, and the order of imports
 	@$(BIN)/ruff check --quiet .
@@ -31,8 +37,9 @@ bench: $(VENV)/dev ## measure; results, tables and plots go to bench
 bench-quick: $(VENV)/dev ## measure small sizes, in some six minutes; bench stays as it is
 	@$(BIN)/python -m bench --quick
 
-soak: $(VENV)/dev ## twenty minutes of faults, and a look at what clients saw; as root, for a disk that is full
+soak: $(VENV)/dev ## the long tests, and twenty minutes of faults; as root, for a disk that is full
 	@.ci/system-packages
+	@$(BIN)/python -m pytest --numprocesses 4 -m soak
 	@$(BIN)/python -m tests.soak redis
 	@$(BIN)/python -m tests.soak sqlite --may-lose
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import IO, TYPE_CHECKING, Any
 
 import httpx2
@@ -43,15 +45,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("processes")
 
 
+_SPARK_SESSIONS = (
+    ("tests/hub/spark/",),
+    ("tests/skipfilter/spark/test_cli.py", "tests/skipfilter/spark/test_report.py"),
+    ("tests/skipfilter/spark/", "tests/test_formats.py"),
+)
+"""Where the tests are that share a session, in three parts that take about as long; the first part that fits counts."""
+
+
 class _Schedule(LoadScopeScheduling):  # type: ignore[misc]
-    """Each test goes to the worker that is free, but those of one Spark session stay together and begin first."""
+    """Each test goes to the next free worker, but the tests of one Spark session stay together, and begin first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        folder = path.rpartition("/")[0]
-        if path == "tests/test_formats.py":
-            folder = "tests/skipfilter/spark"
-        return folder if folder.endswith("/spark") else nodeid
+        parts = (f"session {number}" for number, paths in enumerate(_SPARK_SESSIONS) if nodeid.startswith(paths))
+        return next(parts, nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Schedule:
@@ -92,6 +99,12 @@ def _no_files() -> Iterator[None]:
 def _logs() -> None:
     if not structlog.is_configured():  # a second time, loggers that were used would not know of it
         log_to_stdlib()
+
+
+@pytest.fixture
+def chance() -> Random:
+    """Random numbers from the seed of this run, which the first lines of its output name."""
+    return Random(random.random())
 
 
 @pytest.fixture

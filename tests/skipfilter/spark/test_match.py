@@ -6,16 +6,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyroaring import BitMap
 from pyspark.sql import functions
 
 from skipfilter.spark.errors import BadInput, BroadcastLimit
 from skipfilter.spark.match import Matching, match
-from tests.skipfilter.spark.worlds import BASE, FEW, Session, Update, World, by_brute_force, by_skip_filter, worlds
+from tests.skipfilter.spark.worlds import BASE, Session, Update, World, by_brute_force, by_skip_filter, random_world
 
 if TYPE_CHECKING:
+    from random import Random
+
     from pyspark.sql import DataFrame, SparkSession
 
 LIMITS: list[dict[str, Any]] = [
@@ -51,11 +51,10 @@ def check_all_outputs(updates: DataFrame, sessions: DataFrame, world: World, **o
 @pytest.mark.parametrize(
     "partitions", [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(7, marks=pytest.mark.soak)]
 )
-@FEW
-@given(worlds(), st.sampled_from(LIMITS), st.sampled_from(["time", "position"]))
 def test_every_output_is_that_of_brute_force_and_of_a_skip_filter(
-    spark: SparkSession, partitions: int, world: World, limits: dict[str, Any], by: str
+    spark: SparkSession, partitions: int, chance: Random
 ) -> None:
+    world, limits, by = random_world(chance), chance.choice(LIMITS), chance.choice(["time", "position"])
     assert by_skip_filter(world) == by_brute_force(world)
     check_all_outputs(*world.tables(spark, partitions), world, by=by, **limits)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
-
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from skipfilter import SelectorIndex, SkipFilter, compile_matcher
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
     from pyspark.sql import DataFrame, SparkSession
 
     from skipfilter import Selector
+
+T = TypeVar("T")
 
 BASE = "https://example.com/hub"
 DAY = datetime(2026, 1, 31, tzinfo=UTC)
@@ -39,15 +41,6 @@ SESSIONS = (
     f"subscriber_id long, selectors {_SELECTORS}, authorised {_SELECTORS}, "
     "connected_from timestamp, disconnected_at timestamp, after long, until long"
 )
-
-
-FEW = settings(
-    max_examples=2,
-    deadline=None,
-    phases=set(Phase) - {Phase.shrink},  # of what takes seconds
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-"""For tests that ask Spark."""
 
 
 class Update(NamedTuple):
@@ -92,21 +85,21 @@ def _time(at: int) -> datetime:
     return DAY + timedelta(microseconds=at)
 
 
-_selectors = st.lists(st.sampled_from(SELECTORS), max_size=3)
-_moments = st.integers(0, 20)
+def random_world(random: Random) -> World:
+    """A world whose updates share few moments and topics, so that windows are met at their very ends."""
 
+    def some(choices: Sequence[T]) -> list[T]:
+        return random.choices(choices, k=random.randint(0, 3))
 
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    """Updates share few moments and topics, so that windows are met at their very ends."""
-    rows = st.tuples(st.lists(st.sampled_from(TOPICS), max_size=3), st.booleans(), _moments)
-    updates = [Update(f"u{number}", *row) for number, row in enumerate(draw(st.lists(rows, min_size=30, max_size=80)))]
-    windows = st.tuples(_moments, st.none() | st.integers(0, 10))
-    sessions = [
-        Session(id, draw(_selectors), draw(_selectors), begins, None if length is None else begins + length)
-        for id in draw(st.lists(st.integers(0, 40), unique=True, max_size=25))
-        for begins, length in [draw(windows)]
+    updates = [
+        Update(f"u{number}", some(TOPICS), random.random() < 0.5, random.randint(0, 20))
+        for number in range(random.randint(30, 80))
     ]
+    sessions = []
+    for id in random.sample(range(41), random.randint(0, 25)):
+        begins, length = random.randint(0, 20), random.choice([None, *range(11)])
+        ends = None if length is None else begins + length
+        sessions.append(Session(id, some(SELECTORS), some(SELECTORS), begins, ends))
     return World(updates, sessions)
 
 
