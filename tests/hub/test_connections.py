@@ -172,10 +172,10 @@ async def test_t66_a_lifetime_within_the_margin_ends_at_the_next_look(lifetime: 
 
 async def test_n82_the_end_of_a_token_is_by_the_clock_on_the_wall_and_counts_from_now() -> None:
     """The application's own clocks, of which one counts from 1970."""
-    token = current_token(subscribe=["a"], seconds=100)
+    token = current_token(subscribe=["a"], seconds=10_000)
     async with application() as app, follow(app, ("match", "a"), headers=[bearer(token)]):
         (subscriber,) = app.state.hub.broadcaster.subscribers()
-        assert 90 < subscriber.deadline - time.monotonic() <= 100
+        assert 9_000 < subscriber.deadline - time.monotonic() <= 10_000
 
 
 async def test_r32_a_write_that_does_not_end_is_cut_off_at_the_end_of_the_lifetime() -> None:

@@ -384,13 +384,23 @@ async def test_a_request_that_does_not_come_or_does_not_end_is_not_waited_for(mo
 
 
 async def test_a_stream_and_a_slow_answer_outlast_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "HEAD_TIMEOUT", 0.05)
-    async with hub_served() as (_, server), sent(server, GET) as reply:
+    monkeypatch.setattr(parking, "HEAD_TIMEOUT", 777.0)
+    loop, timers = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def noted(delay: float, callback: Any, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        timer = call_later(delay, callback, *arguments, **options)
+        if delay == parking.HEAD_TIMEOUT:
+            timers.append(timer)
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    async with hub_served() as (hub, server), sent(server, GET) as reply:
+        await until(lambda: hub.broadcaster.live == 1)
         post = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(bearer(server.token))}\r\n{': '.join(FORM)}\r\n"
         async with sent(server, post.encode() + b"content-length: 8\r\nexpect: 100-continue\r\n\r\n") as publisher:
             assert publisher.status == 100
-            late = asyncio.get_running_loop().time() + 0.2
-            await until(lambda: asyncio.get_running_loop().time() > late)
+            assert [timer.cancelled() for timer in timers] == [True, True]  # one for each connection
             publisher.writer.write(b"topic=a&")
             await publisher.read_head()
             assert publisher.status == 200
