@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 import hub
+from hub.cli import main
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.waiting import HANG
 from tests.wire import publish, subscribe
@@ -24,20 +26,21 @@ if TYPE_CHECKING:
 
     from tests.conftest import HubProcess
 
-pytestmark = pytest.mark.processes
-
 
 def environment(**variables: str) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables
 
 
-def serve(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run("serve", *arguments, **variables)
-
-
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process."""
+    unset: dict[str, str | None] = {key: None for key in os.environ if key.startswith("HUB_")}
+    ended = CliRunner().invoke(main, arguments, env=unset | variables, catch_exceptions=False)
+    return subprocess.CompletedProcess(arguments, ended.exit_code, ended.stdout, ended.stderr)
+
+
+def serve(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "hub", *arguments],
+        [sys.executable, "-m", "hub", "serve", *arguments],
         env=environment(**variables),
         capture_output=True,
         text=True,
@@ -46,6 +49,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.processes
 def test_without_keys_it_says_what_to_set_and_does_not_start() -> None:
     ended = serve("--port", "0")
     assert ended.returncode == 2
@@ -53,12 +57,14 @@ def test_without_keys_it_says_what_to_set_and_does_not_start() -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.processes
 def test_a_key_that_does_not_fit_is_named_and_not_shown() -> None:
     ended = serve("--port", "0", "--dev", HUB_PUBLISHER_KEY="my secret", HUB_PUBLISHER_ALGORITHM="RS256")
     assert (ended.returncode, "publisher_key: no key for RS256" in ended.stderr) == (2, True)
     assert "my secret" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.processes
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -191,6 +197,7 @@ class UvicornProcess:
 
 
 @pytest.mark.anyio
+@pytest.mark.processes
 @pytest.mark.parametrize(("loop", "http"), [("asyncio", "h11"), ("asyncio", "httptools"), ("uvloop", "h11")])
 async def test_uvicorn_serves_it_and_ends_in_time(loop: str, http: str) -> None:
     process = await asyncio.create_subprocess_exec(
