@@ -232,15 +232,19 @@ def chromium() -> str:
 
 
 _SPARK_DEFAULTS = """
-spark.driver.extraJavaOptions    -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC
-spark.driver.memory              2g
-spark.sql.codegen.factoryMode    NO_CODEGEN
-spark.sql.codegen.wholeStage     false
-spark.sql.shuffle.partitions     2
-spark.ui.enabled                 false
-spark.ui.showConsoleProgress     false
+spark.driver.extraJavaOptions  -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=512m -Xmn512m
+spark.driver.memory            2g
+spark.python.sql.dataFrameDebugging.enabled  false
+spark.sql.codegen.factoryMode  NO_CODEGEN
+spark.sql.codegen.wholeStage   false
+spark.sql.shuffle.partitions   2
+spark.ui.enabled               false
+spark.ui.showConsoleProgress   false
 """
-"""For many small queries: code that runs a few times is not worth compiling, by Spark or by Java's second compiler."""
+"""For many small queries: code that runs a few times is not worth compiling, by Spark or by Java's second compiler.
+
+Java's memory has room for the classes and plans of all queries from the start.
+"""
 _WORKER_START = """
 import sys
 sys.path[:] = [path for path in sys.path if "/python/lib/py" not in path]
