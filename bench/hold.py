@@ -40,16 +40,19 @@ def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
     with hub() as target:
         [pid] = target.pids
         then = cpu = 0.0
-        known = 0
+        known = looks = 0
 
         def watch(clients: Clients) -> None:
-            nonlocal then, cpu, known
+            nonlocal then, cpu, known, looks
+            looks += 1
+            if then and len(clients.latencies) == known:
+                return  # nothing was delivered: the next sample is of this time too
             before, taken_before = then, cpu
             then, cpu = time.monotonic(), processor_time(pid)[0]
             if not before:
                 return
             sample = {
-                "minutes": (len(samples) + 1) * every / 60,
+                "minutes": (looks - 1) * every / 60,
                 "connections": clients.connected,
                 "resident MiB": resident(pid) / 2**20,
                 "server busy %": (cpu - taken_before) / (then - before) * 100,

@@ -142,9 +142,8 @@ def test_a_hub_can_be_watched_for_long(tmp_path: Path) -> None:
     samples: list[Figures] = []
     made = hold(Load(connections=20, groups=2, rate=100, seconds=0.5, visitors=20, spin=False), 0.1, samples.append)
     assert 0 < len(samples) <= 4  # a busy machine may miss some
-    assert [sample["minutes"] for sample in samples] == pytest.approx(
-        [n * 0.1 / 60 for n in range(1, len(samples) + 1)]
-    )
+    tenths = [sample["minutes"] * 60 / 0.1 for sample in samples]
+    assert tenths == pytest.approx(sorted({round(tenth) for tenth in tenths}))
     heading, connections, *_ = table(made)
     assert (heading[0], heading[-2:]) == ("minutes", ["least", "most"])
     assert connections[0] == "connections"

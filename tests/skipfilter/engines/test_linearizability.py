@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -218,8 +219,7 @@ def test_random_histories_of_a_snapshot_trie_without_its_lock_are_found_out() ->
     found_out = False
     with busy_switching():
         for seed in range(3_000):
-            engine: SnapshotTrie[str] = SnapshotTrie(AMQP)
-            engine._lock = nullcontext()  # type: ignore[assignment]
+            engine = WithoutItsLock(between=partial(time.sleep, 0.0005))  # so that another thread gets in between
             history = History()
             handles: list[int] = []
             run_threads(*[partial(drive_engine, engine, history, handles, 3 * seed + n) for n in range(3)])
