@@ -87,6 +87,8 @@ def test_what_is_in_the_last_reading_after_the_first_of_a_stretch_is_to_be_had_w
     assert found(stretch(2, 0, *range(4, COUNT)), last=last, updates=updates).counts == {}
     assert found(stretch(0, *range(4, COUNT), after=1), last=last, updates=updates).counts == {"loss": 1}
     assert found(stretch(*range(4, COUNT), after=0), last=last, updates=updates).counts == {}
+    unfinished = found(stretch(3, 1, since=0), last=last, updates=updates)
+    assert unfinished.counts == {"loss": 8, "unfinished": 1}
 
 
 def test_who_does_not_come_to_the_end_has_lost_the_rest() -> None:

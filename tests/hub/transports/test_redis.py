@@ -361,8 +361,9 @@ async def test_nothing_lost_is_no_new_epoch(server: RedisServer, node: Callable[
 
 
 async def test_a_flushed_log_is_noticed_by_whoever_follows_it(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisTransport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)  # so that it is noticed by looking again, and not as a failure
     log = node(server)
     async with Follower(log) as follower:
         await append(log, "a b")
