@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from random import Random
+from random import Random, random
 from typing import IO, TYPE_CHECKING, Any
 
 import httpx2
@@ -104,7 +103,7 @@ def _logs() -> None:
 @pytest.fixture
 def chance() -> Random:
     """Random numbers from the seed of this run, which the first lines of its output name."""
-    return Random(random.random())
+    return Random(random())
 
 
 @pytest.fixture

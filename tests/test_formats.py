@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub.spark.tables import read_table
 from hub.spark.tables import tables as make_tables
 from hub.transports import open_transport
 from hub.updates import Update
 from skipfilter.spark.match import match
-from skipfilter.spark.schemas import SESSIONS
-from skipfilter.spark.schemas import UPDATES as UPDATE_ROWS
 from tests.formats.write import ARRIVAL, BASE_URL, FANOUT, PLACEHOLDER, SUBSCRIBER, UPDATES, moved
+from tests.hub.spark.hubs import updates_and_sessions
 from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -72,10 +70,7 @@ async def test_a_history_in_redis(written: Path) -> None:
 
 def check_tables(spark: SparkSession, out: Path) -> None:
     """Their rows are the updates, and the pipeline finds with them who received which."""
-    updates, sessions = (
-        read_table(spark, str(out / name), schema)
-        for name, schema in (("updates", UPDATE_ROWS), ("sessions", SESSIONS))
-    )
+    updates, sessions = updates_and_sessions(spark, out)
     rows = updates.orderBy("position").collect()
     assert [
         Update(tuple(row.topics), row.data, row.private, row.update_id, row.type, row.retry) for row in rows
@@ -99,10 +94,11 @@ def test_tables_are_read_and_gone_on_with(spark: SparkSession, written: Path) ->
     # What was read is not read again, and what is new comes to it.
     make_tables(spark, str(written / "events"), str(written / "tables"))
     check_tables(spark, written / "tables")
-    [segment] = (written / "events" / "updates").iterdir()
+    segment = min((written / "events" / "updates").iterdir())
     record = json.loads(segment.read_text("utf-8").splitlines()[0])
     line = json.dumps(record | {"position": 5, "id": "urn:new"})
     segment.with_name("20990101T000000.000000Z-new.jsonl").write_text(line + "\n")
     make_tables(spark, str(written / "events"), str(written / "tables"))
-    ids = [row.update_id for row in read_table(spark, str(written / "tables" / "updates"), UPDATE_ROWS).collect()]
+    updates, _ = updates_and_sessions(spark, written / "tables")
+    ids = [row.update_id for row in updates.collect()]
     assert sorted(ids) == sorted([*(update.id for update in UPDATES), "urn:new"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.benchmark import table
-from bench.clients import due_times
+from bench.clients import Clients, Subscriber, due_times
 from bench.hold import hold
 from bench.load import Load, Mercure, Target, main, run
 from bench.measure import summary
@@ -95,6 +96,20 @@ def test_what_is_missing_and_what_is_too_much_is_told(fault: str, missing: int, 
     found = run(replace(SMALL, groups=1, patience=PATIENCE), target(shared_hub, Faulty(shared_hub.url, fault)))
     assert {name: found[name] for name in ("lost", "doubled")} == {"lost": 0, "doubled": 0} | {fault: 20}
     assert found["deliveries"] == 29 * 20 - missing
+
+
+def test_what_one_reader_got_twice_does_not_hide_what_another_misses() -> None:
+    with closing(Clients(SMALL, Target("127.0.0.1", 9, Mercure("http://127.0.0.1:9/hub")))) as clients:
+        clients._subscribers = {1: Subscriber("reader", 0), 2: Subscriber("probe", 0)}
+        clients._published[0] = 1
+        clients.expected = clients.delivered = 2
+        clients._received[1] = 2
+        assert not clients._is_delivered()
+        clients._received[1:3] = [1, 1]
+        assert clients._is_delivered()
+        clients._received[1] += 1
+        clients.delivered += 1
+        assert clients._is_delivered()
 
 
 def test_a_subscriber_who_hears_nothing_is_found_before_the_measurement(shared_hub: HubProcess) -> None:

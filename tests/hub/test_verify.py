@@ -457,7 +457,7 @@ async def verified_behind(proxy: Proxy, *arguments: str) -> tuple[int, dict[str,
         )
         async with server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{PATH}"
-            # Also a busy machine publishes some updates in this time, of which the second one is the one.
+            # Even a busy machine publishes the two updates of publisher 1 in this time.
             result = await verified(url, *QUICK, "--seconds", "3", *arguments)
         for task in tasks:
             task.cancel()
@@ -495,7 +495,7 @@ def shared_hub() -> Iterator[HubProcess]:
 async def test_a_hub_with_a_fault_is_found_out(
     shared_hub: HubProcess, fault: type[Proxy], expected: set[str], possible: set[str]
 ) -> None:
-    # Only a fault that loses something is waited for; else patience costs nothing.
+    # Patience takes time only if something is lost.
     patience = "4" if "loss" in expected | possible else str(HANG)
     status, report = await verified_behind(fault(shared_hub), "--may-lose", "--patience", patience)
     assert expected <= kinds(report) <= expected | possible, report

@@ -11,11 +11,15 @@ from urllib.parse import parse_qs
 
 import httpx2
 
+from hub.spark.tables import read_table
+from skipfilter.spark.schemas import SESSIONS, UPDATES
 from tests.wire import parse_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.conftest import HubProcess
     from tests.wire import Event
@@ -46,6 +50,14 @@ def token_file(hub: HubProcess, folder: Path) -> str:
     path = folder / "token"
     path.write_text(hub.token + "\n", "utf-8")
     return str(path)
+
+
+def updates_and_sessions(spark: SparkSession, tables: Path) -> tuple[DataFrame, DataFrame]:
+    """Two of the tables that were made of an event log."""
+    updates, sessions = (
+        read_table(spark, str(tables / name), schema) for name, schema in (("updates", UPDATES), ("sessions", SESSIONS))
+    )
+    return updates, sessions
 
 
 class OtherHub:

@@ -18,11 +18,11 @@ import pytest
 
 from examples.flights import departures
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
-from hub.spark.tables import read_table, tables
+from hub.spark.tables import tables
 from hub.tokens import sign_classic_token, sign_token
 from skipfilter import compile_matcher
 from skipfilter.spark.match import match
-from skipfilter.spark.schemas import SESSIONS, UPDATES
+from tests.hub.spark.hubs import updates_and_sessions
 from tests.hub.test_event_log import events
 from tests.waiting import HANG
 from tests.wire import PATH, Reply, bearer, request, subscribe
@@ -233,10 +233,7 @@ def check(
     flown = asyncio.run(fly(hub, flights=flights, passengers=passengers, slow=slow, seed=seed))
     hub.stop()
     tables(spark, str(path / "events"), str(path / "tables"))
-    updates, sessions = (
-        read_table(spark, str(path / "tables" / name), schema)
-        for name, schema in (("updates", UPDATES), ("sessions", SESSIONS))
-    )
+    updates, sessions = updates_and_sessions(spark, path / "tables")
     assert updates.count() == flights
     assert sessions.count() == passengers
     [base_url] = {row["hub"] for row in sessions.select("hub").distinct().collect()}

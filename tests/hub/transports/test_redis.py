@@ -164,6 +164,19 @@ class Follower:
         assert done, "it does not hear that it is cancelled"
 
 
+def counted(log: RedisTransport, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The number of calls of a method of the log from now on."""
+    count, method = 0, getattr(log, name)
+
+    async def call(*arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        return await method(*arguments, **options)
+
+    monkeypatch.setattr(log, name, call)
+    return lambda: count
+
+
 async def back(log: RedisTransport) -> None:
     """Wait until the log can be reached."""
     async with asyncio.timeout(HANG):
@@ -242,14 +255,7 @@ async def test_a_server_that_is_away_for_long_is_told_of_once(
 ) -> None:
     log = node(server)
     caplog.set_level("INFO")
-    tries, page = 0, log._page
-
-    async def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        return await page(*arguments, **options)
-
-    monkeypatch.setattr(log, "_page", counted)
+    tries = counted(log, "_page", monkeypatch)
     async with Follower(log) as follower:
         await append(log, "a")
         await follower.until("a")
@@ -259,8 +265,8 @@ async def test_a_server_that_is_away_for_long_is_told_of_once(
             await append(log, "b")
         assert str(server.port) in caught.value.reason
         await until(lambda: "out of reach" in caplog.text)
-        enough = tries + 3
-        await until(lambda: tries >= enough)
+        enough = tries() + 3
+        await until(lambda: tries() >= enough)
         server.start()
         await back(log)
         await append(log, "c")
@@ -443,14 +449,7 @@ async def test_a_stopped_server_is_out_of_reach_and_then_as_before(
         await append(log, "a")
         await follower.until("a")
         server.pause()
-        asked, execute = 0, log._execute
-
-        async def counted(*arguments: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            return await execute(*arguments)
-
-        monkeypatch.setattr(log, "_execute", counted)
+        asked = counted(log, "_execute", monkeypatch)
         results = await asyncio.gather(
             *(append(log, f"b{number}") for number in range(3 * module.CONNECTIONS)),
             log.find("a"),
@@ -459,7 +458,7 @@ async def test_a_stopped_server_is_out_of_reach_and_then_as_before(
             log.beat(),
             return_exceptions=True,
         )
-        assert asked < 3 * module.CONNECTIONS, "those who wait for their turn do so in the same time"
+        assert asked() < 3 * module.CONNECTIONS, "those who wait for their turn do so in the same time"
         assert {type(result) for result in results} == {LogUnavailable}
         server.resume()
         await back(log)

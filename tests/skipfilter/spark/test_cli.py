@@ -194,9 +194,10 @@ def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def elsewhere(*command: str | Path, **environment: str) -> str:
-    ours = {"SPARK_CONF_DIR"}
     kept = {
-        name: value for name, value in os.environ.items() if name in ours or not name.startswith(("SPARK_", "PYSPARK_"))
+        name: value
+        for name, value in os.environ.items()
+        if name == "SPARK_CONF_DIR" or not name.startswith(("SPARK_", "PYSPARK_"))
     }
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=kept | environment, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
