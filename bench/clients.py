@@ -192,7 +192,7 @@ class Clients:
     def finish(self) -> None:
         """Wait until every reader has what it should and every request is answered, or until nothing comes any more.
 
-        The total alone does not tell: what one reader got twice hides what another still misses.
+        What one reader got twice does not hide what another still misses; but it hides what that reader misses itself.
         """
         moved, last = 0, time.monotonic()
         while not self._is_delivered() or len(self._idle) < len(self._publishers) or self._opening:
