@@ -88,10 +88,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_files() -> Iterator[None]:
-    """No hub of a test leaves its log in the directory where the tests run."""
+    """No hub of a test has its log in the directory where the tests run: those of other tests would share it."""
+    before = set(Path().glob("*.db*"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HUB_TRANSPORT_URL", "memory://")
         yield
+    assert set(Path().glob("*.db*")) <= before
 
 
 @pytest.fixture(scope="session", autouse=True)

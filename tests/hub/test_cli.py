@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -22,13 +22,16 @@ from tests.waiting import HANG
 from tests.wire import publish, subscribe
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.conftest import HubProcess
 
 
 def environment(**variables: str) -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables
+    """That of this process with these settings of a hub, whose log is in memory."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HUB_")}
+    return clean | {"HUB_TRANSPORT_URL": "memory://"} | variables
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -192,50 +195,65 @@ def test_the_application_is_made_of_the_environment_when_asked_for(monkeypatch: 
 @dataclass
 class UvicornProcess:
     process: asyncio.subprocess.Process
-    port: int
+    log: asyncio.StreamReader
+    port: int = 0
     token: str = DEVELOPMENT_TOKEN
+
+    async def log_until(self, text: str) -> str:
+        """The lines of its log up to the one with this text."""
+        lines = ""
+        while text not in lines:
+            line = await asyncio.wait_for(self.log.readline(), HANG)
+            assert line, lines
+            lines += line.decode()
+        return lines
+
+
+@contextlib.asynccontextmanager
+async def uvicorn(*arguments: str) -> AsyncIterator[UvicornProcess]:
+    """`uvicorn hub:app` on a free port, in development mode."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-X", "dev", "-m", "uvicorn", "hub:app", "--port", "0", *arguments),
+        env=environment(HUB_DEV="1"),
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stderr is not None
+    try:
+        yield UvicornProcess(process, process.stderr)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 @pytest.mark.anyio
 @pytest.mark.processes
 @pytest.mark.parametrize(("loop", "http"), [("asyncio", "h11"), ("asyncio", "httptools"), ("uvloop", "h11")])
 async def test_uvicorn_serves_it_and_ends_in_time(loop: str, http: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-X", "dev", "-m", "uvicorn", "hub:app", "--port", "0", "--loop", loop, "--http", http),
-        env=environment(HUB_DEV="1"),
-        stderr=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stderr is not None
-    log = ""
-    while not (running := re.search(r"running on http://127\.0\.0\.1:(\d+)", log)):
-        line = await asyncio.wait_for(process.stderr.readline(), HANG)
-        assert line, log
-        log += line.decode()
-    server = UvicornProcess(process, int(running[1]))
-    assert "DEVELOPMENT MODE" in log
-    async with await subscribe(server, ("topic", "a"), token="nonsense") as refused:
-        assert refused.status == 401
-    refusal = (await asyncio.wait_for(process.stderr.readline(), HANG)).decode()
-    while "request refused" not in refusal:  # it is logged where nothing was configured, too
-        refusal = (await asyncio.wait_for(process.stderr.readline(), HANG)).decode()
-    assert "nonsense" not in refusal
-    stuck = await subscribe(server, ("topic", "big"), receive_buffer=4096)
-    healthy = await subscribe(server, ("topic", "big"))
-    expected = [f"{n} " + "x" * 200_000 for n in range(60)]
-    for data in [*expected, "end"]:
-        await publish(server, ("topic", "big"), ("data", data))
-    assert [event.data for event in await healthy.until("end")] == expected
-    assert [event.data for event in await stuck.until("end")] == expected
-    for data in [*expected, "end"]:  # and it gets stuck once more
-        await publish(server, ("topic", "big"), ("data", data))
-    assert [event.data for event in await healthy.until("end")] == expected
-    process.send_signal(signal.SIGTERM)
-    rest = (await asyncio.wait_for(process.communicate(), HANG))[1].decode()
-    assert process.returncode in (0, -signal.SIGTERM)
-    assert "Traceback" not in rest
-    assert "ERROR" not in rest
-    assert [event.data async for event in healthy.events()] == []
-    assert healthy.ended
-    await healthy.close()
-    await stuck.close()
+    async with uvicorn("--loop", loop, "--http", http) as server:
+        log = await server.log_until("running on http://127.0.0.1:")
+        assert "DEVELOPMENT MODE" in log
+        server.port = int(log.rpartition("running on http://127.0.0.1:")[2].split()[0])
+        async with await subscribe(server, ("topic", "a"), token="nonsense") as refused:
+            assert refused.status == 401
+        assert "nonsense" not in await server.log_until("request refused")  # logged where nothing was configured, too
+        stuck = await subscribe(server, ("topic", "big"), receive_buffer=4096)
+        healthy = await subscribe(server, ("topic", "big"))
+        expected = [f"{n} " + "x" * 200_000 for n in range(60)]
+        for data in [*expected, "end"]:
+            await publish(server, ("topic", "big"), ("data", data))
+        assert [event.data for event in await healthy.until("end")] == expected
+        assert [event.data for event in await stuck.until("end")] == expected
+        for data in [*expected, "end"]:  # and it gets stuck once more
+            await publish(server, ("topic", "big"), ("data", data))
+        assert [event.data for event in await healthy.until("end")] == expected
+        server.process.send_signal(signal.SIGTERM)
+        rest = (await asyncio.wait_for(server.process.communicate(), HANG))[1].decode()
+        assert server.process.returncode in (0, -signal.SIGTERM)
+        assert "Traceback" not in rest
+        assert "ERROR" not in rest
+        assert [event.data async for event in healthy.events()] == []
+        assert healthy.ended
+        await healthy.close()
+        await stuck.close()
