@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from random import Random, random
 from typing import IO, TYPE_CHECKING, Any
@@ -37,31 +38,46 @@ _STARTERS = {"chromium", "redis_server", "shared_hub", "spark", "start_hub", "st
 """Fixtures that start a process."""
 
 
+_TOGETHER = (
+    ("tests/hub/spark/",),
+    ("tests/skipfilter/spark/test_cli.py", "tests/skipfilter/spark/test_report.py"),
+    ("tests/skipfilter/spark/", "tests/test_formats.py"),
+    ("tests/hub/test_browser.py",),
+    ("tests/hub/test_server.py",),
+)
+"""Where the tests are that share a Spark session, a browser or hubs, the longest part first; the first that fits counts."""
+
+
+def _part(nodeid: str) -> int | None:
+    return next((number for number, paths in enumerate(_TOGETHER) if nodeid.startswith(paths)), None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests whose fixtures start processes."""
+    """Mark the tests whose fixtures start processes; have those that share something begin first."""
+    items.sort(key=lambda item: len(_TOGETHER) if (part := _part(item.nodeid)) is None else part)
     for item in items:
         if _STARTERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("processes")
 
 
-_SPARK_SESSIONS = (
-    ("tests/hub/spark/",),
-    ("tests/skipfilter/spark/test_cli.py", "tests/skipfilter/spark/test_report.py"),
-    ("tests/skipfilter/spark/", "tests/test_formats.py"),
-)
-"""Where the tests are that share a session, in three parts that take about as long; the first part that fits counts."""
-
-
 class _Schedule(LoadScopeScheduling):  # type: ignore[misc]
-    """Each test goes to the next free worker, but the tests of one Spark session stay together, and begin first."""
+    """Each test goes to the next free worker, but those that share something stay on one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        parts = (f"session {number}" for number, paths in enumerate(_SPARK_SESSIONS) if nodeid.startswith(paths))
-        return next(parts, nodeid)
+        part = _part(nodeid)
+        return nodeid if part is None else str(part)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Schedule:
+    config.option.loadscopereorder = False  # they begin in the order above
     return _Schedule(config, log)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Name the tests that failed in the last line, as CI may show only that."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and (failed := reporter.stats.get("failed", []) + reporter.stats.get("error", [])):
+        print("failed:", *(report.nodeid for report in failed))
 
 
 _running: pytest.Item | None = None
@@ -234,6 +250,8 @@ def chromium() -> str:
 
 _SPARK_DEFAULTS = """
 spark.driver.extraJavaOptions  -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=512m -Xmn512m
+spark.connect.grpc.binding.address  127.0.0.1
+spark.connect.grpc.binding.port     0
 spark.driver.memory            2g
 spark.python.sql.dataFrameDebugging.enabled  false
 spark.sql.codegen.factoryMode  NO_CODEGEN
@@ -263,12 +281,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     The processes that a test starts get the same settings, from the files that the environment names.
     """
+    from py4j.java_gateway import JavaPackage, JVMView
+
     from skipfilter.spark.session import spark_session
 
     place = tmp_path_factory.mktemp("spark")
     (place / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
     (place / "sitecustomize.py").write_text(_WORKER_START)
     with pytest.MonkeyPatch.context() as patch:
+        for kind in (JVMView, JavaPackage):  # else Java looks for each name in all of Spark's jars each time it is used
+            patch.setattr(kind, "__getattr__", cache(kind.__getattr__))
         patch.setenv("SPARK_CONF_DIR", str(place))
         patch.setenv("PYTHONPATH", str(place), prepend=os.pathsep)
         patch.setenv("TOKEN", DEVELOPMENT_TOKEN)  # its workers have the environment that Java begins with

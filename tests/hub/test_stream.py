@@ -138,7 +138,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ACTIONS, CONFIGURATIONS, st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans())
 def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
     actions: list[Any], chosen: dict[str, Any], slice: int, page: int, slow: bool, at_once: bool

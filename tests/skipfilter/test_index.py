@@ -893,11 +893,11 @@ def test_memory_comes_back() -> None:
         readers = SkipFilter(index, capacity=50)
         rng = random.Random(7)
         before = traced_after(readers, rng, 4_000)
-        after = traced_after(readers, rng, 20_000)
+        after = traced_after(readers, rng, 12_000)
     finally:
         tracemalloc.stop()
     assert_empty(index)
-    assert after - before < 64 * 1024
+    assert after - before < 32 * 1024
 
 
 def traced_after(readers: SkipFilter[Any, str], rng: random.Random, changes: int) -> int:

@@ -7,12 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
+from pyroaring import BitMap
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
@@ -41,47 +43,53 @@ def done(*arguments: str | Path) -> Result:
     return result
 
 
+OUTPUTS = ("fanout", "rows", "bitmaps", "received")
+
+
 @pytest.fixture(scope="module")
 def day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A day of 100 sessions and 1,000 updates."""
+    """A day of 100 sessions and 1,000 updates, and all that `match` says of it."""
     place = tmp_path_factory.mktemp("tables") / "day"
     done("generate", place, "--subscribers", "100", "--updates", "1000")
+    done("match", place, *(part for name in OUTPUTS for part in ("--output", name)))
     return place
+
+
+def deliveries(spark: SparkSession, day: Path) -> list[tuple[str, int]]:
+    return sorted((row.update_id, row.subscriber_id) for row in spark.read.parquet(str(day / "rows")).collect())
+
+
+def test_all_outputs_agree(spark: SparkSession, day: Path) -> None:
+    rows = deliveries(spark, day)
+    fanout = {row.update_id: row.fanout for row in spark.read.parquet(str(day / "fanout")).collect()}
+    received = {row.subscriber_id: row.received for row in spark.read.parquet(str(day / "received")).collect()}
+    bitmaps = [
+        (row.update_id, (row.shard << 23) + id)
+        for row in spark.read.parquet(str(day / "bitmaps")).collect()
+        for id in BitMap.deserialize(bytes(row.recipients))
+    ]
+    assert len(fanout) == 1000
+    assert {update: count for update, count in fanout.items() if count} == Counter(update for update, _ in rows)
+    assert received == Counter(subscriber for _, subscriber in rows)
+    assert sorted(bitmaps) == rows != []
 
 
 def test_the_readme_s_commands_do_what_they_say(spark: SparkSession, day: Path) -> None:
     shown = re.findall(r"^\.venv/bin/python -m skipfilter\.spark (.*?)(?: +#.*)?$", README, re.MULTILINE)
-    jobs = [shlex.split(line) for line in shown]
-    assert [job for job, *_ in jobs] == ["generate", "match", "report", "audit"]
-    for job, tables, *rest in jobs[1:]:
+    generate, match, *others = (shlex.split(line) for line in shown)
+    assert (generate[:2], match) == (["generate", "day"], ["match", "day"])  # which `day` was made by
+    assert [job for job, *_ in others] == ["report", "audit"]
+    for job, tables, *rest in others:
         assert tables == "day"
         done(job, day, *rest)
-    fanout = spark.read.parquet(str(day / "fanout"))
-    assert fanout.count() == 1000
-    total = fanout.agg(F.sum("fanout")).first()
-    assert total is not None
-    assert total[0] > 0
+    total = len(deliveries(spark, day))
     html = (day / "report" / "index.html").read_text("utf-8")
     assert "<svg" in html
-    assert f"<dt>deliveries</dt><dd><strong>{_short(total[0])}</strong>" in html
+    assert f"<dt>deliveries</dt><dd><strong>{_short(total)}</strong>" in html
     overview = spark.read.parquet(str(day / "report" / "overview")).first()
     assert overview is not None
-    assert (overview.updates, overview.deliveries) == (1000, total[0])
+    assert (overview.updates, overview.deliveries) == (1000, total)
     assert spark.read.parquet(str(day / "audit")).count() > 0
-
-
-def test_all_outputs_agree_however_the_days_are_cut(spark: SparkSession, day: Path) -> None:
-    done("match", day, *(part for name in ("fanout", "rows", "bitmaps", "received") for part in ("--output", name)))
-    tables = {name: spark.read.parquet(str(day / name)) for name in ("fanout", "rows", "received")}
-    fanout, rows = tables["fanout"].agg(F.sum("fanout")).first(), tables["rows"].count()
-    received = tables["received"].agg(F.sum("received")).first()
-    assert fanout is not None
-    assert received is not None
-    assert fanout[0] == rows == received[0] > 0
-    before = {row.update_id: row.fanout for row in tables["fanout"].collect()}
-    [[first]] = tables["fanout"].select("dt").distinct().collect()
-    done("match", day, "--from", str(first), "--to", str(first))
-    assert {row.update_id: row.fanout for row in spark.read.parquet(str(day / "fanout")).collect()} == before
 
 
 def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: Path) -> None:
@@ -92,8 +100,8 @@ def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: 
     whole = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
     days = sorted({dt for _, dt in whole.values()})
     assert len(days) == 2
-    for chosen in ({"--to": days[0]}, {"--from": days[1]}, {"--from": days[0], "--to": days[0]}):
-        done("match", tmp_path, *(str(part) for option in chosen.items() for part in option))
+    for bound, day in (("--to", days[0]), ("--from", days[1])):
+        done("match", tmp_path, bound, str(day))
         again = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
         assert again == whole
 
@@ -213,12 +221,15 @@ def test_spark_submit_runs_the_same_jobs(spark: SparkSession, day: Path) -> None
 
 
 def test_spark_connect_runs_the_same_jobs(spark: SparkSession, day: Path) -> None:
-    conf = ("--conf", "spark.sql.shuffle.partitions=2", "--output", "rows", "--output", "received")
-    elsewhere(sys.executable, "-m", "skipfilter.spark", "match", day, *conf, SPARK_REMOTE="local[1]")
-    rows = spark.read.parquet(str(day / "rows"))
-    received = spark.read.parquet(str(day / "received")).agg(F.sum("received")).first()
-    assert received is not None
-    assert rows.count() == received[0] > 0
+    before = deliveries(spark, day)
+    assert spark._jvm is not None
+    service = spark._jvm.org.apache.spark.sql.connect.service
+    service.SparkConnectService.start(spark._jsc.sc())  # within the Java that is there
+    port = getattr(getattr(service, "SparkConnectService$"), "MODULE$").localPort()
+    (day / "rows").rename(day / "rows before")
+    job = ("-m", "skipfilter.spark", "match", day, "--output", "rows")
+    elsewhere(sys.executable, *job, SPARK_REMOTE=f"sc://127.0.0.1:{port}")
+    assert deliveries(spark, day) == before
 
 
 def test_what_is_written_is_what_the_schemas_say(spark: SparkSession, day: Path) -> None:

@@ -78,7 +78,7 @@ FOUND = {
 @cache
 def page_of(name: str) -> str:
     """The page of what was found, which takes a second to draw."""
-    return render(FOUND[name], "Title")
+    return render(FOUND[name], EVIL)
 
 
 class Read(HTMLParser):
@@ -149,7 +149,7 @@ def test_it_asks_for_nothing_from_anywhere(name: str) -> None:
 
 
 def test_text_of_the_data_stays_text() -> None:
-    text = render(found(), EVIL)
+    text = page_of("a day")
     read = Read(text)
     assert "<script" not in text
     assert "\x00" not in text.partition("</header>")[2]
@@ -191,7 +191,7 @@ def test_figures_are_as_found() -> None:
 
 
 def test_the_same_report_makes_the_same_file() -> None:
-    assert render(found(), "Title") == page_of("a day")
+    assert render(found(), EVIL) == page_of("a day")
 
 
 def test_the_largest_page_is_small() -> None:
