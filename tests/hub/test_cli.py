@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """That of this process with these settings of a hub, whose log is in memory."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("HUB_")}
-    return clean | {"HUB_TRANSPORT_URL": "memory://"} | variables
+    return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -211,10 +209,10 @@ class UvicornProcess:
 
 @contextlib.asynccontextmanager
 async def uvicorn(*arguments: str) -> AsyncIterator[UvicornProcess]:
-    """`uvicorn hub:app` on a free port, in development mode."""
+    """`uvicorn hub:app` on a free port, in development mode, with its log in memory."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-X", "dev", "-m", "uvicorn", "hub:app", "--port", "0", *arguments),
-        env=environment(HUB_DEV="1"),
+        env=environment(HUB_DEV="1", HUB_TRANSPORT_URL="memory://"),
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
     )
