@@ -37,7 +37,6 @@ hypothesis.settings.load_profile("any machine")
 _STARTERS = {"chromium", "redis_server", "shared_hub", "spark", "start_hub", "start_redis", "strict_hub"}
 """Fixtures that start a process."""
 
-
 _TOGETHER = (
     ("tests/hub/spark/",),
     ("tests/skipfilter/spark/test_cli.py", "tests/skipfilter/spark/test_report.py"),
@@ -48,13 +47,15 @@ _TOGETHER = (
 """Where the tests are that share a Spark session, a browser or hubs, the longest part first; the first that fits counts."""
 
 
-def _part(nodeid: str) -> int | None:
-    return next((number for number, paths in enumerate(_TOGETHER) if nodeid.startswith(paths)), None)
+def _part(nodeid: str) -> int:
+    """The part that a test belongs to; a number above all parts if there is none."""
+    fits = (number for number, paths in enumerate(_TOGETHER) if nodeid.startswith(paths))
+    return next(fits, len(_TOGETHER))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests whose fixtures start processes; have those that share something begin first."""
-    items.sort(key=lambda item: len(_TOGETHER) if (part := _part(item.nodeid)) is None else part)
+    items.sort(key=lambda item: _part(item.nodeid))
     for item in items:
         if _STARTERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("processes")
@@ -65,7 +66,7 @@ class _Schedule(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         part = _part(nodeid)
-        return nodeid if part is None else str(part)
+        return str(part) if part < len(_TOGETHER) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Schedule:

@@ -138,7 +138,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(ACTIONS, CONFIGURATIONS, st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans())
 def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
     actions: list[Any], chosen: dict[str, Any], slice: int, page: int, slow: bool, at_once: bool
@@ -253,6 +253,15 @@ async def test_a_frame_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await here.caught_up()
         assert [connection.ids for connection in here.connections] == [["1"]] * 21
     assert encoded == ["1"]
+
+
+async def test_n81_a_replay_leaves_out_what_is_private_though_others_of_its_topics_are_not() -> None:
+    async with world() as here:
+        for private in (False, True, False):
+            await here.publish("a", private=private)
+        connection = await here.connect("a", after="earliest")
+        await here.caught_up()
+        assert connection.ids == ["1", "3"]
 
 
 async def test_r30_t70_a_reader_without_room_leaves_and_holds_one_write() -> None:

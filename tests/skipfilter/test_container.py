@@ -733,7 +733,7 @@ class AgainstNaive(RuleBasedStateMachine):
 
 
 TestAgainstNaive = AgainstNaive.TestCase
-TestAgainstNaive.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAgainstNaive.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 
 
 def test_many_threads_at_once() -> None:

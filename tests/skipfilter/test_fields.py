@@ -373,7 +373,7 @@ class AgainstNaive(RuleBasedStateMachine):
 
 
 TestAgainstNaive = AgainstNaive.TestCase
-TestAgainstNaive.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAgainstNaive.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 # -- threads
