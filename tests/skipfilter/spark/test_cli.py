@@ -83,6 +83,10 @@ def test_the_readme_s_commands_do_what_they_say(spark: SparkSession, day: Path) 
         assert tables == "day"
         done(job, day, *rest)
     total = len(deliveries(spark, day))
+    assert {path.parent.name for path in (day / "report").glob("*/_SUCCESS")} == {
+        "capacity", "concurrency", "fanout", "fanout_distribution", "fanout_hourly", "overview", "private_updates",
+        "selectors", "session_lengths", "topic_hours", "topics", "traffic",
+    }  # fmt: skip
     html = (day / "report" / "index.html").read_text("utf-8")
     assert "<svg" in html
     assert f"<dt>deliveries</dt><dd><strong>{_short(total)}</strong>" in html

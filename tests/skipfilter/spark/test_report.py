@@ -347,9 +347,11 @@ def test_a_report_is_written_table_by_table_and_again(spark: SparkSession, tmp_p
     made = case(spark, World([Update("u", ["/a"], False, 1)], [Session(0, everything, [], 0, None)]))
     directory = str(tmp_path / "report")
     with report(made.updates, made.sessions, made.fanout) as tables:
-        tables.write(directory)
-        replace(tables, tables={"topics": tables.tables["topics"]}).write(directory, "csv")
-    assert {path.name for path in (tmp_path / "report").iterdir()} == set(tables.tables)
+        two = {name: tables.tables[name] for name in ("topics", "overview")}
+        replace(tables, tables=two).write(directory)
+        replace(tables, tables={"topics": two["topics"]}).write(directory, "csv")
+    assert {path.name for path in (tmp_path / "report").iterdir()} == set(two)
+    assert spark.read.parquet(f"{directory}/overview").count() == 1
     back = spark.read.option("header", True).csv(f"{directory}/topics").collect()
     assert [row.asDict() for row in back] == [
         {"topic": "/a", "updates": "1", "private_updates": "0", "deliveries": "1"}
