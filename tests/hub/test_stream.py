@@ -255,7 +255,7 @@ async def test_a_frame_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert encoded == ["1"]
 
 
-async def test_n81_a_replay_leaves_out_what_is_private_though_others_of_its_topics_are_not() -> None:
+async def test_n83_a_replay_leaves_out_what_is_private_though_others_of_its_topics_are_not() -> None:
     async with world() as here:
         for private in (False, True, False):
             await here.publish("a", private=private)
