@@ -44,7 +44,7 @@ _TOGETHER = (
     ("tests/hub/test_browser.py",),
     ("tests/hub/test_server.py",),
 )
-"""Where the tests are that share a Spark session, a browser or hubs, the longest part first; the first that fits counts."""
+"""Paths of tests that share a Spark session, a browser or hubs; the longest part first.  The first that fits counts."""
 
 
 def _part(nodeid: str) -> int:
@@ -252,7 +252,7 @@ def chromium() -> str:
 _SPARK_DEFAULTS = """
 spark.driver.extraJavaOptions  -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=512m -Xmn512m
 spark.connect.grpc.binding.address  127.0.0.1
-spark.connect.grpc.binding.port     0
+spark.connect.grpc.binding.port  0
 spark.driver.memory            2g
 spark.python.sql.dataFrameDebugging.enabled  false
 spark.sql.codegen.factoryMode  NO_CODEGEN

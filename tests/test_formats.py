@@ -68,6 +68,10 @@ async def test_a_history_in_redis(written: Path) -> None:
         await check_history(server.url)
 
 
+PLACES = {(BASE_URL, 0, len(UPDATES))}
+"""The hub of each session, and between which places of its log the session was."""
+
+
 def check_tables(spark: SparkSession, out: Path) -> None:
     """Their rows are the updates, and the pipeline finds with them who received which."""
     updates, sessions = updates_and_sessions(spark, out)
@@ -76,7 +80,7 @@ def check_tables(spark: SparkSession, out: Path) -> None:
         Update(tuple(row.topics), row.data, row.private, row.update_id, row.type, row.retry) for row in rows
     ] == UPDATES
     assert [row.data_bytes for row in rows] == [len(update.data.encode()) for update in UPDATES]
-    assert {(row.hub, row.after, row.until) for row in sessions.collect()} == {(BASE_URL, 0, len(UPDATES))}
+    assert {(row.hub, row.after, row.until) for row in sessions.collect()} == PLACES
     found = match(updates, sessions, "fanout", by="position", base_url=BASE_URL).collect()
     assert {row.update_id: row.fanout for row in found} == FANOUT
 
@@ -97,6 +101,7 @@ def test_tables_are_read_and_gone_on_with(spark: SparkSession, written: Path) ->
     line = json.dumps(record | {"position": 5, "id": "urn:new"})
     segment.with_name("20990101T000000.000000Z-new.jsonl").write_text(line + "\n")
     make_tables(spark, str(written / "events"), str(written / "tables"))
-    updates, _ = updates_and_sessions(spark, written / "tables")
+    updates, sessions = updates_and_sessions(spark, written / "tables")
     ids = [row.update_id for row in updates.collect()]
     assert sorted(ids) == sorted([*(update.id for update in UPDATES), "urn:new"])
+    assert {(row.hub, row.after, row.until) for row in sessions.collect()} == PLACES

@@ -43,15 +43,12 @@ def done(*arguments: str | Path) -> Result:
     return result
 
 
-OUTPUTS = ("fanout", "rows", "bitmaps", "received")
-
-
 @pytest.fixture(scope="module")
 def day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A day of 100 sessions and 1,000 updates, and all that `match` says of it."""
     place = tmp_path_factory.mktemp("tables") / "day"
     done("generate", place, "--subscribers", "100", "--updates", "1000")
-    done("match", place, *(part for name in OUTPUTS for part in ("--output", name)))
+    done("match", place, *(part for name in pipeline.Name for part in ("--output", name.value)))
     return place
 
 
@@ -104,8 +101,8 @@ def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: 
     whole = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
     days = sorted({dt for _, dt in whole.values()})
     assert len(days) == 2
-    for bound, day in (("--to", days[0]), ("--from", days[1])):
-        done("match", tmp_path, bound, str(day))
+    for chosen in ({"--to": days[0]}, {"--from": days[1]}, {"--from": days[0], "--to": days[0]}):
+        done("match", tmp_path, *(str(part) for option in chosen.items() for part in option))
         again = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
         assert again == whole
 
