@@ -214,6 +214,10 @@ class Authorizer:
     def _open(self, name: str, keys: Keys) -> KeySource:
         return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic)
 
+    def forget(self) -> None:
+        """Let go of all tokens that were verified, with their matchers: they are verified again when they come."""
+        self._verified.clear()
+
     async def aclose(self) -> None:
         for roles in (self._classic, *self._issuers.values()):
             for source in roles.values():

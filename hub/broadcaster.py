@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from hub.subscriber import Subscriber
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry
-    from hub.updates import Update
     from skipfilter import CompiledSelector, Selector
 
 SLICE: Final = 256
@@ -94,17 +93,25 @@ class Receiver(Protocol):
         ...
 
 
-class _Interest:
+class Interested(Protocol):
+    """What has a subscriber."""
+
+    @property
+    def subscriber(self) -> Subscriber: ...
+
+
+class Interest:
     """The source of the filter: one index of what the receivers subscribe to, one of what they may read.
 
-    How many matchers a receiver has, and how long they are, was bounded when they were parsed.
+    How many matchers a receiver has, and how long they are, was bounded when they were parsed; how many URL Patterns
+    there are, when they were compiled.
     """
 
-    def __init__(self, base_url: str, max_url_patterns: int) -> None:
-        index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=max_url_patterns)
+    def __init__(self, base_url: str) -> None:
+        index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=sys.maxsize)
         self._subscribed, self._granted = index(), index()
 
-    def add(self, id: int, value: Receiver, selectors: Iterable[Selector | CompiledSelector]) -> None:
+    def add(self, id: int, value: Interested, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
         self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
         try:
             self._granted.add(id, value, _selectors(value.subscriber.grant.subscribe))
@@ -112,7 +119,7 @@ class _Interest:
             self._subscribed.discard(id, value)
             raise
 
-    def discard(self, id: int, value: Receiver) -> None:
+    def discard(self, id: int, value: Interested) -> None:
         self._subscribed.discard(id, value)
         self._granted.discard(id, value)
 
@@ -152,7 +159,6 @@ class Broadcaster:
         heartbeat: float,
         cached_topics: int,
         base_url: str,
-        max_url_patterns: int,
         clock: Callable[[], float],
     ) -> None:
         self.position = 0
@@ -160,7 +166,7 @@ class Broadcaster:
         self._heartbeat = heartbeat
         self._clock = clock
         self._own = urlsplit(base_url).path + "/subscriptions/"
-        self._interest = _Interest(base_url, max_url_patterns)
+        self._interest = Interest(base_url)
         self._filter: SkipFilter[Receiver, Key] = SkipFilter(
             self._interest, capacity=2 * cached_topics, lock=nullcontext()
         )
@@ -173,15 +179,15 @@ class Broadcaster:
     # -- connections
 
     def connect(self, receiver: Receiver) -> None:
-        """Take a connection in; it is not live yet.  Raises LimitError for patterns that are too many."""
+        """Take a connection in; it is not live yet.  Raises LimitError for patterns that are too much alike."""
         receiver.number = self._filter.add(receiver)
         self._connected[receiver.subscriber.id] = receiver
         receiver.written = self._clock()
         self._schedule(receiver)
 
-    def wants(self, receiver: Receiver, update: Update) -> bool:
-        """Whether it is to receive `update`, live or not."""
-        return receiver.number in self._receivers(update.topics, update.private)
+    def passes(self, receiver: Receiver, key: Key) -> bool:
+        """Return whether a connection, live or not, subscribes to a topic, or may read its private updates."""
+        return receiver.number in self._source(key[1]).bitmap(key)
 
     def join(self, receiver: Receiver) -> None:
         """Take it into the live set.  Its place must be this broadcaster's."""
@@ -309,12 +315,15 @@ class Broadcaster:
                     self._filter.bitmap(("granted", topic))
 
     def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
-        # The hub's own topics are new ones each time: to remember them would cost others their place.
-        filter = self._interest if topics[0].startswith(self._own) else self._filter
+        filter = self._source(topics[0])
         ids = filter.bitmap(*(("subscribed", topic) for topic in topics))
         if private:
             ids &= filter.bitmap(*(("granted", topic) for topic in topics))
         return ids
+
+    def _source(self, topic: str) -> Interest | SkipFilter[Receiver, Key]:
+        # The hub's own topics are new ones each time: to remember them would cost others their place.
+        return self._interest if topic.startswith(self._own) else self._filter
 
     def move_to(self, position: int) -> None:
         """Say that the log was dispatched up to `position`, or that what came before is lost."""

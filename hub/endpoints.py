@@ -40,9 +40,11 @@ from starlette.responses import (
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hub import sse
 from hub.authorization import DETAIL_TYPE
 from hub.errors import (
     InvalidRequest,
+    LogUnavailable,
     Misdirected,
     NotThere,
     RequestError,
@@ -65,6 +67,7 @@ from hub.protocol import (
 )
 from hub.replay import ReplayResponse
 from hub.stream import StreamResponse
+from hub.subscriber import Subscriber
 from hub.subscriptions import CONTEXT, to_json
 from hub.tokens import development_token
 from hub.topics import MATCHER_TYPES
@@ -137,17 +140,25 @@ class Endpoints:
             if body and content_type(headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
-        wanted = parse_subscribe(request.scope["query_string"], body, headers, hub.settings, hub.compiler)
-        subscriber, preceding = await hub.subscribe(
-            wanted.matchers, grant, wanted.last_event_id, address=_address(request)
-        )
-        extra = []
-        if preceding is not None:
-            # An id may be any Unicode, and goes out as UTF-8 (R77).  The second name is the classic one (V52).
-            cursor = preceding.encode("utf-8")
-            extra = [(b"mercure-last-event-id", cursor), (b"last-event-id", cursor)]
+        wanted = parse_subscribe(request.scope["query_string"], body, headers, hub.settings)
         response = ReplayResponse if prefers_not_to_wait(headers) else StreamResponse
-        return response(hub, subscriber, extra)
+        if request.method == "HEAD":  # it subscribes nobody, so it is not counted, and none of its patterns is compiled
+            position, preceding = await hub.place(wanted.last_event_id)
+            return response(hub, Subscriber((), grant, position), _cursor(preceding))
+        try:
+            subscriber, preceding = await hub.subscribe(
+                wanted.selectors, grant, wanted.last_event_id, address=_address(request)
+            )
+        except LogUnavailable as error:
+            if response is ReplayResponse:
+                raise
+            # EventSource comes back after an end, with the same cursor, and stays away for ever after a 503.
+            log.warning("a stream ended before it began: the log is unavailable", reason=error.reason)
+            first = sse.HEARTBEAT + hub.retry_hint()
+            ended = Response(first, headers=NOT_STORED, media_type="text/event-stream")
+            ended.raw_headers += _cursor(wanted.last_event_id)
+            return ended
+        return response(hub, subscriber, _cursor(preceding))
 
     async def publish(self, request: Request) -> Response:
         grant = await self._authorize("publish", request)
@@ -310,6 +321,16 @@ def origin_of(request: Request) -> str:
     scope = request.scope
     host = next(iter(header_values(scope["headers"], b"host")), b"").decode("latin-1")
     return normal_origin(scope["scheme"], host)
+
+
+def _cursor(id: str | None) -> Headers:
+    """Return the headers with the id of the event before the first one of a stream (N107); none without a cursor.
+
+    An id may be any Unicode, and goes out as UTF-8 (R77).  The second name is the classic one (V52).
+    """
+    if id is None:
+        return []
+    return [(name, id.encode("utf-8")) for name in (b"mercure-last-event-id", b"last-event-id")]
 
 
 def _address(request: Request) -> str:

@@ -53,7 +53,9 @@ try:
 except ImportError:  # not on Windows: there, one process at a time is to write a directory
     fcntl = None  # type: ignore[assignment]
 
+from hub.broadcaster import Interest
 from hub.errors import LogUnavailable, OffTheLog
+from hub.reading import Reading
 from hub.subscriber import EARLIEST
 from hub.subscriptions import to_json
 from hub.transports import base
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
     from hub.broadcaster import Broadcaster, Receiver
     from hub.settings import Settings
+    from hub.slices import Slices
     from hub.subscriber import Subscriber
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry, Transport
@@ -125,6 +128,7 @@ class EventLog:
         settings: Settings,
         transport: Transport,
         broadcaster: Broadcaster,
+        slices: Slices,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -132,6 +136,7 @@ class EventLog:
         self._settings = settings
         self._transport = transport
         self._broadcaster = broadcaster
+        self._slices = slices
         self._wall_clock = wall_clock
         self._directory = _Directory(settings, clock, wall_clock)
         self._thread = ThreadPoolExecutor(1, "event-log")
@@ -258,22 +263,20 @@ class EventLog:
         }
 
     async def _last_of(self, gone: _Gone) -> int:
-        """The position of the last entry that it was handed wholly; found in the log where a write was cut off."""
-        place, more = gone.place, gone.more
-        while more:
-            try:
-                page = await self._transport.read(place)
-            except OffTheLog:
-                page = []
-            if not page:
-                log.warning("where a connection ended is not in the log any more", id=gone.subscriber.id)
-                return gone.place
-            for entry in page:
-                more -= gone.subscriber.wants(entry.update)
-                place = entry.position
-                if not more:
-                    break
-        return place
+        """Return the position of the last entry that it was handed wholly; the log has it if a write was cut off."""
+        if not gone.more:
+            return gone.place
+        interest = Interest(self._settings.url)  # that of the hub has lost it
+        interest.add(0, gone)
+        reading = Reading(self._transport.read, lambda key: 0 in interest.bitmap(key), gone.place, self._slices)
+        more = gone.more
+        with contextlib.suppress(OffTheLog):
+            while (part := await reading.next()) is not None:
+                if more <= len(part.wanted):
+                    return part.wanted[more - 1].position
+                more -= len(part.wanted)
+        log.warning("where a connection ended is not in the log any more", id=gone.subscriber.id)
+        return gone.place
 
     async def _write_updates(self) -> bool:
         if not self._directory.leads:

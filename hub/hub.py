@@ -7,7 +7,6 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
@@ -17,20 +16,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import structlog
 
 from hub import sse
+from hub.admission import Admission
 from hub.authorization import Authorizer
 from hub.backlog import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
-from hub.errors import Busy, Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
+from hub.errors import Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
 from hub.event_log import EventLog
 from hub.pages import Pages
-from hub.rates import Rates, TokenBucket
+from hub.reading import Reading
+from hub.slices import Slices
 from hub.subscriber import EARLIEST, Subscriber
 from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
 from hub.transports.base import Change
 from hub.updates import check_update
 from hub.warm import ask_ahead
-from skipfilter import LimitError
+from skipfilter import LimitError, PatternError
+from skipfilter.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry, Transport
     from hub.updates import Update
+    from skipfilter import Selector
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -53,6 +56,8 @@ DRAIN_STEP: Final = 0.02
 """Seconds between two looks at how many streams are to have ended."""
 LAST_WORDS: Final = 2.0
 """Seconds that the announcements of who went may take when the hub has ended."""
+ANNOUNCED: Final = 1.0
+"""Seconds that a connection waits until its coming is announced."""
 TOLD_AT_ONCE: Final = 256
 """Announcements that go into the log together."""
 RETRY: Final = 0.2, 1.0
@@ -79,19 +84,17 @@ class _Announcement(NamedTuple):
     subscriber: Subscriber
     active: bool
     done: asyncio.Future[None] | None
-    """Who waits for it, and is told where it cannot be published; without one, it is tried again until it can be."""
+    """Set when it is published, fails, or has to wait for the log; None if nothing waits for that."""
 
 
 class Hub:
     """One node of a hub.  Publishing and subscribing work inside `running()`.
 
-    All its mutable state, beside that of its parts: `_clients`, how many connections each client has,
-    and `_reading`, how many of all read what there is;
-    `_announcements`, the subscribers whose coming or going is to be published, oldest first; `_told`, the ids of those
-    whom the log knows to be present here; `_left`, the event that one has gone; `_timeouts` of what waits for a client;
-    whether it `is_running` or `closing`, with the task `_draining`; whether it `_has_place` in the log, which may be
-    away when it starts; the buckets of who comes, `_rate` and `_rates`; and
-    `_failing`, since when the log has not worked, as it was when it was `_checked`.
+    All its mutable state, beside that of its parts: `_announcements`, the subscribers whose coming or going is to be
+    published, oldest first; `_told`, the ids of those whom the log knows to be present here; `_left`, the event that
+    one has gone; `_timeouts` of what waits for a client; whether it `is_running` or `closing`, with the task
+    `_draining`; whether it `_has_place` in the log, which may be away when it starts; and `_failing`, since when the
+    log has not worked, as it was when it was `_checked`.
     """
 
     def __init__(
@@ -110,13 +113,16 @@ class Hub:
         self._random = random or Random()  # noqa: S311
         self.transport = transport
         self._hot_topics = hot_topics
-        self.compiler = MatcherCompiler(settings.url)
+        self.slices = Slices()
+        self.admission = Admission(settings, clock=clock, random=self._random)
+        self.compiler = MatcherCompiler(
+            settings.url, max_url_patterns=settings.max_url_patterns, reclaim=lambda: self.authorizer.forget()
+        )
         self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
         self.broadcaster = Broadcaster(
             heartbeat=settings.heartbeat,
             cached_topics=settings.cached_topics,
             base_url=settings.url,
-            max_url_patterns=settings.max_url_patterns,
             clock=clock,
         )
         self._backlog = Backlog(
@@ -125,15 +131,10 @@ class Hub:
             max_bytes=settings.history_bytes // 2,
         )
         self.event_log = (
-            EventLog(settings, transport, self.broadcaster, clock=clock, wall_clock=wall_clock)
+            EventLog(settings, transport, self.broadcaster, self.slices, clock=clock, wall_clock=wall_clock)
             if settings.event_log
             else None
         )
-        self._clients: Counter[str] = Counter()
-        self._reading = 0
-        self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
-        per_client = settings.connection_rate_per_client
-        self._rates = Rates(per_client, clock=clock) if per_client else None
         self._announcements: asyncio.Queue[_Announcement] = asyncio.Queue()
         self._told: set[str] = set()
         self._has_place = False
@@ -194,45 +195,74 @@ class Hub:
 
     async def subscribe(
         self,
-        matchers: Iterable[TopicMatcher],
+        selectors: Iterable[Selector],
         grant: Grant,
         last_event_id: str | None = None,
         *,
         address: str = "",
     ) -> tuple[Subscriber, str | None]:
-        """A subscriber with its place in the log, and the id of the event before its first one.
+        """Admit a subscriber; return it with its place in the log, and the id of the event before its first one.
 
-        Without `last_event_id` its place is now, and there is no id.  With one, it is after the earliest
-        event of that id (N115).  With one that the log does not know, or no longer, the id is `earliest` (N108),
-        and the place is before the earliest event: what the subscriber has missed is among those, if it is left;
-        or now, if the settings say so (N109).
+        Without `last_event_id` its place is now, and there is no id.  With an empty one the place is now too, and the
+        id is `earliest` (N107).  With an id, the place is after the earliest event of that id (N115).  If the log does
+        not know the id, or no longer, the id is `earliest` (N108), and the place is before the earliest event: what the
+        subscriber has missed is among those, if it is left; or now, if the settings say so (N109).
 
-        `address` is whose connection it counts as where the token has no subject (N23).  While the hub is
-        shutting down one may still subscribe, and the stream ends at once: EventSource comes back after an end,
+        `address` is the client that the connection counts for if the token has no subject (N23).  While the hub is
+        shutting down a client may still subscribe, and the stream ends at once: EventSource comes back after an end,
         and stays away for ever after a 503.
+
+        The subscriber counts until its connection is over, or it leaves.  Raises TooMany, Busy,
+        InvalidRequest for a pattern that its type refuses, and LogUnavailable; then it does not count.
         """
+        ticket = self.admission.admit(f"address {address}" if grant.subject is None else f"subject {grant.subject}")
+        try:
+            matchers = await self._compile(selectors)
+            position, preceding = await self.place(last_event_id)
+        except BaseException:
+            ticket.give_back()
+            raise
+        deadline, lapse = self._deadline(grant)
+        return Subscriber(matchers, grant, position, ticket=ticket, deadline=deadline, lapse=lapse), preceding
+
+    async def _compile(self, selectors: Iterable[Selector]) -> list[TopicMatcher]:
+        """Return the matchers of `selectors`; other tasks run meanwhile.  Raises InvalidRequest and TooMany."""
+        matchers = []
+        async with self.slices:
+            for type, pattern in selectors:
+                try:
+                    matchers.append(self.compiler.compile(type, pattern))
+                except PatternError as error:
+                    if type == "urlpattern":  # whose reason is the compiler's own text (N17)
+                        raise InvalidRequest(f"{shown(pattern)} is no URL Pattern that this hub takes") from None
+                    raise InvalidRequest(str(error)) from None
+                if self.slices.is_over():
+                    await self.slices.pause()
+        return matchers
+
+    async def place(self, last_event_id: str | None) -> tuple[int, str | None]:
+        """Return where a subscriber with this cursor begins, and the id of the event before its first one."""
         if not self._has_place:
             raise LogUnavailable("it has not been there since this node was started")
-        deadline, lapse = self._deadline(grant)
-        preceding = last_event_id
-        if last_event_id is None:
-            position = self.broadcaster.position
-        elif (found := await self.transport.find(last_event_id)) is not None:
-            position = found
-        else:
-            preceding = "earliest"
-            if last_event_id != "earliest":
-                log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
-            if self.settings.replay_unknown or last_event_id == "earliest":
-                # In a log without entries, the place before all of them is its end, where the others are; asked for
-                # first, lest there be one by then.
-                end = await self.transport.end()
-                position = EARLIEST if await self.transport.newest() else end
-            else:
-                position = self.broadcaster.position
-        client = f"address {address}" if grant.subject is None else f"subject {grant.subject}"
-        subscriber = Subscriber(matchers, grant, position, deadline=deadline, lapse=lapse, client=client)
-        return subscriber, preceding
+        if not last_event_id:
+            return await self._end(), None if last_event_id is None else "earliest"
+        if last_event_id != "earliest":
+            if (found := await self.transport.find(last_event_id)) is not None:
+                return found, last_event_id
+            log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
+            if not self.settings.replay_unknown:
+                return await self._end(), "earliest"
+        # In a log without entries, the place before all of them is its end.  The end is asked for first: there may be
+        # an entry by the second question.
+        end = await self.transport.end()
+        return EARLIEST if await self.transport.newest() else end, "earliest"
+
+    async def _end(self) -> int:
+        """Return the place after every update whose publish was answered, though it may not be dispatched yet."""
+        try:
+            return await self.transport.end()
+        except LogUnavailable:  # then nothing is answered either
+            return self.broadcaster.position
 
     def _deadline(self, grant: Grant) -> tuple[float, str]:
         """When a connection that begins now ends, by the clock, and why (N82, R33)."""
@@ -250,25 +280,22 @@ class Hub:
     async def connect(self, receiver: Receiver) -> None:
         """Take a connection in, and then announce its subscriptions (N127): so it may see its own arrival.
 
-        Raises TooMany or Busy, and has then done nothing.
+        A log that is unavailable or slow keeps no connection waiting: the coming is announced when the log works.
+        Raises TooMany for patterns that are too much like others, and the subscriber does not count then.
         """
-        client = receiver.subscriber.client
-        self._admit(client)
-        try:
-            self.broadcaster.connect(receiver)
-        except LimitError as error:
-            raise TooMany(str(error)) from None
-        self._clients[client] += 1
+        self._take_in(receiver)
         if receiver.subscriber.position != EARLIEST:
             self.is_placed(receiver)
-        expires = receiver.subscriber.grant.expires
-        if expires is not None and expires - LATE <= self._wall_clock():
-            receiver.close("its token expires")  # before the next look at the clock, which may come too late (N82)
         announced = asyncio.get_running_loop().create_future()
         self._announce(receiver.subscriber, active=True, done=announced)
         try:
-            # Shielded: it may be listed already, so its coming is announced even if nobody waits for that any more.
-            await asyncio.shield(announced)
+            # Not cancelled with this task: the subscriber may be listed already, so its coming is announced anyway.
+            if not announced.done():
+                await asyncio.wait([announced], timeout=ANNOUNCED)
+            if announced.done():
+                announced.result()
+            else:
+                announced.add_done_callback(asyncio.Future.exception)  # nothing else asks for it any more
         except asyncio.CancelledError:
             self.disconnect(receiver)
             raise
@@ -276,38 +303,29 @@ class Hub:
             self._forget(receiver)
             raise
 
-    def _admit(self, client: str) -> None:
-        """Raise TooMany or Busy unless this client may have one more connection now (N23)."""
-        settings = self.settings
-        if self._rates is not None and (wait := self._rates.take(client)):
-            raise TooMany("you subscribe more often than one client may").retry_after(wait)
-        if self._rate is not None and self._rate.take(self._clock()):
-            # At random: whoever is told the same comes back together.
-            raise Busy("more subscribers come than the hub takes in a second").retry_after(self._random.uniform(1, 10))
-        if self.broadcaster.connected + self._reading >= settings.max_connections:
-            raise TooMany(f"there are {settings.max_connections} subscribers, as many as may be")
-        if 0 < settings.max_connections_per_client <= self._clients[client]:
-            raise TooMany(f"you have {self._clients[client]} subscribers, as many as one client may have")
-
     @contextlib.contextmanager
-    def reading(self, subscriber: Subscriber) -> Iterator[None]:
-        """Count a connection that reads what there is, and of which nobody is told.  Raises TooMany or Busy."""
-        self._admit(subscriber.client)
-        self._clients[subscriber.client] += 1
-        self._reading += 1
+    def connected(self, receiver: Receiver) -> Iterator[None]:
+        """Take a connection in for as long as this is entered, and announce nothing.  Raises TooMany as `connect`."""
+        self._take_in(receiver)
         try:
             yield
         finally:
-            self._reading -= 1
-            self._release(subscriber.client)
+            self._let_go(receiver)
 
-    def time_left(self, subscriber: Subscriber) -> float | None:
-        """Seconds until its time is up; None where it never is."""
-        return None if math.isinf(subscriber.deadline) else max(0.0, subscriber.deadline - self._clock())
+    def _take_in(self, receiver: Receiver) -> None:
+        try:
+            self.broadcaster.connect(receiver)
+        except LimitError as error:
+            receiver.subscriber.leave()
+            raise TooMany(str(error)) from None
+        expires = receiver.subscriber.grant.expires
+        if expires is not None and expires - LATE <= self._wall_clock():
+            receiver.close("its token expires")  # before the next look at the clock, which may come too late (N82)
 
-    def is_over(self, subscriber: Subscriber) -> bool:
-        """Whether it may read no more: its time is up, or the hub is shutting down."""
-        return self.closing or subscriber.deadline <= self._clock()
+    def _let_go(self, receiver: Receiver) -> None:
+        self.broadcaster.disconnect(receiver)
+        self._left.set()
+        receiver.subscriber.leave()
 
     def is_placed(self, receiver: Receiver) -> None:
         """Take note of where a connection begins, when that is known."""
@@ -357,11 +375,11 @@ class Hub:
             batch = waiting[: len(changes)]
             try:
                 await self._publish_changes(changes)
-            except LogUnavailable as error:
+            except LogUnavailable:  # the connections go on, and are announced when the log works
                 for announcement in waiting:
                     if announcement.done is not None:
-                        self._settle(announcement, error)
-                waiting[:] = [announcement for announcement in waiting if announcement.done is None]
+                        announcement.done.set_result(None)
+                waiting[:] = [announcement._replace(done=None) for announcement in waiting]
                 return
             except Exception as error:
                 for announcement in batch:
@@ -446,14 +464,7 @@ class Hub:
                 receiver.subscriber.position = self.broadcaster.position
                 self.is_placed(receiver)
             self.event_log.went(receiver)
-        self.broadcaster.disconnect(receiver)
-        self._left.set()
-        self._release(receiver.subscriber.client)
-
-    def _release(self, client: str) -> None:
-        self._clients[client] -= 1
-        if not self._clients[client]:
-            del self._clients[client]
+        self._let_go(receiver)
 
     async def presence(self) -> Presence:
         """Who is connected, on all nodes, and the cursor after which all that changes it is announced (N135, N137)."""
@@ -464,13 +475,24 @@ class Hub:
         cursor = "earliest" if newest is None else newest.update.id
         return Presence(cursor, repeated, await self.transport.present())
 
-    async def read(self, subscriber: Subscriber) -> list[Entry]:
-        """The next page of entries from the subscriber's place to where this node has dispatched.
+    def reading(self, receiver: Receiver) -> Reading:
+        """Return a walk through the log, from the receiver's place to where this node has dispatched."""
+        return Reading(
+            self._read, partial(self.broadcaster.passes, receiver), receiver.subscriber.position, self.slices
+        )
 
-        Waits while the log is unavailable.  Raises OffTheLog where some of them are gone.
+    async def _read(self, after: int) -> list[Entry]:
+        """Return the next page after a position; empty if this node has dispatched no further.
+
+        Waits while the log is unavailable.  Raises OffTheLog if entries of it are gone.
         """
-        page = await self._patiently(lambda: self._pages.read(subscriber.position))
-        return [entry for entry in page if entry.position <= self.broadcaster.position]
+        while after != (dispatched := self.broadcaster.position):
+            page = await self._patiently(partial(self._pages.read, after))
+            if page := [entry for entry in page if entry.position <= self.broadcaster.position]:
+                return page
+            if dispatched == self.broadcaster.position:  # what there is to read was appended and not yet dispatched
+                await self.broadcaster.moved()
+        return []
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -10,14 +10,13 @@ from urllib.parse import unquote_to_bytes
 from hub.errors import InvalidRequest, NotThere, TooLarge
 from hub.topics import CLASSIC, MATCHER_TYPES, check_text
 from hub.updates import Update, new_id
-from skipfilter import PatternError
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hub.settings import Settings
-    from hub.topics import MatcherCompiler, TopicMatcher
+    from skipfilter import Selector
 
 Headers = list[tuple[bytes, bytes]]
 """The headers of an ASGI scope: names in lower case."""
@@ -35,9 +34,10 @@ NDJSON: Final = "application/x-ndjson"
 
 
 class SubscribeRequest(NamedTuple):
-    matchers: tuple[TopicMatcher, ...]
+    selectors: tuple[Selector, ...]
+    """Matcher types and patterns, each once, of a bounded length; not compiled yet."""
     last_event_id: str | None
-    """None where the client gave none, "" where it gave an empty one (N107)."""
+    """None if the client gave none, "" if it gave empty ones alone (N107)."""
 
 
 def header_values(headers: Headers, name: bytes) -> list[bytes]:
@@ -89,10 +89,12 @@ def decode_utf_8(what: str, raw: bytes) -> str:
         raise InvalidRequest(f"{what} is not valid UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def parse_subscribe(
-    query: bytes, body: bytes, headers: Headers, settings: Settings, compiler: MatcherCompiler
-) -> SubscribeRequest:
-    """What a subscribe request asks for: all that its query and its body say together (N12–N20, V1–V3)."""
+def parse_subscribe(query: bytes, body: bytes, headers: Headers, settings: Settings) -> SubscribeRequest:
+    """Return what a subscribe request asks for: all that its query and its body say together (N12–N20, V1–V3).
+
+    Names, numbers and lengths are checked here.  Patterns are compiled later, which costs, for a client that was
+    admitted.
+    """
     if query.count(b"&") + body.count(b"&") > settings.max_matchers + _OTHER_FIELDS:
         raise InvalidRequest(f"more parameters than {settings.max_matchers} matchers, and {_OTHER_FIELDS} others")
     pairs = parse_form(query) + parse_form(body)
@@ -100,11 +102,10 @@ def parse_subscribe(
     if not wanted:
         classic = ' or "topic"' if settings.classic else ""
         raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
-    # Before any is compiled, which costs.
     if len(wanted) > settings.max_matchers:
         raise InvalidRequest(f"{len(wanted)} matchers are more than the {settings.max_matchers} of a request")
-    matchers = {_parse_matcher(name, value, settings, compiler): None for name, value in wanted}
-    return SubscribeRequest(tuple(matchers), _parse_cursor(pairs, headers, settings))
+    selectors = dict.fromkeys(_parse_matcher(name, value, settings) for name, value in wanted)
+    return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, settings))
 
 
 def _is_matcher(name: str, settings: Settings) -> bool:
@@ -121,16 +122,10 @@ def _is_matcher(name: str, settings: Settings) -> bool:
     return False
 
 
-def _parse_matcher(name: str, value: str, settings: Settings, compiler: MatcherCompiler) -> TopicMatcher:
-    type = _MATCHER_PARAMETERS[name]
+def _parse_matcher(name: str, value: str, settings: Settings) -> Selector:
     check_text(name, value)
     check_pattern_length(value, settings)
-    try:
-        return compiler.compile(type, value)
-    except PatternError as error:
-        if type == "urlpattern":  # whose reason is the compiler's own text (N17)
-            raise InvalidRequest(f"{shown(value)} is no URL Pattern that this hub takes") from None
-        raise InvalidRequest(str(error)) from None
+    return _MATCHER_PARAMETERS[name], value
 
 
 def check_pattern_length(pattern: str, settings: Settings) -> None:
@@ -140,13 +135,11 @@ def check_pattern_length(pattern: str, settings: Settings) -> None:
 
 def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, settings: Settings) -> str | None:
     # EventSource sends the id as UTF-8, which an ASGI server hands on as bytes (R77).
-    for value in header_values(headers, b"last-event-id"):
-        return value.decode("utf-8", "replace")
+    given = [value.decode("utf-8", "replace") for value in header_values(headers, b"last-event-id")]
     for name in _CURSOR_PARAMETERS + (_CLASSIC_CURSOR_PARAMETERS if settings.classic else ()):
-        for key, text in pairs:  # those of the query come first (N13)
-            if key == name:
-                return text
-    return None
+        given += [text for key, text in pairs if key == name]  # those of the query come first (N13)
+    # A page that has no cursor yet sends an empty one, which says less than any other.
+    return next(filter(None, given), "" if given else None)
 
 
 def content_type(headers: Headers) -> str:

@@ -17,19 +17,20 @@ again and again does not find its own coming and going in the log.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import StreamingResponse
 
 from hub import sse
 from hub.errors import OffTheLog
+from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, cut_off, cycle_of
 from hub.sockets import tune
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from hub.hub import Hub
     from hub.subscriber import Subscriber
@@ -45,62 +46,99 @@ class ReplayResponse(StreamingResponse):
     """The response to a subscribe request that waits for nothing; to a HEAD, its headers alone."""
 
     def __init__(self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
-        super().__init__(_replay(hub, subscriber), headers=_HEADERS, media_type="text/event-stream")
+        self.replay = Replay(hub, subscriber)
+        super().__init__(self.replay.chunks(), headers=_HEADERS, media_type="text/event-stream")
         self.raw_headers += headers
-        self._hub = hub
-        self._subscriber = subscriber
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        left = self._hub.time_left(self._subscriber)
-        with self._hub.reading(self._subscriber):  # before the head, as it may refuse
-            cycle = cycle_of(scope.get(SERVER_SEND, send))
-            if cycle is not None:  # so that the system gives up who does not read
-                tune(cycle.transport.get_extra_info("socket"), self._hub.settings)
+        await self.replay.run(super().__call__, scope, receive, send)
+
+
+class Replay:
+    """A connection that reads what there is: the broadcaster has it in the index, and it is never live."""
+
+    def __init__(self, hub: Hub, subscriber: Subscriber) -> None:
+        self.subscriber = subscriber
+        self.written = 0.0
+        self.number = -1
+        self.live = False
+        self._hub = hub
+        self._cycle: Any = None
+        """uvicorn's side of the response, if that is the server."""
+        self._timeout: asyncio.Timeout | None = None
+        """What interrupts the response."""
+        self._is_sending = True
+        """Whether the server has the head, or a chunk, and has not taken it yet."""
+        self._closed = SHUTTING_DOWN if hub.closing else ""
+        """Why it is to end; "" while it is not."""
+
+    async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response, for as long as it may take."""
+        with self._hub.connected(self):  # before the head, as it may refuse
+            self._cycle = cycle_of(scope.get(SERVER_SEND, send))
+            if self._cycle is not None:  # so that the system gives up a client that does not read
+                tune(self._cycle.transport.get_extra_info("socket"), self._hub.settings)
             try:
-                async with asyncio.timeout(left):
-                    await super().__call__(scope, receive, send)
-            except TimeoutError:  # it does not read, and its time is up
-                if cycle is not None:
-                    cut_off(cycle)
+                async with asyncio.timeout(None) as self._timeout:
+                    await respond(scope, receive, send)
+            except TimeoutError:
+                if not self._is_sending:
+                    await send({"type": "http.response.body", "body": b""})
+                elif self._cycle is not None:  # it does not read
+                    cut_off(self._cycle)
+            finally:
+                self._timeout = None
 
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """What the subscriber wants, from its place to where the log ends now, at least; as chunks of frames.
 
-async def _replay(hub: Hub, subscriber: Subscriber) -> AsyncIterator[bytes]:
-    """What `subscriber` wants, from its place to where the log ends now, at least; as chunks of frames.
+        If entries are gone before they were read, or it may read no longer, it ends without ALL.
+        """
+        hub, subscriber, reading = self._hub, self.subscriber, self._hub.reading(self)
+        self._is_sending = False
+        end = await hub.transport.end()
+        frames: list[bytes] = []
+        size = 0
+        now = asyncio.get_running_loop().time
+        sent = now()
+        while subscriber.position < end and not self._closed:
+            try:
+                part = await reading.next()
+            except OffTheLog:
+                return
+            if part is None:  # the rest was appended, and is not dispatched yet
+                await hub.broadcaster.moved()
+                continue
+            frames += [entry.frame for entry in part.wanted]
+            size += sum(len(entry.frame) for entry in part.wanted)
+            subscriber.position = part.end
+            if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, of which little is wanted
+                self._is_sending = True
+                yield b"".join(frames) or sse.HEARTBEAT
+                self._is_sending = False
+                frames, size = [], 0
+                sent = now()
+        if not self._closed:
+            self._is_sending = True
+            yield b"".join([*frames, ALL])
 
-    Where entries are gone before they were read, or it may read no longer, it ends without ALL.
-    """
-    end = await hub.transport.end()
-    frames: list[bytes] = []
-    size = 0
-    now = asyncio.get_running_loop().time
-    sent = now()
-    while subscriber.position < end:
-        if hub.is_over(subscriber):
-            return
-        dispatched = hub.broadcaster.position
-        try:
-            page = await hub.read(subscriber)
-        except OffTheLog:
-            return
-        wanted: dict[tuple[tuple[str, ...], bool], bool] = {}  # many are of one topic, and it need be asked once
-        for entry in page:
-            asked = entry.update.topics, entry.update.private
-            if asked not in wanted:
-                wanted[asked] = subscriber.wants(entry.update)
-            if wanted[asked]:
-                frames.append(entry.frame)
-                size += len(entry.frame)
-        if page:
-            subscriber.position = page[-1].position
-        elif dispatched == hub.broadcaster.position:  # what there is to read was appended and not yet dispatched
-            await hub.broadcaster.moved()
-        if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, where little is wanted
-            yield b"".join(frames) or sse.HEARTBEAT
-            frames, size = [], 0
-            sent = now()
-        await asyncio.sleep(0)
-    yield b"".join([*frames, ALL])
+    # -- for the broadcaster
+
+    def write(self, body: bytes, position: int) -> None:
+        raise AssertionError("it is not live")
+
+    def said(self) -> tuple[int, int]:
+        return self.subscriber.position, 0
+
+    def is_gone(self) -> bool:
+        return self._cycle is not None and self._cycle.transport.is_closing()
+
+    def close(self, reason: str) -> None:
+        """End the response soon."""
+        self._closed = reason
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -51,7 +51,6 @@ REST: Final = "hub.rest"
 """Where the application takes what is left to do of a response when its routes and middleware have returned."""
 
 _LOST = b": this subscriber fell behind the history, and updates were lost\n\n"
-_SLICE = 0.002  # seconds of matching before others may run
 _CHUNK = 2**16  # bytes of frames that are joined into one write while catching up
 
 
@@ -184,41 +183,28 @@ class Stream(ABC):
         """Send what there is up to where the others are, and join them; unless the connection is lost meanwhile."""
         if not await self._drain():
             return
-        broadcaster, subscriber = self._hub.broadcaster, self.subscriber
-        now = asyncio.get_running_loop().time
-        yielded = now()
-        while subscriber.position != (dispatched := broadcaster.position):
-            page = await self._hub.read(subscriber)
-            if page and subscriber.position == EARLIEST:
-                subscriber.position = page[0].position - 1
+        subscriber, reading = self.subscriber, self._hub.reading(self)
+        while (part := await reading.next()) is not None:
+            if self.is_gone():  # nothing may be sent for long, so this is how it is noticed
+                self.close("its connection is lost")
+                return
+            if subscriber.position == EARLIEST:
+                subscriber.position = part.start
                 self._hub.is_placed(self)
             frames: list[bytes] = []
             size = 0
-            wanted: dict[tuple[tuple[str, ...], bool], bool] = {}  # many are of one topic, and it need be asked once
-            for entry in page:
-                asked = entry.update.topics, entry.update.private
-                if asked not in wanted:
-                    wanted[asked] = broadcaster.wants(self, entry.update)
-                if wanted[asked]:
-                    frames.append(entry.frame)
-                    size += len(entry.frame)
+            for entry in part.wanted:
+                frames.append(entry.frame)
+                size += len(entry.frame)
                 if size >= _CHUNK:
                     if not await self._send(frames, entry.position):
                         return
                     frames, size = [], 0
-                if now() - yielded > _SLICE:  # topics that nobody was asked about, and dear matchers
-                    await asyncio.sleep(0)
-                    if self.is_gone():  # as nobody is listening, and nothing may be sent for long
-                        self.close("its connection is lost")
-                    yielded = now()
-            if frames and not await self._send(frames, page[-1].position):
+            if frames and not await self._send(frames, part.end):
                 return
-            if page:
-                subscriber.position = page[-1].position
-            elif dispatched == broadcaster.position:  # what there is to read was appended and not yet dispatched
-                await broadcaster.moved()
-        # No await stands between the check and joining, so no entry falls in between.
-        broadcaster.join(self)
+            subscriber.position = part.end
+        # No other task has run since the last look at where the others are, so no entry falls in between.
+        self._hub.broadcaster.join(self)
 
     async def _send(self, frames: list[bytes], position: int) -> bool:
         """Write frames, and wait until there is room for more; its place is then `position`.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hub.admission import Ticket
     from hub.authorization import Grant
     from hub.topics import TopicMatcher
-    from hub.updates import Update
 
 EARLIEST: Final = -1
 """The place before all that the log still holds; the positions of a log's entries start at 1."""
@@ -22,10 +22,10 @@ class Subscriber:
 
     Its mutable state is `position`: it has been sent, or did not want, every entry of the log up to there.
     While it is live, the broadcaster knows its place.  `deadline` is when its connection ends, by the broadcaster's
-    clock, which is not that of the wall, and `lapse` says why.  `client` is whose connection it counts as.
+    clock, which is not that of the wall, and `lapse` says why.  It was admitted with `ticket`.
     """
 
-    __slots__ = ("client", "deadline", "grant", "id", "lapse", "position", "subscribed")
+    __slots__ = ("_ticket", "deadline", "grant", "id", "lapse", "position", "subscribed")
 
     def __init__(
         self,
@@ -33,22 +33,19 @@ class Subscriber:
         grant: Grant,
         position: int,
         *,
+        ticket: Ticket | None = None,
         deadline: float = math.inf,
         lapse: str = "",
-        client: str = "",
     ) -> None:
         self.id = uuid.uuid4().urn  # N125: random, and no client chooses it
         self.subscribed = tuple(subscribed)
         self.grant = grant
         self.deadline = deadline
         self.lapse = lapse
-        self.client = client
         self.position = position
+        self._ticket = ticket
 
-    def wants(self, update: Update) -> bool:
-        """Whether it is to receive `update`, by asking matcher by matcher (N21, N81)."""
-        return _any_match(self.subscribed, update) and (not update.private or _any_match(self.grant.subscribe, update))
-
-
-def _any_match(matchers: Iterable[TopicMatcher], update: Update) -> bool:
-    return any(matcher.match(topic) for matcher in matchers for topic in update.topics)
+    def leave(self) -> None:
+        """Stop counting as a connection of its client."""
+        if self._ticket is not None:
+            self._ticket.give_back()

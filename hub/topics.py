@@ -32,17 +32,20 @@ from __future__ import annotations
 
 import contextlib
 import string
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from ada_url import URL
 
-from hub.errors import InvalidRequest
+from hub.errors import InvalidRequest, TooMany
 from skipfilter import Everything, Exact, PatternError, UriTemplate, compile_matcher
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from skipfilter import CompiledSelector, Selector
 
 WILDCARD: Final = "*"
@@ -93,23 +96,41 @@ class TopicMatcher:
 class MatcherCompiler:
     """Patterns -> matchers, of which there is one for each type and pattern, however many hold it.
 
-    `base_url` is the hub's.  All its mutable state is `_held`, the matchers that somebody holds.
+    `base_url` is the hub's.  At most `max_url_patterns` URL Patterns exist at a time, be they held by streams, by
+    readers, by tokens or by requests; at the limit `reclaim` is called once, to let go of those that are held in vain.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(
+        self, base_url: str, *, max_url_patterns: int = sys.maxsize, reclaim: Callable[[], None] = lambda: None
+    ) -> None:
         self._base_url = base_url
+        self._max_url_patterns = max_url_patterns
+        self._reclaim = reclaim
         self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
+        """The matchers that something holds."""
+        self._url_patterns: WeakSet[TopicMatcher] = WeakSet()
+        """Those of them that are URL Patterns."""
 
     def compile(self, type: str, pattern: str) -> TopicMatcher:
-        """The matcher of `pattern`.
+        """Return the matcher of `pattern`.
 
-        Raises PatternError where the type refuses the pattern, and LookupError where there is no such type.
-        The classic type refuses none: what is no template is a plain string (V10).
+        Raises PatternError if the type refuses the pattern, LookupError if there is no such type, and TooMany if there
+        are too many URL Patterns.  The classic type refuses none: what is no template is a plain string (V10).
         """
         matcher = self._held.get((type, pattern))
         if matcher is None:
+            if is_url_pattern := type == "urlpattern" and pattern != WILDCARD:
+                self._require_room()
             matcher = self._held[type, pattern] = self._compile(type, pattern)
+            if is_url_pattern:
+                self._url_patterns.add(matcher)
         return matcher
+
+    def _require_room(self) -> None:
+        if len(self._url_patterns) >= self._max_url_patterns:
+            self._reclaim()
+            if len(self._url_patterns) >= self._max_url_patterns:
+                raise TooMany(f"the limit of {self._max_url_patterns} different URL Patterns is reached")
 
     def _compile(self, type: str, pattern: str) -> TopicMatcher:
         if type != CLASSIC and type not in MATCHER_TYPES:

@@ -22,9 +22,7 @@ class Log:
     """A backlog, and a log that is dispatched when the test says so."""
 
     def __init__(self, *, updates: int, size: int) -> None:
-        self.broadcaster = Broadcaster(
-            heartbeat=0, cached_topics=1, base_url="https://hub.example/", max_url_patterns=1, clock=lambda: 0.0
-        )
+        self.broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url="https://hub.example/", clock=lambda: 0.0)
         self.backlog = Backlog(self.broadcaster, max_updates=updates, max_bytes=size)
         self.entries: list[Entry] = []
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub.authorization import Grant
-from hub.broadcaster import Broadcaster, _Interest
+from hub.broadcaster import Broadcaster, Interest
 from hub.subscriber import Subscriber
 from hub.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher
 from hub.transports.base import Entry
@@ -446,7 +446,7 @@ def test_t26_what_one_hub_has_compiled_is_not_another_s() -> None:
     assert here.compile("urlpattern", "/a").match("https://hub.example/a")
     assert not there.compile("urlpattern", "/a").match("https://hub.example/a")
     assert there.compile("urlpattern", "/a").match("https://there.example/a")
-    readers: SkipFilter[Receiver, Key] = SkipFilter(_Interest(HUB, 10))
+    readers: SkipFilter[Receiver, Key] = SkipFilter(Interest(HUB))
     with pytest.raises(ValueError, match="another base URL, than this index has"):
         readers.add(connection([there.compile("urlpattern", "/a")]))
     with pytest.raises(ValueError, match="another base URL, than this index has"):
@@ -543,7 +543,7 @@ WANTED = st.lists(st.one_of(MATCHERS), max_size=3).map(compiled)
 def test_n21_n39_t36_the_index_finds_whom_the_matchers_match_while_connections_come_and_go(
     wanted: list[tuple[list[TopicMatcher], list[TopicMatcher], bool]], topics: list[str]
 ) -> None:
-    readers: SkipFilter[Receiver, Key] = SkipFilter(_Interest(HUB, 100), capacity=2)
+    readers: SkipFilter[Receiver, Key] = SkipFilter(Interest(HUB), capacity=2)
     here: list[Connection] = []
     for subscribed, granted, stays in wanted:
         readers.add(one := connection(subscribed, granted))
@@ -576,7 +576,7 @@ def test_n21_n4_what_is_written_live_is_what_a_subscriber_wants(
     published: list[tuple[list[str], bool]],
     at_a_time: bool,
 ) -> None:
-    broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url=HUB, max_url_patterns=100, clock=lambda: 0.0)
+    broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url=HUB, clock=lambda: 0.0)
     connections = [connection(subscribed, granted) for subscribed, granted in wanted]
     for one in connections:
         broadcaster.connect(one)
@@ -590,7 +590,7 @@ def test_n21_n4_what_is_written_live_is_what_a_subscriber_wants(
 
 
 def test_r44_r45_an_answer_is_remembered_and_extended_by_those_who_came_since() -> None:
-    readers: SkipFilter[Receiver, Key] = SkipFilter(interest := _Interest(HUB, 10), capacity=10)
+    readers: SkipFilter[Receiver, Key] = SkipFilter(interest := Interest(HUB), capacity=10)
     # Which only the matcher can tell: a question to it counts.
     pattern = [COMPILER.compile("uritemplate", "{+a}b{+c}d")]
     readers.add(first := connection(pattern))
@@ -607,7 +607,7 @@ def test_r44_r45_an_answer_is_remembered_and_extended_by_those_who_came_since() 
     assert asked(interest) == 2
 
 
-def asked(interest: _Interest) -> int:
+def asked(interest: Interest) -> int:
     index: SelectorIndex = interest._subscribed
     return index.verified
 

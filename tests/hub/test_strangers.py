@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hub import Settings, Update, create_app, stream
+from hub import Settings, Update, create_app
 from hub.authorization import Grant
 from hub.broadcaster import Broadcaster
 from hub.errors import Closing
@@ -17,7 +17,7 @@ from hub.subscriber import Subscriber
 from hub.topics import MatcherCompiler, TopicMatcher
 from hub.transports.base import Entry
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow
-from tests.hub.world import plain, world
+from tests.hub.world import client_of, plain, world
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
@@ -40,7 +40,7 @@ async def test_who_replays_shares_what_was_asked_for_others(monkeypatch: pytest.
 
 
 async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_SLICE", -1.0)  # each update is one
+    monkeypatch.setattr("hub.slices.SLICE", -1.0)  # each update is one
     async with world() as here:
         for n in range(300):
             await here.publish(str(n))
@@ -110,12 +110,12 @@ async def test_n23_a_subject_is_nobody_s_address_and_no_other_issuer_s() -> None
             await hub.authorizer.verify("subscribe", token, resource=f"https://hub.example{PATH}") for token in subjects
         ]
         assert [grant.subject for grant in grants] == [None, "https://issuer.example 203.0.113.7"]
-        matchers = [hub.compiler.compile("exact", "a")]
         named = Grant(classic=True, subject=" 203.0.113.7")
-        clients = {
-            (await hub.subscribe(matchers, grant, address="203.0.113.7"))[0].client
-            for grant in (Grant(), named, *grants)
-        }
+        clients = set()
+        for grant in (Grant(), named, *grants):
+            subscriber, _ = await hub.subscribe([("exact", "a")], grant, address="203.0.113.7")
+            clients.add(client_of(subscriber))
+            subscriber.leave()
         assert len(clients) == 3  # the anonymous one and the one without a subject are one
 
 
@@ -162,9 +162,7 @@ async def test_a_batch_lets_others_run_while_it_is_looked_at(monkeypatch: pytest
 
 async def test_frames_are_joined_for_one_choice_at_a_time() -> None:
     compiler = MatcherCompiler("https://hub.example/")
-    broadcaster = Broadcaster(
-        heartbeat=0, cached_topics=200, base_url="https://hub.example/", max_url_patterns=1, clock=lambda: 0.0
-    )
+    broadcaster = Broadcaster(heartbeat=0, cached_topics=200, base_url="https://hub.example/", clock=lambda: 0.0)
 
     class Receiver:
         number, written = -1, 0.0

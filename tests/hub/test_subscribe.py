@@ -412,8 +412,9 @@ async def test_n96_the_body_of_a_publish_request_is_not_waited_for_without_a_tok
         ("lastEventID=1", "", None, "1"),
         ("lastEventID=1", "last_event_id=2", None, "2"),
         ("lastEventID=1&last_event_id=2", "", None, "2"),
-        ("last_event_id=", "last_event_id=1", None, "earliest"),
-        ("last_event_id=1", "", "", "earliest"),
+        ("last_event_id=", "last_event_id=1", None, "1"),
+        ("last_event_id=1", "", "", "1"),
+        ("last_event_id=&lastEventID=", "last_event_id=", "", "earliest"),
         ("last_event_id=1&last_event_id=2", "", None, "1"),
         ("last_event_id=nothing", "last_event_id=1", None, "earliest"),
         ("", "", None, None),
@@ -508,7 +509,7 @@ async def test_n23_no_more_connections_than_may_be() -> None:
             async with other as stream:
                 refused = await get(app, "match=a", token)
                 assert (refused.status, refused.headers["retry-after"]) == (429, "10")
-                assert refused.detail == "there are 2 subscribers, as many as may be"
+                assert refused.detail == "the limit of 2 subscribers is reached"
                 assert "www-authenticate" not in refused.headers
                 assert (await ask(app, "HEAD", f"{PATH}?match=a", [token])).status == 200
                 assert (await get(app, "match=a")).status == 401  # who must not, is not told
@@ -537,7 +538,7 @@ async def test_n23_anonymous_connections_are_counted_by_address(one: str, other:
             answer = await get(app, "match=a", client=(other, 2))
             assert answer.status == (429 if same else 200)
             if same:
-                assert answer.detail == "you have 1 subscribers, as many as one client may have"
+                assert answer.detail == "you have 1 subscribers, which is the limit for one client"
         assert (await get(app, "match=a", client=(other, 2))).status == 200
 
 

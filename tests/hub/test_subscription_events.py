@@ -441,7 +441,7 @@ async def test_n120_a_request_that_is_cancelled_at_any_point_leaves_no_ghost(tur
             await asyncio.wait_for(other_task, HANG)
         of_it = [one for one in await settled(app) if one[0] != "other"]
         assert app.state.hub.broadcaster.connected == 0
-        assert not app.state.hub._clients
+        assert not app.state.hub.admission._clients
     assert of_it in ([], [("a", True), ("b", True), ("a", False), ("b", False)])
 
 
@@ -586,7 +586,7 @@ async def test_n127_who_is_being_announced_when_the_hub_ends_is_told_so(monkeypa
 async def test_n127_nobody_is_taken_in_by_a_hub_that_has_ended() -> None:
     async with application() as app:
         hub = app.state.hub
-    subscriber, _ = await hub.subscribe([COMPILER.compile("exact", "a")], Grant())
+    subscriber, _ = await hub.subscribe([("exact", "a")], Grant())
 
     async def never(*message: object) -> Any:
         raise AssertionError
@@ -594,7 +594,7 @@ async def test_n127_nobody_is_taken_in_by_a_hub_that_has_ended() -> None:
     with pytest.raises(Closing):
         await hub.connect(TaskStream(hub, subscriber, send=never, receive=never, cycle=None))
     assert hub.broadcaster.connected == 0
-    assert not hub._clients
+    assert not hub.admission._clients
 
 
 @pytest.mark.parametrize("classic", [True, False])

@@ -12,10 +12,11 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from hub import Settings
 from hub.authorization import Grant
-from hub.errors import RequestError
+from hub.errors import RequestError, TooMany
 from hub.hub import Hub
 from hub.parking import ParkingProtocol
 from hub.stream import StreamResponse, TaskStream
+from hub.subscriber import Subscriber
 from hub.topics import MatcherCompiler
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub.broadcaster import Receiver
-    from hub.subscriber import Subscriber
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry
 
@@ -53,7 +53,11 @@ class Connection:
     Behind a server that parks, its `protocol` is one; else its `send` suspends while there is no room.
     """
 
-    def __init__(self, world: World, subscriber: Subscriber) -> None:
+    def __init__(
+        self, world: World, subscriber: Subscriber, client: object = None, refusal: RequestError | None = None
+    ) -> None:
+        self.client = client
+        self.refusal = refusal
         self.response = StreamResponse(world.hub, subscriber, [])
         self.since = world.now
         self.subscriber = subscriber
@@ -74,9 +78,11 @@ class Connection:
         self._room.set()
         self.protocol = _Protocol(self) if world.parks else None
         self.task = asyncio.ensure_future(self._run())
+        self.task.add_done_callback(lambda _: subscriber.leave())  # it may be cancelled before it has begun
 
     async def _run(self) -> None:
-        self._note("begins", self)
+        if self.refusal is not None:
+            raise self.refusal
         try:
             await self.response({"type": "http", "method": "GET"}, self.receive, self.send)
             if self.protocol is not None:
@@ -279,9 +285,14 @@ class World:
         """Subscribe with a token that is good for `seconds`; the task of the response has yet to run."""
         expires = None if seconds is None else self.now + 1e9 + seconds
         grant = Grant(subscribe=tuple(compiled(granted)), expires=expires, subject=subject)
-        subscriber, _ = await self.hub.subscribe(compiled(patterns), grant, after, address=address)
-        connection = Connection(self, subscriber)
+        refusal = None
+        try:
+            subscriber, _ = await self.hub.subscribe(selectors(patterns), grant, after, address=address)
+        except TooMany as error:
+            refusal, subscriber = error, Subscriber((), grant, 0)
+        connection = Connection(self, subscriber, (address, subject), refusal)
         self.connections.append(connection)
+        self.note("begins", connection)
         return connection
 
     def _disconnect(self, receiver: Receiver) -> None:
@@ -352,6 +363,12 @@ def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:
     return any(matcher.match(topic) for topic in update.topics for matcher in matchers)
 
 
+def client_of(subscriber: Subscriber) -> str:
+    """What it was admitted as, and is counted as."""
+    assert subscriber._ticket is not None
+    return subscriber._ticket.client
+
+
 def check(hub: Hub) -> None:
     """Assert the invariants of who is connected and who is live."""
     broadcaster = hub.broadcaster
@@ -364,8 +381,10 @@ def check(hub: Hub) -> None:
     for one in receivers.values():
         if one.live:
             assert one._pending is None if isinstance(one, TaskStream) else one._task is None
-    clients = [one.subscriber.client for one in receivers.values()]
-    assert hub._clients == {client: clients.count(client) for client in clients}
+    clients = [client_of(one.subscriber) for one in receivers.values()]
+    admitted = hub.admission._clients  # which may be yet to begin
+    assert all(admitted[client] >= clients.count(client) for client in clients)
+    assert hub.admission._connections == sum(admitted.values())
 
 
 def check_empty(hub: Hub) -> None:
@@ -376,11 +395,16 @@ def check_empty(hub: Hub) -> None:
     for index in (interest._subscribed, interest._granted):
         index._check()
         assert index.distinct == 0
+    assert hub.admission._clients == {}
     assert (broadcaster.connected, broadcaster.live, len(broadcaster._wheel)) == (0, 0, 0)
 
 
 def compiled(patterns: Iterable[Pattern]) -> list[TopicMatcher]:
-    return [COMPILER.compile(*(("topic", one) if isinstance(one, str) else one)) for one in patterns]
+    return [COMPILER.compile(*selector) for selector in selectors(patterns)]
+
+
+def selectors(patterns: Iterable[Pattern]) -> list[tuple[str, str]]:
+    return [("topic", one) if isinstance(one, str) else one for one in patterns]
 
 
 @asynccontextmanager

@@ -1,0 +1,74 @@
+"""Admission: which connections may come now, by number and by rate (N23).
+
+A subscriber is admitted before anything is done for it that costs: its patterns are compiled, and its place in the log
+is looked up, under a ticket that counts until the connection ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hub.errors import Busy, TooMany
+from hub.rates import Rates, TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from hub.settings import Settings
+
+
+class Admission:
+    """The limits and rates of one hub, and the number of connections that each client has."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float], random: Random) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
+        per_client = settings.connection_rate_per_client
+        self._rates = Rates(per_client, clock=clock) if per_client else None
+        self._clients: Counter[str] = Counter()
+        """Connections of each client that has any."""
+        self._connections = 0
+        """Connections of all clients."""
+
+    def admit(self, client: str) -> Ticket:
+        """Count one more connection of `client`.  Raises TooMany or Busy, and has counted nothing then."""
+        settings = self._settings
+        if self._rates is not None and (wait := self._rates.take(client)):
+            raise TooMany("you subscribe more often than one client may").retry_after(wait)
+        if self._rate is not None and self._rate.take(self._clock()):
+            # At random: clients that were given the same time would come back together.
+            raise Busy("more subscribers come than the hub takes in a second").retry_after(self._random.uniform(1, 10))
+        if self._connections >= settings.max_connections:
+            raise TooMany(f"the limit of {settings.max_connections} subscribers is reached")
+        if 0 < settings.max_connections_per_client <= self._clients[client]:
+            raise TooMany(f"you have {self._clients[client]} subscribers, which is the limit for one client")
+        self._clients[client] += 1
+        self._connections += 1
+        return Ticket(self, client)
+
+    def leave(self, client: str) -> None:
+        """Count one connection less."""
+        self._connections -= 1
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+
+
+class Ticket:
+    """One connection of a client, which counts until it is given back."""
+
+    __slots__ = ("_admission", "client")
+
+    def __init__(self, admission: Admission, client: str) -> None:
+        self.client = client
+        self._admission: Admission | None = admission
+
+    def give_back(self) -> None:
+        """Stop counting the connection.  A second call does nothing."""
+        if self._admission is not None:
+            self._admission.leave(self.client)
+            self._admission = None
