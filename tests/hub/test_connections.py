@@ -15,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub import Settings
+from hub.authorization import Grant
 from hub.broadcaster import LATE
 from hub.errors import TooMany
+from hub.replay import Replay
+from hub.topics import MatcherCompiler
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from hub.reading import Part, Reading
     from tests.asgi import Answer, Following
     from tests.hub.world import Connection
 
@@ -322,6 +326,75 @@ async def test_n23_patterns_that_are_too_many_are_429_and_leave_nothing_behind()
         async with follow(app, wanted[1]) as stream:
             assert stream.status == 200  # there is room again
     check_empty(hub)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The patterns that were compiled."""
+    patterns: list[str] = []
+    compile = MatcherCompiler._compile
+
+    def noted(compiler: MatcherCompiler, type: str, pattern: str) -> Any:
+        patterns.append(pattern)
+        return compile(compiler, type, pattern)
+
+    monkeypatch.setattr(MatcherCompiler, "_compile", noted)
+    return patterns
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_connections": 1}, {"max_connections_per_client": 1}, {"connection_rate_per_client": 0.001}]
+)
+@pytest.mark.parametrize("headers", [[], [("Prefer", "wait=0")]], ids=["stream", "reader"])
+async def test_n23_nothing_is_compiled_for_a_client_that_is_refused(
+    limit: dict[str, float], headers: list[tuple[str, str]], compiled: list[str]
+) -> None:
+    query = "&".join(f"match_urlpattern=https://e.com/{n}/:id" for n in range(100))
+    async with application(**limit) as app, follow(app, ("match", "first")):
+        assert compiled == ["first"]
+        assert (await ask(app, "GET", f"{PATH}?{query}", headers)).status == 429
+        assert (await ask(app, "HEAD", f"{PATH}?{query}", headers)).status == 200
+        assert compiled == ["first"]
+
+
+@pytest.mark.parametrize("headers", [[], [("Prefer", "wait=0")]], ids=["stream", "reader"])
+async def test_n23_patterns_of_a_request_that_fails_are_given_back(headers: list[tuple[str, str]]) -> None:
+    fine = "&".join(f"match_urlpattern=https://e.com/{n}/:id" for n in range(3))
+    too_many = "match_urlpattern=/more/:id&match_urlpattern=/and/more/:id"
+    async with application(max_url_patterns=4) as app:
+        hub = app.state.hub
+        for wrong, status in (("match_urlpattern=(", 400), (too_many, 429)):
+            assert (await ask(app, "GET", f"{PATH}?{fine}&{wrong}", headers)).status == status
+            assert (len(hub.compiler._url_patterns), hub.admission._clients) == (0, {})
+
+
+async def test_n23_patterns_of_who_does_not_wait_count_for_as_long_as_it_reads() -> None:
+    wanted = [("match_urlpattern", f"/a/:id/{n}") for n in range(3)]
+    async with application(max_url_patterns=3, subscriptions=False) as app:
+        hub = app.state.hub
+        await hub.publish(*(Update((f"/a/1/{n}",), data="x") for n in range(3)))
+        subscriber, _ = await hub.subscribe([("urlpattern", pattern) for _, pattern in wanted], Grant(), "earliest")
+        with hub.connected(reader := Replay(hub, subscriber)):
+            async with follow(app, ("match_urlpattern", "/b/:id")) as stream:
+                assert stream.status == 429
+            assert [len(part.wanted) async for part in _parts(hub.reading(reader))] == [3]
+        del subscriber, reader
+        async with follow(app, ("match_urlpattern", "/b/:id")) as stream:
+            assert stream.status == 200
+
+
+async def _parts(reading: Reading) -> AsyncIterator[Part]:
+    while (part := await reading.next()) is not None:
+        yield part
+
+
+async def test_n23_patterns_of_tokens_that_are_only_remembered_keep_nobody_out() -> None:
+    async with application(max_url_patterns=2) as app:
+        token = current_token(subscribe=[("urlpattern", f"/a/:id/{n}") for n in range(2)])
+        async with follow(app, ("match", "a"), headers=[bearer(token)]):
+            assert (await ask(app, "GET", f"{PATH}?match_urlpattern=/b/:id")).status == 429
+        async with follow(app, ("match_urlpattern", "/b/:id")) as stream:
+            assert stream.status == 200
 
 
 async def test_n23_t68_who_is_refused_is_not_announced() -> None:

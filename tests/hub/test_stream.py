@@ -185,7 +185,7 @@ async def perform(here: World, what: str, *arguments: Any) -> None:
             ids = [entry.update.id for entry in here.entries]
             if after == "newest" and ids:
                 after = ids[-1]
-            place = len(ids) if after is None else ids.index(after) + 1 if after in ids else 0
+            place = len(ids) if not after else ids.index(after) + 1 if after in ids else 0
             connection = await here.connect(*patterns, granted=granted, after=after, address=address)
             assert connection.start == place or connection.refusal is not None
         case "beat", seconds:

@@ -68,7 +68,7 @@ async def watching(app: HubApplication, token: str = EVERYTHING) -> AsyncIterato
 @contextlib.asynccontextmanager
 async def application_on(log: MemoryTransport, **settings: Any) -> AsyncIterator[HubApplication]:
     """A hub on this log."""
-    app = create_app(Settings(dev=True, retry=0, max_lifetime=0, **settings))
+    app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0} | settings))
     app.state.hub.transport = log
     async with app.running():
         yield app

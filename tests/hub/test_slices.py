@@ -1,0 +1,218 @@
+"""The slice of the event loop that readers share, with a clock that only their work moves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hub import slices
+from hub.authorization import Grant
+from hub.event_log import EventLog, _Gone
+from hub.reading import Reading
+from hub.slices import SLICE, Slices
+from hub.subscriber import Subscriber
+from hub.topics import MatcherCompiler
+from hub.transports.base import Entry
+from hub.updates import Update
+from skipfilter import SelectorIndex
+from tests.asgi import PATH, application, ask
+from tests.hub.world import plain, world
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from pyroaring import BitMap64
+
+pytestmark = pytest.mark.anyio
+
+WORK = SLICE / 5
+"""What a question, or a pattern, costs."""
+
+
+class Clock:
+    """Seconds of work that were done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.longest = 0.0
+        """The most that was done between two turns of another task."""
+
+    def __call__(self) -> float:
+        return self.now
+
+    def work(self) -> None:
+        self.now += WORK
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Measure as another task would, which wants its turn all the time."""
+        watcher = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            before = self.now
+            await asyncio.sleep(0)
+            self.longest = max(self.longest, self.now - before)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """One that each question to an index moves."""
+    clock = Clock()
+    ask = SelectorIndex.passing
+
+    def passing(index: SelectorIndex, *arguments: object) -> BitMap64:
+        clock.work()
+        return ask(index, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SelectorIndex, "passing", passing)
+    return clock
+
+
+def history(count: int, *, topics: int = 1) -> list[Entry]:
+    return [
+        Entry(n + 1, Update(tuple(f"{n} {topic}" for topic in range(topics)), private=n % 2 == 0)) for n in range(count)
+    ]
+
+
+async def walk(clock: Clock, shared: Slices, log: list[Entry], progress: list[int]) -> None:
+    async def read(after: int) -> list[Entry]:
+        return log[after : after + 7]
+
+    def passes(key: object) -> bool:
+        clock.work()
+        return False
+
+    reading = Reading(read, passes, 0, shared)
+    while (part := await reading.next()) is not None:
+        progress[0] = part.end
+
+
+@pytest.mark.parametrize("readers", [1, 2, 7])
+@pytest.mark.parametrize("topics", [1, 30])
+async def test_other_tasks_wait_for_one_slice_however_many_read(readers: int, topics: int) -> None:
+    clock = Clock()
+    shared, log = Slices(clock), history(60 // topics + 20, topics=topics)
+    async with clock.watched():
+        await asyncio.gather(*(walk(clock, shared, log, [0]) for _ in range(readers)))
+    assert SLICE <= clock.longest <= SLICE + WORK
+
+
+async def test_a_task_that_needs_a_few_turns_waits_for_one_slice() -> None:
+    clock, waited = Clock(), []
+    shared, log = Slices(clock), history(300)
+
+    async def publish() -> None:
+        while True:
+            before = clock.now
+            for _ in range(slices.TURNS):
+                await asyncio.sleep(0)
+            waited.append(clock.now - before)
+
+    publisher = asyncio.ensure_future(publish())
+    await asyncio.gather(*(walk(clock, shared, log, [0]) for _ in range(5)))
+    publisher.cancel()
+    assert len(waited) > 100
+    assert max(waited) <= SLICE + WORK
+
+
+async def test_readers_take_turns() -> None:
+    clock = Clock()
+    shared, log = Slices(clock), history(300)
+    progress = [[0] for _ in range(5)]
+    readers = [asyncio.ensure_future(walk(clock, shared, log, one)) for one in progress]
+    while not any(reader.done() for reader in readers):
+        await asyncio.sleep(0)
+        least, most = min(progress)[0], max(progress)[0]
+        assert most - least <= 2 * 7, progress
+    await asyncio.gather(*readers)
+
+
+async def test_a_reader_that_goes_in_a_pause_keeps_nobody_waiting() -> None:
+    clock = Clock()
+    shared, log = Slices(clock), history(300)
+    first = asyncio.ensure_future(walk(clock, shared, log, [0]))
+    while shared._paused is None:
+        await asyncio.sleep(0)
+    second = asyncio.ensure_future(walk(clock, shared, log, progress := [0]))
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert progress == [300]
+
+
+# -- all that read and compile share it
+
+
+async def test_a_stream_that_catches_up(clock: Clock) -> None:
+    async with world() as here:
+        here.hub.slices._clock = clock
+        for n in range(200):
+            await here.publish(f"topic {n}")
+        await here.publish("a")
+        while here.hub.broadcaster.dispatched < 201:
+            await asyncio.sleep(0)
+        clock.longest = 0.0
+        async with clock.watched():
+            connection = await here.connect(*(f"{{+x}}{n}" for n in range(100)), "a", after="earliest")
+            await here.caught_up()
+        assert connection.ids == ["201"]
+    assert SLICE <= clock.longest <= SLICE + WORK
+
+
+async def test_a_reader_that_does_not_wait(clock: Clock) -> None:
+    async with application(subscriptions=False) as app:
+        hub = app.state.hub
+        hub.slices._clock = clock
+        await hub.publish(*(Update((f"topic {n}", f"other {n}"), id=str(n)) for n in range(200)))
+        while hub.broadcaster.dispatched < 200:
+            await asyncio.sleep(0)
+        async with clock.watched():
+            query = "&".join(f"match_uritemplate=%7B%2Bx%7Dq{n}" for n in range(99)) + "&match=topic%20199"
+            answer = await ask(app, "GET", f"{PATH}?{query}&last_event_id=earliest", [("Prefer", "wait=0")])
+        assert answer.text == "id: 199\ndata: \n\n: all\n\n"
+    assert SLICE <= clock.longest <= SLICE + WORK
+
+
+async def test_the_event_log_where_it_looks_for_the_end_of_a_connection(clock: Clock, tmp_path: Path) -> None:
+    async with world(plain(event_log=str(tmp_path))) as here:
+        here.hub.slices._clock = clock
+        for n in range(200):
+            await here.publish(f"topic {n}")
+        matcher = MatcherCompiler(here.hub.settings.url).compile("exact", "topic 150")
+        gone = _Gone(Subscriber([matcher], Grant(), 0), 0, 0, 1, 0)
+        assert isinstance(here.hub.event_log, EventLog)
+        await here.caught_up()
+        clock.longest = 0.0
+        async with clock.watched():
+            assert await here.hub.event_log._last_of(gone) == 151
+    assert SLICE <= clock.longest <= SLICE + WORK
+
+
+async def test_patterns_that_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    compile = MatcherCompiler._compile
+
+    def counted(*arguments: object) -> object:
+        clock.work()
+        return compile(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MatcherCompiler, "_compile", counted)
+    async with world() as here:
+        here.hub.slices._clock = clock
+        async with clock.watched():
+            wanted = [[("urlpattern", f"https://e.com/{one}/{n}/:x") for n in range(50)] for one in range(3)]
+            await asyncio.gather(*(here.connect(*patterns) for patterns in wanted))
+            await here.settle()
+        assert clock.now == pytest.approx(150 * WORK)
+        for connection in here.connections:
+            connection.go()
+    assert SLICE <= clock.longest <= SLICE + WORK
