@@ -1,0 +1,146 @@
+"""What does a publisher notice while other clients ask as much as they may?"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from itertools import count
+from statistics import median
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import quote
+
+from bench.benchmark import Bars, Case
+from bench.measure import summary
+from bench.servers import hub
+from bench.servers import versions as versions
+from hub.settings import DEVELOPMENT_TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.load import Target
+    from bench.measure import Figures
+
+    Ask: TypeAlias = Callable[[HTTPConnection, int], None]
+    """A request by a connection; numbered, so that no two are alike."""
+
+QUESTION = "What does a publisher notice while other clients ask as much as they may?"
+WORKLOAD = (
+    "One publisher sends an update and waits for the answer, again and again, while anonymous clients repeat one "
+    "request each: one reads the whole log through 100 URI templates with `Prefer: wait=0`; six come with an id that "
+    "the log does not know, to a topic that has one update, the last; four ask for 100 new URL Patterns and are "
+    "refused, as one connection a client is the limit and it is taken. The log is in memory, with updates of different "
+    "topics. A sample is the median answer of a run. Baseline: nobody else."
+)
+PLOT = Bars()
+UNIT = "ms until a publish is answered"
+
+PATH: Final = "/.well-known/mercure"
+_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+_TOKEN: Final = {"Authorization": f"Bearer {DEVELOPMENT_TOKEN}"}
+_TEMPLATES: Final = "&".join("match_uritemplate=" + "%7B%2Ba%7D" * 99 + f"q{n}" for n in range(100))
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    updates, publishes = (1_000, 50) if quick else (10_000, 500)
+    yield Case(f"{updates:,} updates in the log", partial(measure, updates, publishes))
+
+
+def measure(updates: int, publishes: int, rounds: int) -> dict[str, Figures]:
+    ways: dict[str, tuple[int, Ask]] = {
+        "nobody else": (0, _read_all),
+        "100 templates over the log": (1, _read_all),
+        "six unknown cursors": (6, _follow_rare),
+        "100 URL Patterns, refused": (4, _subscribe_to_patterns),
+    }
+    taken: dict[str, list[Figures]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, (clients, ask) in ways.items():
+            limit = "1" if ask is _subscribe_to_patterns else "0"
+            with hub(HUB_MAX_CONNECTIONS_PER_CLIENT=limit) as target, closing(_connection(target)) as publisher:
+                _fill(publisher, updates)
+                with _subscriber(target), _busy(target, clients, ask) as asked:
+                    answers = [_publish(publisher, b"topic=own&data=x") for _ in range(publishes)]
+            found = {"ms": median(answers) * 1e3, "longest ms": max(answers) * 1e3, "requests": float(len(asked))}
+            taken[way].append(found)
+    return summary(taken, "ms")
+
+
+def _connection(target: Target) -> HTTPConnection:
+    return HTTPConnection(target.host, target.port)
+
+
+def _publish(publisher: HTTPConnection, body: bytes, type: str = _FORM["Content-Type"]) -> float:
+    """Seconds until it is answered."""
+    began = time.perf_counter()
+    publisher.request("POST", PATH, body, {"Content-Type": type} | _TOKEN)
+    answer = publisher.getresponse()
+    answer.read()
+    assert answer.status == 200, answer.status
+    return time.perf_counter() - began
+
+
+def _fill(publisher: HTTPConnection, updates: int) -> None:
+    for start in range(0, updates, 500):
+        lines = (json.dumps({"topic": f"https://example.com/{n}"}) for n in range(start, start + 500))
+        _publish(publisher, "\n".join(lines).encode(), "application/x-ndjson")
+    _publish(publisher, b"topic=rare")
+
+
+@contextmanager
+def _subscriber(target: Target) -> Iterator[None]:
+    """One that is there all the time, and takes the place of a client."""
+    with closing(_connection(target)) as subscriber:
+        subscriber.request("GET", f"{PATH}?match=nothing")
+        assert subscriber.getresponse().status == 200
+        yield
+
+
+@contextmanager
+def _busy(target: Target, clients: int, ask: Ask) -> Iterator[list[int]]:
+    """Have so many clients ask again and again, each in a thread; the numbers of requests that were answered."""
+    over = threading.Event()
+    numbers = count()
+    asked: list[int] = []
+
+    def repeat() -> None:
+        while not over.is_set():
+            with closing(_connection(target)) as client:
+                number = next(numbers)
+                try:
+                    ask(client, number)
+                except (OSError, HTTPException):  # the hub has ended
+                    assert over.is_set()
+                asked.append(number)
+
+    threads = [threading.Thread(target=repeat) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield asked
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _read_all(client: HTTPConnection, _: int) -> None:
+    client.request("QUERY", f"{PATH}?last_event_id=earliest", _TEMPLATES, _FORM | {"Prefer": "wait=0"})
+    assert client.getresponse().read().endswith(b": all\n\n")
+
+
+def _follow_rare(client: HTTPConnection, number: int) -> None:
+    client.request("GET", f"{PATH}?match=rare&last_event_id=unknown-{number}")
+    answer = client.getresponse()
+    while not answer.readline().startswith(b"id: "):
+        pass
+
+
+def _subscribe_to_patterns(client: HTTPConnection, number: int) -> None:
+    patterns = (rf"https://e.com/{number}x{n}(\w\w.......)" for n in range(100))
+    client.request("GET", f"{PATH}?" + "&".join(f"match_urlpattern={quote(pattern)}" for pattern in patterns))
+    assert client.getresponse().status == 429
