@@ -7,7 +7,7 @@ There are two kinds of token, told apart by the `typ` in their header (V81):
     at+jwt      current: an issuer that is trusted signed it, for this hub, for a time; its
                 authorization_details grant                                                       N64–N79
     any other   classic: signed with the publishers' or the subscribers' key, whichever the
-                request is about; its `mercure` claim grants                                      V30–V33
+                request is about; its `mercure` claim grants, whatever its details say            V30–V33
 
 A token of one kind is never taken for one of the other, so that no at+jwt is checked less than it must be.  An
 algorithm is never read from a token alone: it is one that its key is for (N65).  One error answers for every cause,
@@ -347,14 +347,19 @@ class Authorizer:
     # classic
 
     def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
+        """The grant of the mercure claim.  Details beside it are for other hubs, and do not count.
+
+        Details without the claim are a mistake in the typ, which the log should tell: such a token grants nothing.
+        """
         expires = self._check_times(claims)
-        details = claims.get("authorization_details")
-        if isinstance(details, list) and any(map(_is_mercure_detail, details)):
-            raise InvalidToken("authorization_details go with the typ at+jwt (V81)")
         claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
         if not isinstance(claim, dict | None):
             raise InvalidToken(f"the mercure claim {_shown(claim)} is no object")
-        claim = claim or {}
+        if claim is None:
+            details = claims.get("authorization_details")
+            if isinstance(details, list) and any(map(_is_mercure_detail, details)):
+                raise InvalidToken("authorization_details without a mercure claim go with the typ at+jwt (V81)")
+            claim = {}
         subscribe = self._parse_entries("subscribe", claim)
         payloads = [((matcher,), payload) for matcher, payload in subscribe if payload is not None]
         if (payload := claim.get("payload")) is not None:

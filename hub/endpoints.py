@@ -11,7 +11,7 @@ GET        HUB/subscriptions/{topic}                       the same in the class
 GET        HUB/subscriptions/{topic}/{id}
 GET        HUB/health/ready                                whether new clients are to come here      R51
 GET        HUB/health/live                                 whether it works
-GET        /.well-known/oauth-protected-resource + HUB     what clients need to know               N145–N156
+GET        /.well-known/oauth-protected-resource + HUB     what clients of current tokens need     N145–N156
 GET        HUB/debug/                                      the debugger, if it is on               R29
 GET        /                                               there, if it is on
 """
@@ -24,7 +24,7 @@ import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -105,10 +105,11 @@ class Endpoints:
         publish = ["POST"] if settings.can_publish else []
         routes: list[Route | Mount] = [
             Route(settings.path, self.publish_or_subscribe, methods=subscribe + publish),
-            Route(settings.metadata_path, self.metadata),
             Route(settings.path + "/health/ready", self.ready),
             Route(settings.path + "/health/live", self.live),
         ]
+        if settings.issuers:  # without current tokens a client must not take the hub for a current one (N153)
+            routes += [Route(path, self.metadata) for path in self._metadata_paths()]
         if settings.subscriptions:
             who = settings.path + "/subscriptions"
             routes += [Route(who, self.subscriptions), Route(who + "/{rest:path}", self.subscriptions)]
@@ -124,6 +125,11 @@ class Endpoints:
         for route in routes:  # Starlette's end with $, which lets a line feed follow (R75)
             route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
         return [*routes]
+
+    def _metadata_paths(self) -> set[str]:
+        """Beside the hub (N145), and where a resource identifier of another path leads."""
+        settings = self._hub.settings
+        return {settings.metadata_path, unquote(urlsplit(settings.metadata_url("") or settings.metadata_path).path)}
 
     async def publish_or_subscribe(self, request: Request) -> Response:
         return await (self.publish(request) if request.method == "POST" else self.subscribe(request))
@@ -367,7 +373,8 @@ async def answer(request: Request, error: Exception) -> Response:
         log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
         headers = dict(error.headers)
         if error.challenge is not None:
-            headers["WWW-Authenticate"] = _challenge(error.challenge, origin_of(request) + settings.metadata_path)
+            # With public URLs, the origin of a request that gets so far is one of them (R6).
+            headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(origin_of(request)))
         return _problem(error.status, error.title, str(error), headers)
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
@@ -378,10 +385,10 @@ async def answer(request: Request, error: Exception) -> Response:
     return _problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
 
 
-def _challenge(error: str, metadata: str) -> str:
-    """N90–N95.  The URL has a host that a client named: so it may lack one, or have what does not go into quotes."""
+def _challenge(error: str, metadata: str | None) -> str:
+    """N90–N95.  The URL may have a host that a client named, with characters that do not go into quotes."""
     parameters = [f'error="{error}"'] if error else []
-    if "///" not in metadata and not set('"\\').intersection(metadata) and metadata.isascii():
+    if metadata and not set('"\\').intersection(metadata) and metadata.isascii():
         parameters.append(f'resource_metadata="{metadata}"')
     return " ".join(["Bearer", ", ".join(parameters)]).strip()
 

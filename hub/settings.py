@@ -44,6 +44,8 @@ DEVELOPMENT_TOKEN: Final = (
 )
 """A classic token, signed with that key, which may publish and read everything and has no end."""
 
+_METADATA: Final = "/.well-known/oauth-protected-resource"  # RFC 9728, 3
+
 _DEVELOPMENT: Final[dict[str, Any]] = {
     "anonymous": True,
     "cookie": "mercure_access_token",  # the __Secure- prefix needs HTTPS (N62)
@@ -124,9 +126,10 @@ class Settings(BaseModel):
     public_urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://[^/?#\s]+$")], ...], NoDecode] = ()
     """Scheme and authority that clients see, as in https://hub.example.com; requests for others get 421 (R6)."""
 
-    resource: str | None = Field(None, pattern=r"^[a-z][a-z0-9+.-]*:[^#\s]+$")
+    resource: str | None = Field(None, pattern=r"^[a-z][a-z0-9+.-]*:[^#\s{}]+$")
     """The hub's resource identifier, which current tokens have in `aud` (N69); else it is the hub's URL, where a
-    request finds it."""
+    request finds it.  Clients look for the hub's metadata at the URL that RFC 9728 derives from it: let it be the hub's
+    own URL, or one whose host has the path /.well-known/oauth-protected-resource answered by the hub."""
 
     anonymous: bool = False
     """Whether one may subscribe without a token, to public updates (N24)."""
@@ -340,7 +343,21 @@ class Settings(BaseModel):
     @property
     def metadata_path(self) -> str:
         """Where the protected resource metadata is (N145)."""
-        return "/.well-known/oauth-protected-resource" + self.path
+        return _METADATA + self.path
+
+    def metadata_url(self, origin: str) -> str | None:
+        """The URL of the metadata, for requests to `origin` (N154).
+
+        It is derived from the resource identifier, because a client must discard metadata of another resource
+        (RFC 9728, 3.1 and 3.3).  None if there is no metadata, or if the identifier is no URL and no public URL says
+        where the hub is: the Host header alone is the client's own word.
+        """
+        if not self.issuers:
+            return None
+        if found := re.fullmatch(r"(https?://[^/?]+)(?:/(?=\?|$))?(.*)", self.resource_at(origin)):
+            base, rest = found.groups()
+            return f"{base}{_METADATA}{rest}"
+        return origin + self.metadata_path if self.public_urls else None
 
 
 class _Environment(Settings, BaseSettings):

@@ -246,17 +246,33 @@ def test_v81_an_at_jwt_is_never_checked_less() -> None:
         token = sign({"mercure": {"publish": ["*"]}}, header={"typ": typ})
         assert refused(token) == "iss null is not trusted"
     assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
+    alone = authorizer(issuers=())  # a hub that has classic keys only takes no at+jwt for a classic token either
+    assert refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone) == "iss null is not trusted"
 
 
-def test_v81_t43_details_in_a_classic_token_are_refused() -> None:
+def test_v81_t43_details_alone_in_a_classic_token_are_refused() -> None:
     for typ in ("JWT", "jwt"):
         token = current(detail({"match": "a"}), key=PUBLISHER_KEY, typ=typ)
         assert "at+jwt (V81)" in refused(token)
     for details in ([{"type": DETAIL_TYPE}], [{"type": "tenant"}, {"type": DETAIL_TYPE}]):
-        assert refused(classic(["a"], authorization_details=details))
+        assert "at+jwt (V81)" in refused(sign({"authorization_details": details}))
+        assert "at+jwt (V81)" in refused(sign({"mercure": None, "authorization_details": details}))
     harmless: tuple[Any, ...] = ([], [{"type": "tenant"}], None, {}, "x", [DETAIL_TYPE])
     for foreign in harmless:
-        assert verified(classic(["a"], authorization_details=foreign)).publish
+        assert verified(sign({"authorization_details": foreign})).publish == ()
+
+
+@pytest.mark.parametrize("name", ["mercure", "https://mercure.rocks/"])
+def test_v81_the_claim_of_a_classic_token_counts_and_its_details_do_not(name: str) -> None:
+    details: tuple[Any, ...] = ([detail({"match": "b"})], [{"type": DETAIL_TYPE}], [{"type": "tenant"}], None, {}, "x")
+    for given in details:
+        for claim in ({"publish": ["a"]}, {}):
+            token = sign({name: claim, "authorization_details": given})
+            grant = verified(token)
+            assert patterns(grant.publish) == [("topic", topic) for topic in claim.get("publish", [])]
+            assert (grant.subscribe, grant.classic) == ((), True)
+    both = current(detail({"match": "b"}), mercure={"publish": ["a"]})  # an at+jwt: the other way round
+    assert patterns(verified(both).publish) == [("exact", "b")]
 
 
 def test_v88_v81_v76_without_the_classic_dialect_there_are_no_classic_tokens() -> None:
