@@ -139,7 +139,7 @@ class Endpoints:
         headers: Headers = request.scope["headers"]
         body = b""
         if request.method == "QUERY":
-            body = await self._body(request)
+            body = await self._body(request, hub.settings.max_query)
             if body and content_type(headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
@@ -157,7 +157,7 @@ class Endpoints:
 
     async def publish(self, request: Request) -> Response:
         grant = await self._authorize("publish", request)
-        body = await self._body(request)
+        body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.scope["headers"])
         updates = parse_updates(body, type, self._hub.settings)
         await self._hub.publish(*updates, grant=grant)
@@ -184,9 +184,11 @@ class Endpoints:
             )
         return origin
 
-    async def _body(self, request: Request) -> bytes:
-        """The body, of which no more than the limit is ever held.  Raises TooLarge, TooSlow and Closing."""
-        limit = self._hub.settings.max_body
+    async def _body(self, request: Request, limit: int) -> bytes:
+        """The body, of which no more than `limit` bytes are ever held; 0 for no limit.
+
+        Raises TooLarge, TooSlow and Closing.
+        """
         body = bytearray()
         try:
             async with self._hub.until_closing(self._hub.settings.body_timeout):

@@ -14,7 +14,7 @@ from skipfilter import PatternError
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from hub.settings import Settings
     from hub.topics import MatcherCompiler, TopicMatcher
@@ -26,6 +26,7 @@ _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{ty
 # In order of precedence, after the header (N13, V85).
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
+_FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
 _RETRY_DIGITS: Final = 15
 _OTHER_FIELDS: Final = 1_000  # of a form; to look at very many would keep all others waiting
 _HEXADECIMAL: Final = frozenset(string.hexdigits)
@@ -44,18 +45,20 @@ def header_values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-def parse_form(text: bytes) -> list[tuple[str, str]]:
-    """The pairs of an application/x-www-form-urlencoded text, by the WHATWG's parser, but strict about UTF-8.
+def parse_form(text: bytes, strict: Container[str]) -> list[tuple[str, str]]:
+    """The pairs of an application/x-www-form-urlencoded text, by the WHATWG's parser (N14): a malformed % stays.
 
-    A malformed % stays as it is (N14); bytes that are no UTF-8 raise InvalidRequest (N3), which tells the name alone:
-    errors are logged, and a value may be private (N163).
+    Bytes that are no UTF-8 become U+FFFD, but in the values of the `strict` names they raise InvalidRequest (N3).  It
+    tells the name alone: errors are logged, and a value may be private (N163).
     """
     pairs = []
     for pair in text.split(b"&"):
         if pair:
-            raw_name, _, value = pair.partition(b"=")
-            name = _decode("a name", raw_name)
-            pairs.append((name, _decode(shown(name), value)))
+            raw_name, _, raw_value = pair.partition(b"=")
+            name, value = _unquote(raw_name).decode("utf-8", "replace"), _unquote(raw_value)
+            pairs.append(
+                (name, decode_utf_8(shown(name), value) if name in strict else value.decode("utf-8", "replace"))
+            )
     return pairs
 
 
@@ -67,9 +70,9 @@ def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
     rest, tokens = [], []
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
-        match unquote_to_bytes(name.replace(b"+", b" ")):
+        match _unquote(name):
             case b"authorization":
-                tokens.append(unquote_to_bytes(value.replace(b"+", b" ")).decode("utf-8", "replace"))
+                tokens.append(_unquote(value).decode("utf-8", "replace"))
             case b"access_token":
                 pass
             case _:
@@ -77,8 +80,8 @@ def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
     return b"&".join(rest), tuple(tokens)
 
 
-def _decode(what: str, text: bytes) -> str:
-    return decode_utf_8(what, unquote_to_bytes(text.replace(b"+", b" ")))
+def _unquote(text: bytes) -> bytes:
+    return unquote_to_bytes(text.replace(b"+", b" "))
 
 
 def decode_utf_8(what: str, raw: bytes) -> str:
@@ -93,17 +96,13 @@ def parse_subscribe(
     query: bytes, body: bytes, headers: Headers, settings: Settings, compiler: MatcherCompiler
 ) -> SubscribeRequest:
     """What a subscribe request asks for: all that its query and its body say together (N12–N20, V1–V3)."""
-    if query.count(b"&") + body.count(b"&") > settings.max_matchers + _OTHER_FIELDS:
-        raise InvalidRequest(f"more parameters than {settings.max_matchers} matchers, and {_OTHER_FIELDS} others")
-    pairs = parse_form(query) + parse_form(body)
+    most = settings.max_matchers + (settings.max_classic_matchers if settings.classic else 0)
+    if query.count(b"&") + body.count(b"&") > most + _OTHER_FIELDS:
+        raise InvalidRequest(f"more parameters than {most} matchers, and {_OTHER_FIELDS} others")
+    pairs = parse_form(query, _MATCHER_PARAMETERS) + parse_form(body, _MATCHER_PARAMETERS)
     wanted = [(name, value) for name, value in pairs if _is_matcher(name, settings)]
-    if not wanted:
-        classic = ' or "topic"' if settings.classic else ""
-        raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
-    # Before any is compiled, which costs.
-    if len(wanted) > settings.max_matchers:
-        raise InvalidRequest(f"{len(wanted)} matchers are more than the {settings.max_matchers} of a request")
-    matchers = {_parse_matcher(name, value, settings, compiler): None for name, value in wanted}
+    _check_matchers(wanted, settings)
+    matchers = {_compile(name, value, compiler): None for name, value in wanted}
     return SubscribeRequest(tuple(matchers), _parse_cursor(pairs, headers, settings))
 
 
@@ -121,10 +120,31 @@ def _is_matcher(name: str, settings: Settings) -> bool:
     return False
 
 
-def _parse_matcher(name: str, value: str, settings: Settings, compiler: MatcherCompiler) -> TopicMatcher:
+def _check_matchers(wanted: Sequence[tuple[str, str]], settings: Settings) -> None:
+    """Raise InvalidRequest unless there are matchers, not too many or too long (N18, V1), and all are text (N17).
+
+    All that can be said before one is compiled, which costs.
+    """
+    if not wanted:
+        classic = ' or "topic"' if settings.classic else ""
+        raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
+    topics = sum(name == CLASSIC for name, _ in wanted)
+    for count, limit, what in (
+        (len(wanted) - topics, settings.max_matchers, "matchers"),
+        (topics, settings.max_classic_matchers, "topics"),
+    ):
+        if count > limit:
+            raise InvalidRequest(f"{count} {what} are more than the {limit} of a request")
+    if (size := sum(len(value.encode("utf-8")) for _, value in wanted)) > settings.max_matchers_bytes:
+        raise InvalidRequest(f"patterns of {size} bytes are more than the {settings.max_matchers_bytes} of a request")
+    for name, value in wanted:
+        check_text(name, value)
+        if name != CLASSIC:
+            check_pattern_length(value, settings)
+
+
+def _compile(name: str, value: str, compiler: MatcherCompiler) -> TopicMatcher:
     type = _MATCHER_PARAMETERS[name]
-    check_text(name, value)
-    check_pattern_length(value, settings)
     try:
         return compiler.compile(type, value)
     except PatternError as error:
@@ -169,7 +189,7 @@ def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
         raise InvalidRequest(f"the content type must be {FORM} or {NDJSON}, not {shown(type)}")
     if body.count(b"&") > settings.max_topics + _OTHER_FIELDS:
         raise TooLarge(f"more fields than {settings.max_topics} topics, and {_OTHER_FIELDS} others")
-    pairs = parse_form(body)
+    pairs = parse_form(body, _FIELDS)
     fields = dict(reversed(pairs))  # the first of each name
     topics = tuple(value for name, value in pairs if name == "topic")
     retry = _parse_retry(fields.get("retry", ""))

@@ -105,7 +105,7 @@ def test_v33_entries_may_be_objects() -> None:
     [
         None, 7, [], ["a"], True, {}, {"match": ""}, {"match": None}, {"match_type": "exact"}, {"match": "a", "match_type": "regexp"},
         {"match": "a", "match_type": "topic"}, {"match": "{", "match_type": "uritemplate"}, {"match": "a\0"}, "a\0", "a\u200b",
-        "\ud800", "x" * 51, {"match": "x" * 51},
+        "\ud800", {"match": "x" * 51}, {"match": "{" + "x" * 50, "match_type": "uritemplate"},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("array", ["publish", "subscribe"])
@@ -118,10 +118,19 @@ def test_v10_a_string_that_is_no_template_is_itself() -> None:
     assert [matcher.match(matcher.pattern) for matcher in grant.publish] == [True] * 3
 
 
+def test_v33_v1_a_string_may_be_as_long_as_the_token() -> None:
+    selectors = ["x" * 40_000, "{" + "x" * 4_096, "/{a}/" + "x" * 4_096]
+    assert [matcher.pattern for matcher in verified(classic(selectors)).publish] == selectors
+
+
 def test_v33_up_to_1000_entries_an_array() -> None:
     assert len(verified(classic(["a"] * 1_000, ["a"] * 1_000)).publish) == 1_000
     for token in (classic(["a"] * 1_001), classic([], ["a"] * 1_001)):
         assert "no array of up to 1000 entries" in refused(token)
+    selectors = [f"https://example.com/users/{n:04}/books/{{id}}" for n in range(1_000)]
+    token = classic([], selectors, key=SUBSCRIBER_KEY)
+    assert len(token) > 50_000
+    assert [matcher.pattern for matcher in verified(token, "subscribe").subscribe] == selectors
 
 
 @pytest.mark.parametrize(
@@ -247,7 +256,9 @@ def test_v81_an_at_jwt_is_never_checked_less() -> None:
         assert refused(token) == "iss null is not trusted"
     assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
     alone = authorizer(issuers=())  # a hub that has classic keys only takes no at+jwt for a classic token either
-    assert refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone) == "iss null is not trusted"
+    assert (
+        refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone) == "iss null is not trusted"
+    )
 
 
 def test_v81_t43_details_alone_in_a_classic_token_are_refused() -> None:
