@@ -27,7 +27,8 @@ _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{ty
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
 _FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
-_RETRY_DIGITS: Final = 15
+_LONGEST_RETRY: Final = 24 * 60 * 60 * 1_000
+"""Milliseconds: a day.  A publisher of one topic tells its readers when to come back to all of theirs."""
 _OTHER_FIELDS: Final = 1_000  # of a form; to look at very many would keep all others waiting
 _HEXADECIMAL: Final = frozenset(string.hexdigits)
 
@@ -206,22 +207,23 @@ def _update(
     retry: int | None,
     settings: Settings,
 ) -> Update:
-    """What was given as an update, or TooLarge (N56).  An empty id or type is none."""
+    """What was given as an update, or TooLarge (N56).  An empty id or type is none, and a retry is at most a day."""
     if len(topics) > settings.max_topics:
         raise TooLarge(f"{len(topics)} topics are more than the {settings.max_topics} of an update")
     for name, value in [("topic", topic) for topic in topics] + [("id", id or ""), ("type", type or "")]:
         if len(value) > settings.max_topic // 4 and len(value.encode("utf-8")) > settings.max_topic:
             raise TooLarge(f"{name} {shown(value)} is longer than {settings.max_topic} bytes")
+    retry = None if retry is None else min(retry, _LONGEST_RETRY)
     return Update(topics, data or "", private, id or new_id(), type or None, retry)
 
 
 def _parse_retry(text: str) -> int | None:
-    """Milliseconds.  ASCII digits alone (N53); int() would take more, and without a limit."""
+    """Milliseconds.  ASCII digits alone, however many (N53); int() would take other digits, and fewer of them."""
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or len(text) > _RETRY_DIGITS:
-        raise InvalidRequest(f"retry {shown(text)} is no number of milliseconds in up to {_RETRY_DIGITS} digits")
-    return int(text)
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequest(f"retry {shown(text)} is no number of milliseconds in digits")
+    return int(text.lstrip("0")[: len(str(_LONGEST_RETRY)) + 1] or "0")
 
 
 def _parse_batch(body: bytes, settings: Settings) -> list[Update]:
@@ -267,8 +269,8 @@ def _parse_line(line: bytes, settings: Settings) -> Update:
     private, retry = members.get("private", False), members.get("retry")
     if not isinstance(private, bool):  # a reader must not come to see what somebody meant to be private
         raise InvalidRequest(f"private {shown(repr(private))} is neither true nor false")
-    if isinstance(retry, bool) or not isinstance(retry, int | None) or not 0 <= (retry or 0) < 10**_RETRY_DIGITS:
-        raise InvalidRequest(f"retry {shown(repr(retry))} is no number of milliseconds in up to {_RETRY_DIGITS} digits")
+    if isinstance(retry, bool) or not isinstance(retry, int | None) or (retry or 0) < 0:
+        raise InvalidRequest(f"retry {shown(repr(retry))} is no number of milliseconds")
     return _update(tuple(topics), data, private, id, type, retry, settings)
 
 
@@ -309,17 +311,17 @@ def parse_subscription_path(path: str, settings: Settings) -> SubscriptionPath:
     below = settings.path + "/subscriptions"
     if not (path + "/").startswith(below + "/"):  # the hub's own segments, percent-encoded
         raise NotThere(f"subscriptions are at {below}")
-    match [_decode_segment(segment) for segment in path[len(below) :].split("/")[1:]]:
+    segments = path[len(below) :].split("/")[1:]
+    match [_decode_segment(segment) for segment in segments]:
         case []:
             return SubscriptionPath(None, None, None)
         case [type, pattern] if type in MATCHER_TYPES:
             return SubscriptionPath((type, pattern), None, classic=False)
         case [type, pattern, subscriber] if type in MATCHER_TYPES:
             return SubscriptionPath((type, pattern), subscriber, classic=False)
-        case [topic] if settings.classic:
-            return SubscriptionPath((CLASSIC, topic), None, classic=True)
-        case [topic, subscriber] if settings.classic:
-            return SubscriptionPath((CLASSIC, topic), subscriber, classic=True)
+        case [_] | [_, _] if settings.classic:  # where a space may be a `+` (V60)
+            topic, *subscriber = (_decode_segment(segment.replace("+", "%20")) for segment in segments)
+            return SubscriptionPath((CLASSIC, topic), subscriber[0] if subscriber else None, classic=True)
         case [type, _] | [type, _, _]:
             raise InvalidRequest(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
     raise NotThere(f"subscriptions are at {below}/match_type/match/subscriber, each percent-encoded")

@@ -26,7 +26,7 @@ class Update:
     id: str = field(default_factory=new_id)
     type: str | None = None
     retry: int | None = None
-    """Milliseconds (N53)."""
+    """Milliseconds (N53); those of a request are at most a day."""
 
     @property
     def size(self) -> int:

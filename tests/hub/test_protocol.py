@@ -258,7 +258,7 @@ def test_n42_n49_n50_n54_the_fields_of_an_update() -> None:
     assert bare.id.startswith("urn:uuid:")
 
 
-@pytest.mark.parametrize("retry", ["+5", "-1", " 5", "5.0", "٥", "5_0", "0x5", "1" * 16, "²"])
+@pytest.mark.parametrize("retry", ["+5", "-1", " 5", "5.0", "٥", "5_0", "0x5", "1" * 16 + "x", "²"])
 def test_n53_r75_retry_is_ascii_digits(retry: str) -> None:
     with pytest.raises(InvalidRequest, match="retry"):
         parse_updates(urlencode({"topic": "a", "retry": retry}).encode(), FORM, SETTINGS)
@@ -273,8 +273,23 @@ def test_n56_a_field_that_is_too_long(name: str) -> None:
 
 
 def test_n56_n53_the_limits_themselves_are_allowed() -> None:
-    [update] = parse_updates(b"topic=a&topic=b&topic=c&retry=" + b"9" * 15, FORM, SETTINGS)
-    assert (len(update.topics), update.retry) == (3, int("9" * 15))
+    [update] = parse_updates(b"topic=a&topic=b&topic=c&retry=86400000", FORM, SETTINGS)
+    assert (len(update.topics), update.retry) == (3, 86_400_000)
+
+
+@pytest.mark.parametrize(
+    ("digits", "milliseconds"),
+    [
+        ("86399999", 86_399_999), ("86400001", 86_400_000), ("9" * 15, 86_400_000), ("9" * 16, 86_400_000),
+        ("9" * 50_000, 86_400_000), ("0" * 50_000 + "7", 7), ("0" * 20, 0),
+    ],
+)  # fmt: skip
+def test_n53_a_retry_of_more_than_a_day_is_a_day(digits: str, milliseconds: int) -> None:
+    [update] = parse_updates(f"topic=a&retry={digits}".encode(), FORM, SETTINGS)
+    assert update.retry == milliseconds
+    if not digits.startswith("0") and len(digits) < 4_000:
+        [update] = parse_updates(f'{{"topic":"a","retry":{digits}}}'.encode(), NDJSON, SETTINGS)
+        assert update.retry == milliseconds
 
 
 def test_n56_too_many_topics() -> None:
