@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from hub.protocol import Headers
     from hub.settings import Keys, Settings
     from hub.topics import MatcherCompiler
-    from hub.updates import Update
 
 Action: TypeAlias = Literal["publish", "subscribe"]
 
@@ -71,11 +70,10 @@ class Grant:
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
     """What to tell of subscriptions that one of the matchers is about, the first that is; None for nothing."""
 
-    def require_publish(self, update: Update) -> None:
-        """Raise InsufficientScope unless every topic of `update` may be published to (N80)."""
-        for topic in update.topics:
-            if not any(matcher.match(topic) for matcher in self.publish):
-                raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
+    def require_publish(self, topic: str) -> None:
+        """Raise InsufficientScope unless `topic` may be published to (N80)."""
+        if not any(matcher.match(topic) for matcher in self.publish):
+            raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
 
     def require_read(self, topic: str) -> None:
         """Raise InsufficientScope unless private updates of `topic` may be read (N131)."""

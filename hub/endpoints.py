@@ -60,8 +60,8 @@ from hub.protocol import (
     header_values,
     parse_subscribe,
     parse_subscription_path,
-    parse_updates,
     prefers_not_to_wait,
+    read_updates,
 )
 from hub.replay import ReplayResponse
 from hub.stream import StreamResponse
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from hub.hub import Hub
     from hub.settings import Settings
     from hub.subscriptions import Present, Subscription
+    from hub.updates import Update
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -88,6 +89,8 @@ TOKENS: Final = "hub.tokens"
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parent / "debugger"
+PARSED: Final = 2**14
+"""Bytes of a batch that are parsed between two looks at the other tasks: some 2 ms."""
 _CHUNK: Final = 100
 """Subscriptions that are written between two looks at the other tasks."""
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
@@ -159,7 +162,13 @@ class Endpoints:
         grant = await self._authorize("publish", request)
         body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.scope["headers"])
-        updates = parse_updates(body, type, self._hub.settings)
+        updates: list[Update] = []
+        turn = PARSED
+        for start, update in read_updates(body, type, self._hub.settings):
+            updates.append(update)
+            if start >= turn:
+                turn = start + PARSED
+                await asyncio.sleep(0)
         await self._hub.publish(*updates, grant=grant)
         if type == NDJSON:
             return PlainTextResponse("".join(f"{update.id}\n" for update in updates))

@@ -14,7 +14,7 @@ from skipfilter import PatternError
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from hub.settings import Settings
     from hub.topics import MatcherCompiler, TopicMatcher
@@ -182,12 +182,21 @@ def prefers_not_to_wait(headers: Headers) -> bool:
     return any(preference.partition(b";")[0].strip().lower() in (b"wait=0", b'wait="0"') for preference in preferences)
 
 
-def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
-    """The updates that a publish request's body says: a form is one (N40–N54), a line of JSON is one (NDJSON)."""
+def read_updates(body: bytes, type: str, settings: Settings) -> Iterator[tuple[int, Update]]:
+    """The updates that a publish request's body says, each with the bytes of the body before it.
+
+    A form is one (N40–N54), a line of JSON is one (NDJSON).  One is parsed at a time, so that the caller may let others
+    run in between.
+    """
     if type == NDJSON:
-        return _parse_batch(body, settings)
-    if type != FORM:
+        yield from _read_batch(body, settings)
+    elif type == FORM:
+        yield 0, _parse_form_update(body, settings)
+    else:
         raise InvalidRequest(f"the content type must be {FORM} or {NDJSON}, not {shown(type)}")
+
+
+def _parse_form_update(body: bytes, settings: Settings) -> Update:
     if body.count(b"&") > settings.max_topics + _OTHER_FIELDS:
         raise TooLarge(f"more fields than {settings.max_topics} topics, and {_OTHER_FIELDS} others")
     pairs = parse_form(body, _FIELDS)
@@ -195,7 +204,7 @@ def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
     topics = tuple(value for name, value in pairs if name == "topic")
     retry = _parse_retry(fields.get("retry", ""))
     private = "private" in fields  # N50: the name alone
-    return [_update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, settings)]
+    return _update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, settings)
 
 
 def _update(
@@ -226,22 +235,25 @@ def _parse_retry(text: str) -> int | None:
     return int(text.lstrip("0")[: len(str(_LONGEST_RETRY)) + 1] or "0")
 
 
-def _parse_batch(body: bytes, settings: Settings) -> list[Update]:
+def _read_batch(body: bytes, settings: Settings) -> Iterator[tuple[int, Update]]:
     """An update a line, as an object with the members that a form has as fields; empty lines are nothing.
 
     `topic` is a string or an array of them, `private` a boolean, and `retry` an integer.
     """
-    updates: list[Update] = []
-    for line in filter(None, map(bytes.strip, body.split(b"\n"))):
-        if len(updates) == settings.max_batch:
-            raise TooLarge(f"more updates than the {settings.max_batch} of a request")
-        try:
-            updates.append(_parse_line(line, settings))
-        except (InvalidRequest, TooLarge) as error:
-            raise error.__class__(f"update {len(updates) + 1}: {error}") from None
-    if not updates:
+    count = start = 0
+    for line in body.split(b"\n"):
+        if text := line.strip():
+            if count == settings.max_batch:
+                raise TooLarge(f"more updates than the {settings.max_batch} of a request")
+            count += 1
+            try:
+                update = _parse_line(text, settings)
+            except (InvalidRequest, TooLarge) as error:
+                raise error.__class__(f"update {count}: {error}") from None
+            yield start, update
+        start += len(line) + 1
+    if not count:
         raise InvalidRequest("there is no update in the body")
-    return updates
 
 
 def _parse_line(line: bytes, settings: Settings) -> Update:
@@ -320,8 +332,8 @@ def parse_subscription_path(path: str, settings: Settings) -> SubscriptionPath:
         case [type, pattern, subscriber] if type in MATCHER_TYPES:
             return SubscriptionPath((type, pattern), subscriber, classic=False)
         case [_] | [_, _] if settings.classic:  # where a space may be a `+` (V60)
-            topic, *subscriber = (_decode_segment(segment.replace("+", "%20")) for segment in segments)
-            return SubscriptionPath((CLASSIC, topic), subscriber[0] if subscriber else None, classic=True)
+            topic, *rest = (_decode_segment(segment.replace("+", "%20")) for segment in segments)
+            return SubscriptionPath((CLASSIC, topic), rest[0] if rest else None, classic=True)
         case [type, _] | [type, _, _]:
             raise InvalidRequest(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
     raise NotThere(f"subscriptions are at {below}/match_type/match/subscriber, each percent-encoded")

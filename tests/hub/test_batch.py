@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest, TooLarge
-from hub.protocol import FORM, NDJSON, parse_updates
+from hub.protocol import FORM, NDJSON
 from hub.transports import base
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from tests.asgi import NDJSON as NDJSON_HEADER
 from tests.asgi import PATH, ask, bearer, classic_token, current_token, follow
-from tests.hub.publishing import Watched, watched
+from tests.hub.publishing import Watched, parse_updates, watched
 from tests.wire import Event
 
 if TYPE_CHECKING:

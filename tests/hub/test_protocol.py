@@ -20,10 +20,10 @@ from hub.protocol import (
     parse_form,
     parse_subscribe,
     parse_subscription_path,
-    parse_updates,
     take_tokens,
 )
 from hub.topics import MatcherCompiler
+from tests.hub.publishing import parse_updates
 
 SETTINGS = Settings(dev=True, max_topic=10, max_topics=3, max_matchers=4, max_pattern=10, max_batch=3)
 CURRENT_ONLY = Settings(dev=True, classic=False, max_topic=10, max_topics=3, max_matchers=4, max_pattern=10)
