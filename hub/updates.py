@@ -24,6 +24,7 @@ class Update:
     data: str = ""
     private: bool = False
     id: str = field(default_factory=new_id)
+    """A cursor for every client, which so learns whether the log has it: a private update's should be random (N111)."""
     type: str | None = None
     retry: int | None = None
     """Milliseconds (N53); those of a request are at most a day."""
