@@ -284,6 +284,8 @@ class Authorizer:
 
     def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
         """The keys of the issuer that the token names, and of no other (N67)."""
+        if not self._issuers:
+            raise InvalidToken("typ at+jwt is of a current token, and no issuer is trusted here (V81)")
         issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer not in self._issuers:
             raise InvalidToken(f"iss {_shown(issuer)} is not trusted")

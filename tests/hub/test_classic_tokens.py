@@ -256,9 +256,7 @@ def test_v81_an_at_jwt_is_never_checked_less() -> None:
         assert refused(token) == "iss null is not trusted"
     assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
     alone = authorizer(issuers=())  # a hub that has classic keys only takes no at+jwt for a classic token either
-    assert (
-        refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone) == "iss null is not trusted"
-    )
+    assert "no issuer is trusted" in refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone)
 
 
 def test_v81_t43_details_alone_in_a_classic_token_are_refused() -> None:
