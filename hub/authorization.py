@@ -7,7 +7,7 @@ There are two kinds of token, told apart by the `typ` in their header (V81):
     at+jwt      current: an issuer that is trusted signed it, for this hub, for a time; its
                 authorization_details grant                                                       N64–N79
     any other   classic: signed with the publishers' or the subscribers' key, whichever the
-                request is about; its `mercure` claim grants                                      V30–V33
+                request is about; its `mercure` claim grants, whatever its details say            V30–V33
 
 A token of one kind is never taken for one of the other, so that no at+jwt is checked less than it must be.  An
 algorithm is never read from a token alone: it is one that its key is for (N65).  One error answers for every cause,
@@ -31,7 +31,7 @@ from joserfc import jws
 from joserfc.errors import JoseError
 
 from hub.errors import InsufficientScope, InvalidPresentation, InvalidRequest, InvalidToken, TokenRequired
-from hub.keys import LONGEST_TOKEN, REGISTRY, open_keys
+from hub.keys import REGISTRY, open_keys
 from hub.origins import allows_origin
 from hub.protocol import check_pattern_length, header_values, parse_cookies
 from hub.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from hub.protocol import Headers
     from hub.settings import Keys, Settings
     from hub.topics import MatcherCompiler
-    from hub.updates import Update
 
 Action: TypeAlias = Literal["publish", "subscribe"]
 
@@ -71,11 +70,10 @@ class Grant:
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
     """What to tell of subscriptions that one of the matchers is about, the first that is; None for nothing."""
 
-    def require_publish(self, update: Update) -> None:
-        """Raise InsufficientScope unless every topic of `update` may be published to (N80)."""
-        for topic in update.topics:
-            if not any(matcher.match(topic) for matcher in self.publish):
-                raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
+    def require_publish(self, topic: str) -> None:
+        """Raise InsufficientScope unless `topic` may be published to (N80)."""
+        if not any(matcher.match(topic) for matcher in self.publish):
+            raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
 
     def require_read(self, topic: str) -> None:
         """Raise InsufficientScope unless private updates of `topic` may be read (N131)."""
@@ -256,8 +254,8 @@ class Authorizer:
 
         Raises InvalidToken, or KeysUnavailable.
         """
-        if len(token) > LONGEST_TOKEN:
-            raise InvalidToken(f"{len(token)} characters are more than a token's {LONGEST_TOKEN}")
+        if len(token) > self._settings.max_token:
+            raise InvalidToken(f"{len(token)} characters are more than a token's {self._settings.max_token}")
         if not token.isascii():
             raise InvalidToken("it has characters that no token has")
         slot = (action, resource, hashlib.sha256(token.encode("ascii")).digest())
@@ -290,6 +288,8 @@ class Authorizer:
 
     def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
         """The keys of the issuer that the token names, and of no other (N67)."""
+        if not self._issuers:
+            raise InvalidToken("typ at+jwt is of a current token, and no issuer is trusted here (V81)")
         issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer not in self._issuers:
             raise InvalidToken(f"iss {_shown(issuer)} is not trusted")
@@ -351,14 +351,19 @@ class Authorizer:
     # classic
 
     def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
+        """The grant of the mercure claim.  Details beside it are for other hubs, and do not count.
+
+        Details without the claim are a mistake in the typ, which the log should tell: such a token grants nothing.
+        """
         expires = self._check_times(claims)
-        details = claims.get("authorization_details")
-        if isinstance(details, list) and any(map(_is_mercure_detail, details)):
-            raise InvalidToken("authorization_details go with the typ at+jwt (V81)")
         claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
         if not isinstance(claim, dict | None):
             raise InvalidToken(f"the mercure claim {_shown(claim)} is no object")
-        claim = claim or {}
+        if claim is None:
+            details = claims.get("authorization_details")
+            if isinstance(details, list) and any(map(_is_mercure_detail, details)):
+                raise InvalidToken("authorization_details without a mercure claim go with the typ at+jwt (V81)")
+            claim = {}
         subscribe = self._parse_entries("subscribe", claim)
         payloads = [((matcher,), payload) for matcher, payload in subscribe if payload is not None]
         if (payload := claim.get("payload")) is not None:
@@ -392,7 +397,8 @@ class Authorizer:
         if not isinstance(pattern, str):
             raise InvalidToken(f"{_shown(pattern)} is no pattern")
         check_text("pattern", pattern)
-        check_pattern_length(pattern, self._settings)
+        if type != CLASSIC:
+            check_pattern_length(pattern, self._settings)
         return self._compiler.compile(type, pattern)
 
     def _check_times(self, claims: Mapping[str, Any]) -> float | None:
@@ -432,10 +438,13 @@ def _has_subject(claims: Mapping[str, Any]) -> bool:
 
 
 def _cost(grant: Grant, token: str) -> int:
-    """About a unit for each KB that the grant holds: its texts, its matchers, and URL Patterns, of 100 KB each."""
+    """About a unit for each KB that the grant holds.
+
+    A token's text bounds its payloads; a matcher takes 500 bytes, with a template 800, and a URL Pattern some 100 KB.
+    """
     matchers = {*grant.publish, *grant.subscribe}
     url_patterns = sum(matcher.type == "urlpattern" for matcher in matchers)
-    return 1 + len(token) // 1_000 + len(matchers) // 10 + 100 * url_patterns
+    return 1 + len(token) // 1_000 + 3 * len(matchers) // 4 + 100 * url_patterns
 
 
 def _numeric_date(claims: Mapping[str, Any], name: str) -> float | None:

@@ -11,7 +11,7 @@ GET        HUB/subscriptions/{topic}                       the same in the class
 GET        HUB/subscriptions/{topic}/{id}
 GET        HUB/health/ready                                whether new clients are to come here      R51
 GET        HUB/health/live                                 whether it works
-GET        /.well-known/oauth-protected-resource + HUB     what clients need to know               N145–N156
+GET        /.well-known/oauth-protected-resource + HUB     what clients of current tokens need     N145–N156
 GET        HUB/debug/                                      the debugger, if it is on               R29
 GET        /                                               there, if it is on
 """
@@ -24,7 +24,7 @@ import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -62,8 +62,8 @@ from hub.protocol import (
     header_values,
     parse_subscribe,
     parse_subscription_path,
-    parse_updates,
     prefers_not_to_wait,
+    read_updates,
 )
 from hub.replay import ReplayResponse
 from hub.stream import StreamResponse
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from hub.hub import Hub
     from hub.settings import Settings
     from hub.subscriptions import Present, Subscription
+    from hub.updates import Update
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -91,6 +92,8 @@ TOKENS: Final = "hub.tokens"
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parent / "debugger"
+PARSED: Final = 2**14
+"""Bytes of a batch that are parsed between two looks at the other tasks: some 2 ms."""
 _CHUNK: Final = 100
 """Subscriptions that are written between two looks at the other tasks."""
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
@@ -108,10 +111,11 @@ class Endpoints:
         publish = ["POST"] if settings.can_publish else []
         routes: list[Route | Mount] = [
             Route(settings.path, self.publish_or_subscribe, methods=subscribe + publish),
-            Route(settings.metadata_path, self.metadata),
             Route(settings.path + "/health/ready", self.ready),
             Route(settings.path + "/health/live", self.live),
         ]
+        if settings.issuers:  # without current tokens a client must not take the hub for a current one (N153)
+            routes += [Route(path, self.metadata) for path in self._metadata_paths()]
         if settings.subscriptions:
             who = settings.path + "/subscriptions"
             routes += [Route(who, self.subscriptions), Route(who + "/{rest:path}", self.subscriptions)]
@@ -128,6 +132,11 @@ class Endpoints:
             route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
         return [*routes]
 
+    def _metadata_paths(self) -> set[str]:
+        """Beside the hub (N145), and where a resource identifier of another path leads."""
+        settings = self._hub.settings
+        return {settings.metadata_path, unquote(urlsplit(settings.metadata_url("") or settings.metadata_path).path)}
+
     async def publish_or_subscribe(self, request: Request) -> Response:
         return await (self.publish(request) if request.method == "POST" else self.subscribe(request))
 
@@ -136,7 +145,7 @@ class Endpoints:
         headers: Headers = request.scope["headers"]
         body = b""
         if request.method == "QUERY":
-            body = await self._body(request)
+            body = await self._body(request, hub.settings.max_query)
             if body and content_type(headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
@@ -162,9 +171,15 @@ class Endpoints:
 
     async def publish(self, request: Request) -> Response:
         grant = await self._authorize("publish", request)
-        body = await self._body(request)
+        body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.scope["headers"])
-        updates = parse_updates(body, type, self._hub.settings)
+        updates: list[Update] = []
+        turn = PARSED
+        for start, update in read_updates(body, type, self._hub.settings):
+            updates.append(update)
+            if start >= turn:
+                turn = start + PARSED
+                await asyncio.sleep(0)
         await self._hub.publish(*updates, grant=grant)
         if type == NDJSON:
             return PlainTextResponse("".join(f"{update.id}\n" for update in updates))
@@ -189,9 +204,11 @@ class Endpoints:
             )
         return origin
 
-    async def _body(self, request: Request) -> bytes:
-        """The body, of which no more than the limit is ever held.  Raises TooLarge, TooSlow and Closing."""
-        limit = self._hub.settings.max_body
+    async def _body(self, request: Request, limit: int) -> bytes:
+        """The body, of which no more than `limit` bytes are ever held; 0 for no limit.
+
+        Raises TooLarge, TooSlow and Closing.
+        """
         body = bytearray()
         try:
             async with self._hub.until_closing(self._hub.settings.body_timeout):
@@ -388,7 +405,8 @@ async def answer(request: Request, error: Exception) -> Response:
         log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
         headers = dict(error.headers)
         if error.challenge is not None:
-            headers["WWW-Authenticate"] = _challenge(error.challenge, origin_of(request) + settings.metadata_path)
+            # With public URLs, the origin of a request that gets so far is one of them (R6).
+            headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(origin_of(request)))
         return _problem(error.status, error.title, str(error), headers)
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
@@ -399,10 +417,10 @@ async def answer(request: Request, error: Exception) -> Response:
     return _problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
 
 
-def _challenge(error: str, metadata: str) -> str:
-    """N90–N95.  The URL has a host that a client named: so it may lack one, or have what does not go into quotes."""
+def _challenge(error: str, metadata: str | None) -> str:
+    """N90–N95.  The URL may have a host that a client named, with characters that do not go into quotes."""
     parameters = [f'error="{error}"'] if error else []
-    if "///" not in metadata and not set('"\\').intersection(metadata) and metadata.isascii():
+    if metadata and not set('"\\').intersection(metadata) and metadata.isascii():
         parameters.append(f'resource_metadata="{metadata}"')
     return " ".join(["Bearer", ", ".join(parameters)]).strip()
 

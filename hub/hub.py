@@ -29,7 +29,7 @@ from hub.subscriber import EARLIEST, Subscriber
 from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
 from hub.transports.base import Change
-from hub.updates import check_update
+from hub.updates import check_fields, check_topic
 from hub.warm import ask_ahead
 from skipfilter import LimitError, PatternError
 from skipfilter.errors import shown
@@ -50,7 +50,11 @@ log = structlog.stdlib.get_logger("hub")
 BACKLOG: Final = 1_024
 """Updates that may wait for dispatch before publishers do."""
 SLICE: Final = 16
-"""Updates of a request that are looked at between two looks at the other tasks; each may have many topics."""
+"""Streams that are closed between two looks at the other tasks."""
+TOPICS_CHECKED: Final = 64
+"""Topics of a request that are checked between two looks at the other tasks: each takes up to 40 µs, a long one 200."""
+MATCHERS_ASKED: Final = 1_000
+"""Matchers of a grant that are asked about topics, likewise: each takes up to 6 µs."""
 SHUTTING_DOWN: Final = "the hub is shutting down"
 DRAIN_STEP: Final = 0.02
 """Seconds between two looks at how many streams are to have ended."""
@@ -158,23 +162,40 @@ class Hub:
         """
         if self.closing:
             raise Closing
-        for number, update in enumerate(updates, 1):
-            try:
-                check_update(update, path=self.settings.path)
-            except InvalidRequest as error:
-                raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+        await self._check_updates(updates)
         if grant is not None:
-            for number, update in enumerate(updates, 1):
-                grant.require_publish(update)
-                if number % SLICE == 0:
-                    await asyncio.sleep(0)
+            await self._require_publish(updates, grant)
         await self._append(updates, partial(self.transport.append, updates))
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)
+
+    async def _check_updates(self, updates: Sequence[Update]) -> None:
+        """Raise InvalidRequest for the first update that nobody may send."""
+        left = TOPICS_CHECKED
+        for number, update in enumerate(updates, 1):
+            try:
+                for topic in update.topics:
+                    if not left:
+                        await asyncio.sleep(0)
+                        left = TOPICS_CHECKED
+                    left -= 1
+                    check_topic(topic, path=self.settings.path)
+                check_fields(update)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
+
+    async def _require_publish(self, updates: Sequence[Update], grant: Grant) -> None:
+        """Raise InsufficientScope unless every topic of `updates` may be published to (N80)."""
+        left = MATCHERS_ASKED
+        for update in updates:
+            for topic in update.topics:
+                if left <= 0:
+                    await asyncio.sleep(0)
+                    left = MATCHERS_ASKED
+                left -= len(grant.publish)
+                grant.require_publish(topic)
 
     async def _append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
         """What `append()` says that it has put into the log of `updates`, when there is room for them."""

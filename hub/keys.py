@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,9 +46,6 @@ log = structlog.stdlib.get_logger("hub")
 
 ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
 
-LONGEST_TOKEN: Final = 16_384
-"""Bytes; an HTTP server rarely lets more through."""
-
 _LARGEST_SET: Final = 256 * 1024  # bytes
 _MOST_KEYS: Final = 100  # of a set
 _TIMEOUT: Final = 5.0  # seconds that fetching a set may take
@@ -65,9 +63,9 @@ _LEAST_RSA_BITS: Final = 2048  # RFC 7518, 3.3
 
 
 class _Registry(jws.JWSRegistry):
-    """Headers that are not known are ignored, as RFC 7515 has it; and they may be long, as x5c is."""
+    """Headers that are not known are ignored, as RFC 7515 has it; and its parts may be long, if the token may."""
 
-    max_header_length = max_payload_length = max_signature_length = LONGEST_TOKEN
+    max_header_length = max_payload_length = max_signature_length = sys.maxsize
 
     def get_alg(self, name: str) -> JWSAlgModel:
         # Without the warning that EdDSA has a newer name, which would come with every token.

@@ -13,7 +13,7 @@ from hub.updates import Update, new_id
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from hub.settings import Settings
     from skipfilter import Selector
@@ -25,7 +25,9 @@ _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{ty
 # In order of precedence, after the header (N13, V85).
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
-_RETRY_DIGITS: Final = 15
+_FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
+_LONGEST_RETRY: Final = 24 * 60 * 60 * 1_000
+"""Milliseconds: a day.  A publisher of one topic tells its readers when to come back to all of theirs."""
 _OTHER_FIELDS: Final = 1_000  # of a form; to look at very many would keep all others waiting
 _HEXADECIMAL: Final = frozenset(string.hexdigits)
 
@@ -44,18 +46,20 @@ def header_values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-def parse_form(text: bytes) -> list[tuple[str, str]]:
-    """The pairs of an application/x-www-form-urlencoded text, by the WHATWG's parser, but strict about UTF-8.
+def parse_form(text: bytes, strict: Container[str]) -> list[tuple[str, str]]:
+    """The pairs of an application/x-www-form-urlencoded text, by the WHATWG's parser (N14): a malformed % stays.
 
-    A malformed % stays as it is (N14); bytes that are no UTF-8 raise InvalidRequest (N3), which tells the name alone:
-    errors are logged, and a value may be private (N163).
+    Bytes that are no UTF-8 become U+FFFD, but in the values of the `strict` names they raise InvalidRequest (N3).  It
+    tells the name alone: errors are logged, and a value may be private (N163).
     """
     pairs = []
     for pair in text.split(b"&"):
         if pair:
-            raw_name, _, value = pair.partition(b"=")
-            name = _decode("a name", raw_name)
-            pairs.append((name, _decode(shown(name), value)))
+            raw_name, _, raw_value = pair.partition(b"=")
+            name, value = _unquote(raw_name).decode("utf-8", "replace"), _unquote(raw_value)
+            pairs.append(
+                (name, decode_utf_8(shown(name), value) if name in strict else value.decode("utf-8", "replace"))
+            )
     return pairs
 
 
@@ -67,9 +71,9 @@ def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
     rest, tokens = [], []
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
-        match unquote_to_bytes(name.replace(b"+", b" ")):
+        match _unquote(name):
             case b"authorization":
-                tokens.append(unquote_to_bytes(value.replace(b"+", b" ")).decode("utf-8", "replace"))
+                tokens.append(_unquote(value).decode("utf-8", "replace"))
             case b"access_token":
                 pass
             case _:
@@ -77,8 +81,8 @@ def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
     return b"&".join(rest), tuple(tokens)
 
 
-def _decode(what: str, text: bytes) -> str:
-    return decode_utf_8(what, unquote_to_bytes(text.replace(b"+", b" ")))
+def _unquote(text: bytes) -> bytes:
+    return unquote_to_bytes(text.replace(b"+", b" "))
 
 
 def decode_utf_8(what: str, raw: bytes) -> str:
@@ -95,16 +99,13 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, settings: Setti
     Names, numbers and lengths are checked here.  Patterns are compiled later, which costs, for a client that was
     admitted.
     """
-    if query.count(b"&") + body.count(b"&") > settings.max_matchers + _OTHER_FIELDS:
-        raise InvalidRequest(f"more parameters than {settings.max_matchers} matchers, and {_OTHER_FIELDS} others")
-    pairs = parse_form(query) + parse_form(body)
+    most = settings.max_matchers + (settings.max_classic_matchers if settings.classic else 0)
+    if query.count(b"&") + body.count(b"&") > most + _OTHER_FIELDS:
+        raise InvalidRequest(f"more parameters than {most} matchers, and {_OTHER_FIELDS} others")
+    pairs = parse_form(query, _MATCHER_PARAMETERS) + parse_form(body, _MATCHER_PARAMETERS)
     wanted = [(name, value) for name, value in pairs if _is_matcher(name, settings)]
-    if not wanted:
-        classic = ' or "topic"' if settings.classic else ""
-        raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
-    if len(wanted) > settings.max_matchers:
-        raise InvalidRequest(f"{len(wanted)} matchers are more than the {settings.max_matchers} of a request")
-    selectors = dict.fromkeys(_parse_matcher(name, value, settings) for name, value in wanted)
+    _check_matchers(wanted, settings)
+    selectors = dict.fromkeys((_MATCHER_PARAMETERS[name], value) for name, value in wanted)
     return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, settings))
 
 
@@ -122,10 +123,24 @@ def _is_matcher(name: str, settings: Settings) -> bool:
     return False
 
 
-def _parse_matcher(name: str, value: str, settings: Settings) -> Selector:
-    check_text(name, value)
-    check_pattern_length(value, settings)
-    return _MATCHER_PARAMETERS[name], value
+def _check_matchers(wanted: Sequence[tuple[str, str]], settings: Settings) -> None:
+    """Raise InvalidRequest unless there are matchers, not too many or too long (N18, V1), and all are text (N17)."""
+    if not wanted:
+        classic = ' or "topic"' if settings.classic else ""
+        raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
+    topics = sum(name == CLASSIC for name, _ in wanted)
+    for count, limit, what in (
+        (len(wanted) - topics, settings.max_matchers, "matchers"),
+        (topics, settings.max_classic_matchers, "topics"),
+    ):
+        if count > limit:
+            raise InvalidRequest(f"{count} {what} are more than the {limit} of a request")
+    if (size := sum(len(value.encode("utf-8")) for _, value in wanted)) > settings.max_matchers_bytes:
+        raise InvalidRequest(f"patterns of {size} bytes are more than the {settings.max_matchers_bytes} of a request")
+    for name, value in wanted:
+        check_text(name, value)
+        if name != CLASSIC:
+            check_pattern_length(value, settings)
 
 
 def check_pattern_length(pattern: str, settings: Settings) -> None:
@@ -154,20 +169,29 @@ def prefers_not_to_wait(headers: Headers) -> bool:
     return any(preference.partition(b";")[0].strip().lower() in (b"wait=0", b'wait="0"') for preference in preferences)
 
 
-def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
-    """The updates that a publish request's body says: a form is one (N40–N54), a line of JSON is one (NDJSON)."""
+def read_updates(body: bytes, type: str, settings: Settings) -> Iterator[tuple[int, Update]]:
+    """The updates that a publish request's body says, each with the bytes of the body before it.
+
+    A form is one (N40–N54), a line of JSON is one (NDJSON).  One is parsed at a time, so that the caller may let others
+    run in between.
+    """
     if type == NDJSON:
-        return _parse_batch(body, settings)
-    if type != FORM:
+        yield from _read_batch(body, settings)
+    elif type == FORM:
+        yield 0, _parse_form_update(body, settings)
+    else:
         raise InvalidRequest(f"the content type must be {FORM} or {NDJSON}, not {shown(type)}")
+
+
+def _parse_form_update(body: bytes, settings: Settings) -> Update:
     if body.count(b"&") > settings.max_topics + _OTHER_FIELDS:
         raise TooLarge(f"more fields than {settings.max_topics} topics, and {_OTHER_FIELDS} others")
-    pairs = parse_form(body)
+    pairs = parse_form(body, _FIELDS)
     fields = dict(reversed(pairs))  # the first of each name
     topics = tuple(value for name, value in pairs if name == "topic")
     retry = _parse_retry(fields.get("retry", ""))
     private = "private" in fields  # N50: the name alone
-    return [_update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, settings)]
+    return _update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, settings)
 
 
 def _update(
@@ -179,40 +203,44 @@ def _update(
     retry: int | None,
     settings: Settings,
 ) -> Update:
-    """What was given as an update, or TooLarge (N56).  An empty id or type is none."""
+    """What was given as an update, or TooLarge (N56).  An empty id or type is none, and a retry is at most a day."""
     if len(topics) > settings.max_topics:
         raise TooLarge(f"{len(topics)} topics are more than the {settings.max_topics} of an update")
     for name, value in [("topic", topic) for topic in topics] + [("id", id or ""), ("type", type or "")]:
         if len(value) > settings.max_topic // 4 and len(value.encode("utf-8")) > settings.max_topic:
             raise TooLarge(f"{name} {shown(value)} is longer than {settings.max_topic} bytes")
+    retry = None if retry is None else min(retry, _LONGEST_RETRY)
     return Update(topics, data or "", private, id or new_id(), type or None, retry)
 
 
 def _parse_retry(text: str) -> int | None:
-    """Milliseconds.  ASCII digits alone (N53); int() would take more, and without a limit."""
+    """Milliseconds.  ASCII digits alone, however many (N53); int() would take other digits, and fewer of them."""
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or len(text) > _RETRY_DIGITS:
-        raise InvalidRequest(f"retry {shown(text)} is no number of milliseconds in up to {_RETRY_DIGITS} digits")
-    return int(text)
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequest(f"retry {shown(text)} is no number of milliseconds in digits")
+    return int(text.lstrip("0")[: len(str(_LONGEST_RETRY)) + 1] or "0")
 
 
-def _parse_batch(body: bytes, settings: Settings) -> list[Update]:
+def _read_batch(body: bytes, settings: Settings) -> Iterator[tuple[int, Update]]:
     """An update a line, as an object with the members that a form has as fields; empty lines are nothing.
 
     `topic` is a string or an array of them, `private` a boolean, and `retry` an integer.
     """
-    updates: list[Update] = []
-    for line in filter(None, map(bytes.strip, body.split(b"\n"))):
-        if len(updates) == settings.max_batch:
-            raise TooLarge(f"more updates than the {settings.max_batch} of a request")
-        try:
-            updates.append(_parse_line(line, settings))
-        except (InvalidRequest, TooLarge) as error:
-            raise error.__class__(f"update {len(updates) + 1}: {error}") from None
-    if not updates:
+    count = start = 0
+    for line in body.split(b"\n"):
+        if text := line.strip():
+            if count == settings.max_batch:
+                raise TooLarge(f"more updates than the {settings.max_batch} of a request")
+            count += 1
+            try:
+                update = _parse_line(text, settings)
+            except (InvalidRequest, TooLarge) as error:
+                raise error.__class__(f"update {count}: {error}") from None
+            yield start, update
+        start += len(line) + 1
+    if not count:
         raise InvalidRequest("there is no update in the body")
-    return updates
 
 
 def _parse_line(line: bytes, settings: Settings) -> Update:
@@ -240,8 +268,8 @@ def _parse_line(line: bytes, settings: Settings) -> Update:
     private, retry = members.get("private", False), members.get("retry")
     if not isinstance(private, bool):  # a reader must not come to see what somebody meant to be private
         raise InvalidRequest(f"private {shown(repr(private))} is neither true nor false")
-    if isinstance(retry, bool) or not isinstance(retry, int | None) or not 0 <= (retry or 0) < 10**_RETRY_DIGITS:
-        raise InvalidRequest(f"retry {shown(repr(retry))} is no number of milliseconds in up to {_RETRY_DIGITS} digits")
+    if isinstance(retry, bool) or not isinstance(retry, int | None) or (retry or 0) < 0:
+        raise InvalidRequest(f"retry {shown(repr(retry))} is no number of milliseconds")
     return _update(tuple(topics), data, private, id, type, retry, settings)
 
 
@@ -282,17 +310,17 @@ def parse_subscription_path(path: str, settings: Settings) -> SubscriptionPath:
     below = settings.path + "/subscriptions"
     if not (path + "/").startswith(below + "/"):  # the hub's own segments, percent-encoded
         raise NotThere(f"subscriptions are at {below}")
-    match [_decode_segment(segment) for segment in path[len(below) :].split("/")[1:]]:
+    segments = path[len(below) :].split("/")[1:]
+    match [_decode_segment(segment) for segment in segments]:
         case []:
             return SubscriptionPath(None, None, None)
         case [type, pattern] if type in MATCHER_TYPES:
             return SubscriptionPath((type, pattern), None, classic=False)
         case [type, pattern, subscriber] if type in MATCHER_TYPES:
             return SubscriptionPath((type, pattern), subscriber, classic=False)
-        case [topic] if settings.classic:
-            return SubscriptionPath((CLASSIC, topic), None, classic=True)
-        case [topic, subscriber] if settings.classic:
-            return SubscriptionPath((CLASSIC, topic), subscriber, classic=True)
+        case [_] | [_, _] if settings.classic:  # where a space may be a `+` (V60)
+            topic, *rest = (_decode_segment(segment.replace("+", "%20")) for segment in segments)
+            return SubscriptionPath((CLASSIC, topic), rest[0] if rest else None, classic=True)
         case [type, _] | [type, _, _]:
             raise InvalidRequest(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
     raise NotThere(f"subscriptions are at {below}/match_type/match/subscriber, each percent-encoded")

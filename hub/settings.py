@@ -44,6 +44,8 @@ DEVELOPMENT_TOKEN: Final = (
 )
 """A classic token, signed with that key, which may publish and read everything and has no end."""
 
+_METADATA: Final = "/.well-known/oauth-protected-resource"  # RFC 9728, 3
+
 _DEVELOPMENT: Final[dict[str, Any]] = {
     "anonymous": True,
     "cookie": "mercure_access_token",  # the __Secure- prefix needs HTTPS (N62)
@@ -124,9 +126,10 @@ class Settings(BaseModel):
     public_urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://[^/?#\s]+$")], ...], NoDecode] = ()
     """Scheme and authority that clients see, as in https://hub.example.com; requests for others get 421 (R6)."""
 
-    resource: str | None = Field(None, pattern=r"^[a-z][a-z0-9+.-]*:[^#\s]+$")
+    resource: str | None = Field(None, pattern=r"^[a-z][a-z0-9+.-]*:[^#\s{}]+$")
     """The hub's resource identifier, which current tokens have in `aud` (N69); else it is the hub's URL, where a
-    request finds it."""
+    request finds it.  Clients look for the hub's metadata at the URL that RFC 9728 derives from it: let it be the hub's
+    own URL, or one whose host has the path /.well-known/oauth-protected-resource answered by the hub."""
 
     anonymous: bool = False
     """Whether one may subscribe without a token, to public updates (N24)."""
@@ -171,7 +174,8 @@ class Settings(BaseModel):
     subscriptions: bool = False
     """Whether subscribers coming and going are updates, and who is there can be asked, at `path` + /subscriptions.
     Those updates are in the log like others, two for each matcher of a connection: where strangers may subscribe, keep
-    max_connections_per_client, max_matchers and max_pattern low, lest they push out what was published."""
+    max_connections_per_client, max_matchers, max_classic_matchers and max_matchers_bytes low, lest they push out what
+    was published."""
     typed_classic_events: bool = False
     """Whether updates about classic subscriptions have the type `mercure`, as the reference's 1.0 has it; without,
     they reach `onmessage`, as in 0.x (V61, V84)."""
@@ -238,7 +242,7 @@ class Settings(BaseModel):
     """Days for which closed files are kept; 0 for ever."""
 
     max_body: int = Field(2**20, ge=0)
-    """Bytes of a request's body (N56); 0 for no limit."""
+    """Bytes of a request's body (N56), in both dialects; 0 for no limit.  A QUERY has a lower one, `max_query`."""
     body_timeout: float = Field(30.0, gt=0)
     """Seconds that a body may take to arrive."""
     max_batch: int = Field(1_000, ge=1)
@@ -249,8 +253,15 @@ class Settings(BaseModel):
     """Bytes of a topic, an id or a type (N56)."""
     max_matchers: int = Field(100, ge=1)
     """Matchers of a subscribe request, and in a current token its details, and the topics of all (N18, N77)."""
+    max_classic_matchers: int = Field(1_000, ge=1, le=100_000)
+    """Matchers of the classic dialect in a subscribe request, beside the others (V1)."""
     max_pattern: int = Field(4_096, ge=1)
-    """Bytes of a matcher's pattern (N18, N77)."""
+    """Bytes of a matcher's pattern (N18, N77).  One of the classic dialect is bounded by its request or token alone."""
+    max_matchers_bytes: int = Field(2**16, ge=1, le=2**26)
+    """Bytes of all patterns of a subscribe request, in both dialects (N18): a connection holds them while it lasts."""
+    max_token: int = Field(2**16, ge=2**8, le=2**24)
+    """Characters of a token.  A classic one with 1,000 selectors has some 50,000; the server, or a proxy, may let fewer
+    through."""
     max_url_patterns: int = Field(1_000, ge=1)
     """Different URL Patterns in use at a time, which take some 100 KB each, and 2 MB at worst."""
     cached_topics: int = Field(100_000, ge=1)
@@ -326,6 +337,13 @@ class Settings(BaseModel):
             or any(one.keys or one.subscriber for one in self.issuers)
         )
 
+    @property
+    def max_query(self) -> int:
+        """Bytes of a QUERY's body: all patterns and a cursor, percent-encoded, with their names; at most `max_body`."""
+        names = 32 * (self.max_matchers + (self.max_classic_matchers if self.classic else 0) + 1)
+        size = 3 * (self.max_matchers_bytes + self.max_topic) + names
+        return min(size, self.max_body or size)
+
     def resource_at(self, origin: str) -> str:
         """The resource identifier for requests to `origin`, a scheme and authority (N69, R6)."""
         return self.resource or origin + self.path
@@ -340,7 +358,21 @@ class Settings(BaseModel):
     @property
     def metadata_path(self) -> str:
         """Where the protected resource metadata is (N145)."""
-        return "/.well-known/oauth-protected-resource" + self.path
+        return _METADATA + self.path
+
+    def metadata_url(self, origin: str) -> str | None:
+        """The URL of the metadata, for requests to `origin` (N154).
+
+        It is derived from the resource identifier, because a client must discard metadata of another resource
+        (RFC 9728, 3.1 and 3.3).  None if there is no metadata, or if the identifier is no URL and no public URL says
+        where the hub is: the Host header alone is the client's own word.
+        """
+        if not self.issuers:
+            return None
+        if found := re.fullmatch(r"(https?://[^/?]+)(?:/(?=\?|$))?(.*)", self.resource_at(origin)):
+            base, rest = found.groups()
+            return f"{base}{_METADATA}{rest}"
+        return origin + self.metadata_path if self.public_urls else None
 
 
 class _Environment(Settings, BaseSettings):

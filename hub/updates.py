@@ -24,9 +24,10 @@ class Update:
     data: str = ""
     private: bool = False
     id: str = field(default_factory=new_id)
+    """A cursor for every client, which so learns whether the log has it: a private update's should be random (N111)."""
     type: str | None = None
     retry: int | None = None
-    """Milliseconds (N53)."""
+    """Milliseconds (N53); those of a request are at most a day."""
 
     @property
     def size(self) -> int:
@@ -36,19 +37,22 @@ class Update:
         return frame + sum(map(sys.getsizeof, (self.data, self.id, self.type, *self.topics)))
 
 
-def check_update(update: Update, *, path: str) -> None:
-    """Raise InvalidRequest unless a publisher may send `update` to the hub at `path`, whatever its token.
+def check_topic(topic: str, *, path: str) -> None:
+    """Raise InvalidRequest unless a publisher may send updates of `topic` to the hub at `path` (N43, N44, N48)."""
+    check_text("topic", topic)
+    if topic == WILDCARD:
+        raise InvalidRequest("topic '*' is reserved: it is the pattern that matches every topic")
+    if is_reserved(topic, path):
+        raise InvalidRequest(f"topic {shown(topic)} is reserved: it resolves to {path}, which is the hub's own")
 
-    Topics: N43, N44, N48.  Id: N51.  Type: N52.  Retry: N53.
+
+def check_fields(update: Update) -> None:
+    """Raise InvalidRequest unless a publisher may send the rest of `update`, whatever its token and its topics.
+
+    Id: N51.  Type: N52.  Retry: N53.
     """
     if not update.topics:
         raise InvalidRequest('missing "topic" field')
-    for topic in update.topics:
-        check_text("topic", topic)
-        if topic == WILDCARD:
-            raise InvalidRequest("topic '*' is reserved: it is the pattern that matches every topic")
-        if is_reserved(topic, path):
-            raise InvalidRequest(f"topic {shown(topic)} is reserved: it resolves to {path}, which is the hub's own")
     check_text("id", update.id)
     if update.id.startswith("#") or update.id == "earliest":
         raise InvalidRequest(f"id {shown(update.id)} is reserved")

@@ -10,7 +10,7 @@
     private     boolean?                   public where there is no such column
     id          string?                    its id; where it is null, empty or not there, one that the row determines
     type        string?
-    retry       an integer?                ms
+    retry       an integer?                ms; the hub sends a day at most
 
     option                default  is
     url, tokenEnv, tokenFile, retries      as of the source (hub.spark.source); an executor tries up to half a minute

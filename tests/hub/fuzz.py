@@ -51,7 +51,9 @@ SMALL: Final[dict[str, Any]] = {
     "max_topics": 5,
     "max_topic": 300,
     "max_matchers": 6,
+    "max_classic_matchers": 8,
     "max_pattern": 300,
+    "max_matchers_bytes": 1_000,
     "max_url_patterns": 50,
     "cached_topics": 50,
     "cached_tokens": 500,
@@ -591,20 +593,26 @@ def said_updates(request: Request, ids: str) -> list[dict[str, Any]]:
         given = ids.split("\n")[:-1]
     else:
         halves = [pair.replace(b"+", b" ").partition(b"=") for pair in request.body.split(b"&") if pair]
-        pairs = [(unquote_to_bytes(name).decode(), unquote_to_bytes(value).decode()) for name, _, value in halves]
+        pairs = [(_text(name), _text(value)) for name, _, value in halves]
         first = dict(reversed(pairs))
         assert set(first.get("retry", "")) <= set("0123456789")
         said = [
             {name: first.get(name) or None for name in ("data", "id", "type")}
             | {"topics": [value for name, value in pairs if name == "topic"], "private": "private" in first}
-            | {"retry": int(first["retry"]) if first.get("retry") else None}
+            | {"retry": int(first["retry"].lstrip("0")[:99] or 0) if first.get("retry") else None}
         ]
         given = [ids]
     assert len(given) == len(said)
     for update, id in zip(said, given, strict=True):
         assert update["id"] in (None, id)
-        update |= {"id": id, "data": update["data"] or ""}
+        retry = None if update["retry"] is None else min(update["retry"], 86_400_000)
+        update |= {"id": id, "data": update["data"] or "", "retry": retry}
     return said
+
+
+def _text(encoded: bytes) -> str:
+    """Only names and values that do not count may be no UTF-8 (N3)."""
+    return unquote_to_bytes(encoded).decode("utf-8", "replace")
 
 
 def read_events(stream: bytes) -> Iterator[tuple[str, str, str]]:

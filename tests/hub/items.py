@@ -151,7 +151,7 @@ ITEMS: Final = {
         "N108": "which id that header names",
         "N109": "a cursor that the history does not know",
         "N110": "earliest: all that there is",
-        "N111": "replay is filtered by the token, and ids tell nothing",
+        "N111": "replay is filtered by the token; only chosen ids can be guessed",
         "N112": "old updates may go",
         "N115": "an id that came twice stands for its earliest entry",
         "N116": "no update is called earliest or #something",

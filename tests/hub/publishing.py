@@ -6,16 +6,23 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from hub.protocol import read_updates
 from tests.asgi import FORM, NDJSON, PATH, Answer, application, ask, bearer, current_token, follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from hub import Settings
     from hub.application import HubApplication
+    from hub.updates import Update
     from tests.asgi import Following
     from tests.wire import Event
 
 Fields = list[tuple[str, str]]
+
+
+def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
+    return [update for _, update in read_updates(body, type, settings)]
 
 
 class Watched:

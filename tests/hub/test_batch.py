@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest, TooLarge
-from hub.protocol import FORM, NDJSON, parse_updates
+from hub.protocol import FORM, NDJSON
 from hub.transports import base
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from tests.asgi import NDJSON as NDJSON_HEADER
 from tests.asgi import PATH, ask, bearer, classic_token, current_token, follow
-from tests.hub.publishing import Watched, watched
+from tests.hub.publishing import Watched, parse_updates, watched
 from tests.wire import Event
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def test_a_line_is_an_update_and_an_empty_line_is_nothing(hub: Watched, bo
         ('{"topic":"a","id":"1","data":null,"type":null,"retry":null}', Event("1", "message", "", None)),
         ('{"topic":"a","id":"1","data":"","type":"","retry":0}', Event("1", "message", "", "0")),
         ('{"topic":"a","id":"1","data":"x\\r\\ny\\rz\\u0000"}', Event("1", "message", "x\ny\nz\0", None)),
-        ('{"topic":"a","id":"1","retry":999999999999999}', Event("1", "message", "", "9" * 15)),
+        ('{"topic":"a","id":"1","retry":999999999999999}', Event("1", "message", "", "86400000")),
         ('{"topic":"a","id":"1","Data":"x","datum":[{}],"private ":1,"match":"b"}', Event("1", "message", "", None)),
         ('{"topic":"a","id":"1","data":"\\ud83d\\ude00"}', Event("1", "message", "😀", None)),  # a pair is none alone
         ('{"topic":"a","id":"1","private":true}', Event("1", "message", "", None)),
@@ -163,7 +163,7 @@ LINES = [
     ('{"topic":"b","type":"\\u000d"}', "U+000D"),
     *[
         (f'{{"topic":"b","retry":{retry}}}', "retry")
-        for retry in ("-1", "1.0", "1e3", '"5"', "true", "false", "[]", str(10**15), "9" * 4_000, "NaN", "Infinity")
+        for retry in ("-1", "1.0", "1e3", '"5"', "true", "false", "[]", "1e400", "NaN", "Infinity")
     ],
     *[
         (f'{{"topic":"b","private":{private}}}', "neither true nor false")

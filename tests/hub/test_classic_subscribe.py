@@ -53,14 +53,36 @@ async def test_v1_v3_without_a_topic_there_is_nothing_to_subscribe_to() -> None:
 
 async def test_v1_t39_so_many_topics_and_so_long_ones_and_no_more() -> None:
     async with a_hub() as app:
-        for topics, status in ((100, 200), (101, 400)):
+        for topics, status in ((1_000, 200), (1_001, 400)):
             query = urlencode([("topic", f"/{n}") for n in range(topics)])
             assert (await ask(app, "GET", f"{PATH}?{query}")).status == status
             assert (await ask(app, "QUERY", PATH, [FORM], query.encode())).status == status
-        for length, status in ((4_096, 200), (4_097, 400)):
+            half = [f"topic={n}" for n in range(topics)]
+            target = f"{PATH}?{'&'.join(half[:500])}"
+            assert (await ask(app, "QUERY", target, [FORM], "&".join(half[500:]).encode())).status == status
+        for length, status in ((2**16, 200), (2**16 + 1, 400)):
             for char in ("a", "{"):
                 query = urlencode({"topic": char * length})
                 assert (await ask(app, "GET", f"{PATH}?{query}")).status == status
+
+
+async def test_v1_n18_topics_are_counted_beside_the_matchers_and_their_bytes_with_them() -> None:
+    async with application(max_matchers=2, max_classic_matchers=3, max_matchers_bytes=20) as app:
+        for topics, matches, status, told in (
+            (["a", "b", "c"], ["d", "e"], 200, ""),
+            (["a", "b", "c", "a"], ["d", "e"], 400, "4 topics are more than the 3 of a request"),
+            (["a", "b", "c"], ["d", "e", "d"], 400, "3 matchers are more than the 2 of a request"),
+            (["é" * 5], ["a" * 10], 200, ""),
+            (["é" * 5], ["a" * 11], 400, "patterns of 21 bytes are more than the 20 of a request"),
+            (["a" * 10, "a" * 11], [], 400, "patterns of 21 bytes are more than the 20 of a request"),
+        ):
+            query = urlencode([("topic", topic) for topic in topics] + [("match", match) for match in matches])
+            for answer in (
+                await ask(app, "GET", f"{PATH}?{query}"),
+                await ask(app, "QUERY", PATH, [FORM], query.encode()),
+            ):
+                assert answer.status == status
+                assert status == 200 or answer.detail == told
 
 
 async def test_v2_n19_each_topic_is_a_subscription_and_the_same_twice_is_one() -> None:

@@ -276,6 +276,18 @@ async def test_v63_t81_a_subscription_that_is_not_there_is_404(app: HubApplicati
     assert (await get(app, f"/a/{one}")).status == 404
 
 
+async def test_v60_n139_a_plus_is_a_space_in_a_classic_path_and_no_other(app: HubApplication) -> None:
+    topics = ["a b", "a+b", "a  b"]
+    async with follow(app, *[("topic", topic) for topic in topics], ("match", "a b"), ("match", "a+b")):
+        [id] = {encoded(subscriber) for subscriber in subscribers(app)}
+        for path, topic in (("a%20b", "a b"), ("a+b", "a b"), ("a%2Bb", "a+b"), ("a+%20b", "a  b"), ("%61+b", "a b")):
+            assert [one["topic"] for one in (await get(app, f"/{path}")).json()["subscriptions"]] == [topic]
+            assert (await get(app, f"/{path}/{id}")).json()["topic"] == topic
+        for path, pattern in (("a%20b", "a b"), ("a+b", "a+b"), ("a%2Bb", "a+b")):
+            assert [one["match"] for one in (await get(app, f"/exact/{path}")).json()["subscriptions"]] == [pattern]
+            assert (await get(app, f"/exact/{path}/{id}")).json()["match"] == pattern
+
+
 async def test_v63_v84_the_cursor_is_in_the_document_and_in_the_headers(app: HubApplication) -> None:
     async with follow(app, ("topic", "a")):
         one = f"/a/{encoded(subscribers(app)[0])}"

@@ -105,7 +105,7 @@ def test_v33_entries_may_be_objects() -> None:
     [
         None, 7, [], ["a"], True, {}, {"match": ""}, {"match": None}, {"match_type": "exact"}, {"match": "a", "match_type": "regexp"},
         {"match": "a", "match_type": "topic"}, {"match": "{", "match_type": "uritemplate"}, {"match": "a\0"}, "a\0", "a\u200b",
-        "\ud800", "x" * 51, {"match": "x" * 51},
+        "\ud800", {"match": "x" * 51}, {"match": "{" + "x" * 50, "match_type": "uritemplate"},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("array", ["publish", "subscribe"])
@@ -118,10 +118,19 @@ def test_v10_a_string_that_is_no_template_is_itself() -> None:
     assert [matcher.match(matcher.pattern) for matcher in grant.publish] == [True] * 3
 
 
+def test_v33_v1_a_string_may_be_as_long_as_the_token() -> None:
+    selectors = ["x" * 40_000, "{" + "x" * 4_096, "/{a}/" + "x" * 4_096]
+    assert [matcher.pattern for matcher in verified(classic(selectors)).publish] == selectors
+
+
 def test_v33_up_to_1000_entries_an_array() -> None:
     assert len(verified(classic(["a"] * 1_000, ["a"] * 1_000)).publish) == 1_000
     for token in (classic(["a"] * 1_001), classic([], ["a"] * 1_001)):
         assert "no array of up to 1000 entries" in refused(token)
+    selectors = [f"https://example.com/users/{n:04}/books/{{id}}" for n in range(1_000)]
+    token = classic([], selectors, key=SUBSCRIBER_KEY)
+    assert len(token) > 50_000
+    assert [matcher.pattern for matcher in verified(token, "subscribe").subscribe] == selectors
 
 
 @pytest.mark.parametrize(
@@ -246,17 +255,33 @@ def test_v81_an_at_jwt_is_never_checked_less() -> None:
         token = sign({"mercure": {"publish": ["*"]}}, header={"typ": typ})
         assert refused(token) == "iss null is not trusted"
     assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
+    alone = authorizer(issuers=())  # a hub that has classic keys only takes no at+jwt for a classic token either
+    assert "no issuer is trusted" in refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone)
 
 
-def test_v81_t43_details_in_a_classic_token_are_refused() -> None:
+def test_v81_t43_details_alone_in_a_classic_token_are_refused() -> None:
     for typ in ("JWT", "jwt"):
         token = current(detail({"match": "a"}), key=PUBLISHER_KEY, typ=typ)
         assert "at+jwt (V81)" in refused(token)
     for details in ([{"type": DETAIL_TYPE}], [{"type": "tenant"}, {"type": DETAIL_TYPE}]):
-        assert refused(classic(["a"], authorization_details=details))
+        assert "at+jwt (V81)" in refused(sign({"authorization_details": details}))
+        assert "at+jwt (V81)" in refused(sign({"mercure": None, "authorization_details": details}))
     harmless: tuple[Any, ...] = ([], [{"type": "tenant"}], None, {}, "x", [DETAIL_TYPE])
     for foreign in harmless:
-        assert verified(classic(["a"], authorization_details=foreign)).publish
+        assert verified(sign({"authorization_details": foreign})).publish == ()
+
+
+@pytest.mark.parametrize("name", ["mercure", "https://mercure.rocks/"])
+def test_v81_the_claim_of_a_classic_token_counts_and_its_details_do_not(name: str) -> None:
+    details: tuple[Any, ...] = ([detail({"match": "b"})], [{"type": DETAIL_TYPE}], [{"type": "tenant"}], None, {}, "x")
+    for given in details:
+        for claim in ({"publish": ["a"]}, {}):
+            token = sign({name: claim, "authorization_details": given})
+            grant = verified(token)
+            assert patterns(grant.publish) == [("topic", topic) for topic in claim.get("publish", [])]
+            assert (grant.subscribe, grant.classic) == ((), True)
+    both = current(detail({"match": "b"}), mercure={"publish": ["a"]})  # an at+jwt: the other way round
+    assert patterns(verified(both).publish) == [("exact", "b")]
 
 
 def test_v88_v81_v76_without_the_classic_dialect_there_are_no_classic_tokens() -> None:

@@ -356,7 +356,7 @@ async def test_t25_n17_what_is_told_of_a_bad_url_pattern_is_nothing_of_the_insid
 
 @both_dialects
 async def test_t39_n18_so_many_matchers_and_so_many_bytes_and_no_more(classic: bool) -> None:
-    types = [type for type in types_of(classic=classic) if type not in ("urlpattern", "amqp", "mqtt")]
+    types = [type for type in types_of(classic=False) if type not in ("urlpattern", "amqp", "mqtt")]
     async with a_hub(classic=classic) as app:
         for name in ("match", *map(parameter, types)):
             for pairs, status in (
@@ -368,6 +368,10 @@ async def test_t39_n18_so_many_matchers_and_so_many_bytes_and_no_more(classic: b
                 ([(name, f"x{n}") for n in range(101)], 400),
                 ([(name, f"x{n}") for n in range(50)] + [("match_mqtt", f"x{n}") for n in range(50)], 200),
                 ([(name, f"x{n}") for n in range(50)] + [("match_mqtt", f"x{n}") for n in range(51)], 400),
+                ([(name, "x" * 4_096)] * 16, 200),
+                ([(name, "x" * 4_096)] * 16 + [(name, "x")], 400),
+                ([(name, "é" * 2_048)] * 15 + [("match_mqtt", "é" * 2_047 + "x"), (name, "x")], 200),
+                ([(name, "é" * 2_048)] * 15 + [("match_mqtt", "é" * 2_047 + "x"), (name, "é")], 400),
             ):
                 assert (await ask(app, "GET", f"{PATH}?{urlencode(pairs)}")).status == status
                 assert (await ask(app, "QUERY", PATH, [FORM], urlencode(pairs).encode())).status == status

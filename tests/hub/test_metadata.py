@@ -59,7 +59,7 @@ async def test_n151_n140_subscriptions_are_told_where_they_are_on() -> None:
 
 
 async def test_n150_r4_the_cookie_is_the_one_that_counts() -> None:
-    assert (await metadata(**PRODUCTION, publisher_key="k"))["mercure_cookie"] == "__Secure-mercure_access_token"
+    assert (await metadata(**PRODUCTION, issuers=(ISSUER,)))["mercure_cookie"] == "__Secure-mercure_access_token"
     document = await metadata(cookie="name")
     assert document["mercure_cookie"] == "name"
     async with application(anonymous=False) as app:
@@ -81,10 +81,56 @@ async def test_n152_n38_each_type_that_is_told_can_be_subscribed_to_and_no_other
         assert refused.endswith(", ".join(f"match_{type}" for type in types))
 
 
-async def test_n153_a_hub_of_classic_tokens_alone_tells_too_and_promises_nothing() -> None:
-    document = await metadata(**PRODUCTION, publisher_key="k")
-    assert "authorization_details_types_supported" not in document
-    assert document["resource"] == f"https://hub.example{PATH}"
+async def test_n153_a_hub_of_classic_tokens_alone_has_no_metadata() -> None:
+    async with application(**PRODUCTION, publisher_key="k") as app:
+        for method in ("GET", "HEAD"):
+            assert (await ask(app, method, METADATA)).status == 404
+        for headers, challenge in (
+            ([], "Bearer"),
+            ([bearer("x")], 'Bearer error="invalid_token"'),
+            ([("authorization", "Basic x")], 'Bearer error="invalid_request"'),
+        ):
+            assert (await ask(app, "POST", PATH, headers)).headers["www-authenticate"] == challenge
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"resource": f"https://hub.example{PATH}"}, f"https://hub.example{METADATA}"),
+        ({"resource": f"http://hub.example:8080{PATH}"}, f"http://hub.example:8080{METADATA}"),
+        ({"resource": "https://api.example"}, "https://api.example/.well-known/oauth-protected-resource"),
+        ({"resource": "https://api.example/"}, "https://api.example/.well-known/oauth-protected-resource"),
+        ({"resource": "https://api.example/v1/"}, "https://api.example/.well-known/oauth-protected-resource/v1/"),
+        ({"resource": "https://api.example/v1?a=b"}, "https://api.example/.well-known/oauth-protected-resource/v1?a=b"),
+        ({"resource": "https://api.example/%C3%A9"}, "https://api.example/.well-known/oauth-protected-resource/%C3%A9"),
+        ({"resource": "urn:example:hub"}, None),
+        ({"resource": "urn:example:hub", "public_urls": "https://hub.example"}, f"https://hub.example{METADATA}"),
+        ({"public_urls": "https://hub.example"}, f"https://hub.example{METADATA}"),
+    ],
+)
+async def test_n154_n146_the_challenge_leads_to_the_resource_whatever_the_host_header_says(
+    settings: dict[str, str], url: str | None
+) -> None:
+    async with application(anonymous=False, **settings) as app:
+        for host in ("hub.example", "evil.example"):
+            for method, headers in (("GET", []), ("POST", [bearer("x")]), ("POST", [("authorization", "Basic x")])):
+                answer = await ask(app, method, f"{PATH}?match=a", [("host", host), *headers])
+                if "public_urls" in settings and host == "evil.example":
+                    assert answer.status == 421
+                    continue
+                found = re.search('resource_metadata="(.*)"', answer.headers["www-authenticate"])
+                assert (found and found[1]) == url
+        if url is not None and "urn" not in settings.get("resource", ""):  # RFC 9728, 3.3
+            document = (await ask(app, "GET", f"/{url.split('/', 3)[3]}")).json()
+            assert document["resource"] == settings.get("resource", f"https://hub.example{PATH}")
+        assert (await ask(app, "GET", METADATA)).status == 200
+
+
+async def test_n154_r6_of_several_public_urls_the_challenge_names_the_one_that_was_asked_for() -> None:
+    async with application(anonymous=False, public_urls="https://hub.example https://other.example") as app:
+        for host in ("hub.example", "other.example"):
+            challenge = (await ask(app, "GET", f"{PATH}?match=a", [("host", host)])).headers["www-authenticate"]
+            assert challenge == f'Bearer resource_metadata="https://{host}{METADATA}"'
 
 
 async def test_n146_n69_t48_r6_the_resource_is_what_tokens_must_name() -> None:

@@ -20,9 +20,9 @@ from hub.protocol import (
     parse_form,
     parse_subscribe,
     parse_subscription_path,
-    parse_updates,
     take_tokens,
 )
+from tests.hub.publishing import parse_updates
 
 SETTINGS = Settings(dev=True, max_topic=10, max_topics=3, max_matchers=4, max_pattern=10, max_batch=3)
 CURRENT_ONLY = Settings(dev=True, classic=False, max_topic=10, max_topics=3, max_matchers=4, max_pattern=10)
@@ -64,29 +64,56 @@ def subscription(
     ],
 )
 def test_n14_r70_the_parser_is_the_whatwg_s(text: bytes, pairs: list[tuple[str, str]]) -> None:
-    assert parse_form(text) == pairs
+    assert parse_form(text, ()) == pairs == parse_form(text, {name for name, _ in pairs})
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text())))
 def test_n14_what_urlencode_writes_is_read_back(pairs: list[tuple[str, str]]) -> None:
     pairs = [(name.replace("\ud800", ""), value) for name, value in pairs]
-    assert parse_form(urlencode(pairs, errors="surrogatepass").encode()) == parse_qsl(
+    assert parse_form(urlencode(pairs, errors="surrogatepass").encode(), ()) == parse_qsl(
         urlencode(pairs), keep_blank_values=True
     )
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"a=%FF", b"%C3=1", b"a=\xff", b"a=%ED%A0%80", b"x=1&a=%C3%28", b"a=%C0%80", b"a=%F4%90%80%80", b"a=%C3&b=%A9"],
+    ("text", "lenient"),
+    [
+        (b"a=%FF", [("a", "\ufffd")]),
+        (b"a=\xff", [("a", "\ufffd")]),
+        (b"a=%ED%A0%80", [("a", "\ufffd" * 3)]),
+        (b"x=1&a=%C3%28", [("x", "1"), ("a", "\ufffd(")]),
+        (b"a=%C0%80", [("a", "\ufffd" * 2)]),
+        (b"a=%F4%90%80%80", [("a", "\ufffd" * 4)]),
+        (b"a=%C3&b=%A9", [("a", "\ufffd"), ("b", "\ufffd")]),
+    ],
 )
-def test_n3_r70_what_is_no_utf_8_is_refused(text: bytes) -> None:
-    with pytest.raises(InvalidRequest, match=r"is not valid UTF-8: .* at byte"):
-        parse_form(text)
+def test_n3_r70_what_is_no_utf_8_is_refused_in_the_values_of_strict_names(
+    text: bytes, lenient: list[tuple[str, str]]
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"'a' is not valid UTF-8: .* at byte"):
+        parse_form(text, {"a"})
+    assert parse_form(text, {"c", "\ufffd"}) == lenient
+    assert parse_form(b"%C3=1&a%FF=2", {"a"}) == [("\ufffd", "1"), ("a\ufffd", "2")]
+
+
+def test_n3_n14_n54_unknown_parameters_and_fields_may_be_no_utf_8() -> None:
+    assert matchers(b"match=a&x=%FF&%FF=b&%FFmatch=c&topic%FF=d") == [("exact", "a")]
+    [update] = parse_updates(b"topic=a&x=%FF&%FF=b&topic%FF=c&id%FF=d", FORM, SETTINGS)
+    assert update.topics == ("a",)
+    assert not update.id.startswith("d")
+    for name in ("match", "match_exact", "match_mqtt", "topic"):
+        with pytest.raises(InvalidRequest, match=f"'{name}' is not valid UTF-8"):
+            matchers(f"match=a&{name}=%FF".encode())
+    for name in ("topic", "data", "private", "id", "type", "retry"):
+        with pytest.raises(InvalidRequest, match=f"'{name}' is not valid UTF-8"):
+            parse_updates(f"topic=a&{name}=%FF".encode(), FORM, SETTINGS)
+    with pytest.raises(InvalidRequest, match="none of match"):  # N16: it begins with "match"
+        matchers(b"match=a&match%FF=b")
 
 
 def test_n163_a_value_that_is_no_utf_8_is_not_repeated() -> None:
     with pytest.raises(InvalidRequest, match="'data' is not valid UTF-8") as caught:
-        parse_form(b"topic=a&data=secret%FF")
+        parse_updates(b"topic=a&data=secret%FF", FORM, SETTINGS)
     assert "secret" not in str(caught.value)
 
 
@@ -125,7 +152,7 @@ def test_v42_n163_whatever_stands_around_it_no_token_is_left(parts: list[bytes])
     rest, tokens = take_tokens(b"&".join(parts))
     assert b"s3cret" not in rest
     assert len(tokens) == sum(b"uthorization" in part for part in parts)
-    assert parse_form(rest) == parse_form(b"&".join(part for part in parts if b"s3cret" not in part))
+    assert parse_form(rest, ()) == parse_form(b"&".join(part for part in parts if b"s3cret" not in part), ())
 
 
 # -- subscribe
@@ -180,6 +207,8 @@ def test_n16_no_other_character_folds_into_the_prefix() -> None:
         (b"last_event_id=&lastEventID=", None, ""),
         (b"", "é\u0661".encode(), "é\u0661"),  # R77
         (b"", b"\xff", "\ufffd"),
+        (b"last_event_id=%FF", None, "\ufffd"),  # unknown, as that of a header
+        (b"lastEventID=a%C3", None, "a\ufffd"),
     ],
 )
 def test_n13_v85_r77_where_the_cursor_comes_from(query: bytes, header: bytes | None, cursor: str | None) -> None:
@@ -229,7 +258,7 @@ def test_n42_n49_n50_n54_the_fields_of_an_update() -> None:
     assert bare.id.startswith("urn:uuid:")
 
 
-@pytest.mark.parametrize("retry", ["+5", "-1", " 5", "5.0", "٥", "5_0", "0x5", "1" * 16, "²"])
+@pytest.mark.parametrize("retry", ["+5", "-1", " 5", "5.0", "٥", "5_0", "0x5", "1" * 16 + "x", "²"])
 def test_n53_r75_retry_is_ascii_digits(retry: str) -> None:
     with pytest.raises(InvalidRequest, match="retry"):
         parse_updates(urlencode({"topic": "a", "retry": retry}).encode(), FORM, SETTINGS)
@@ -244,8 +273,23 @@ def test_n56_a_field_that_is_too_long(name: str) -> None:
 
 
 def test_n56_n53_the_limits_themselves_are_allowed() -> None:
-    [update] = parse_updates(b"topic=a&topic=b&topic=c&retry=" + b"9" * 15, FORM, SETTINGS)
-    assert (len(update.topics), update.retry) == (3, int("9" * 15))
+    [update] = parse_updates(b"topic=a&topic=b&topic=c&retry=86400000", FORM, SETTINGS)
+    assert (len(update.topics), update.retry) == (3, 86_400_000)
+
+
+@pytest.mark.parametrize(
+    ("digits", "milliseconds"),
+    [
+        ("86399999", 86_399_999), ("86400001", 86_400_000), ("9" * 15, 86_400_000), ("9" * 16, 86_400_000),
+        ("9" * 50_000, 86_400_000), ("0" * 50_000 + "7", 7), ("0" * 20, 0),
+    ],
+)  # fmt: skip
+def test_n53_a_retry_of_more_than_a_day_is_a_day(digits: str, milliseconds: int) -> None:
+    [update] = parse_updates(f"topic=a&retry={digits}".encode(), FORM, SETTINGS)
+    assert update.retry == milliseconds
+    if not digits.startswith("0") and len(digits) < 4_000:
+        [update] = parse_updates(f'{{"topic":"a","retry":{digits}}}'.encode(), NDJSON, SETTINGS)
+        assert update.retry == milliseconds
 
 
 def test_n56_too_many_topics() -> None:
@@ -282,7 +326,8 @@ def test_n163_a_line_of_json_that_is_refused_is_not_repeated(line: bytes, told: 
 def test_any_bytes_are_read_or_refused(text: bytes) -> None:
     path = f"{SETTINGS.path}/subscriptions/"
     for parse in (
-        lambda: parse_form(text),
+        lambda: parse_form(text, ()),
+        lambda: parse_form(text, {"a", ""}),
         lambda: take_tokens(text),
         lambda: subscription(text),
         lambda: subscription(b"topic=a", text),

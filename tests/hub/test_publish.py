@@ -93,7 +93,7 @@ async def test_n42_n4_r43_topics_are_in_their_order_and_make_one_update(hub: Wat
         ([("id", "urn:a:b?c=d"), ("type", "message")], Event("urn:a:b?c=d", "message", "", None)),  # T20
         ([("id", "1"), ("retry", "0")], Event("1", "message", "", "0")),
         ([("id", "1"), ("retry", "007")], Event("1", "message", "", "7")),
-        ([("id", "1"), ("retry", "9" * 15)], Event("1", "message", "", "9" * 15)),
+        ([("id", "1"), ("retry", "9" * 5_000)], Event("1", "message", "", "86400000")),
     ],
 )
 async def test_n49_n52_n53_n54_t53_t20_v20_the_fields_arrive(
@@ -173,7 +173,7 @@ REFUSED: list[tuple[str, list[Field], str]] = [
     ("n52", [("topic", "a"), ("type", "a\0")], "U+0000"),
     *[
         ("n53", [("topic", "a"), ("retry", retry)], "retry")
-        for retry in ("+5", "-1", " 5", "5 ", "5.0", "5e1", "0x5", "5_0", "٥", "²", "５", "NaN", "1" * 16, "9" * 5_000)
+        for retry in ("+5", "-1", " 5", "5 ", "5.0", "5e1", "0x5", "5_0", "٥", "²", "５", "NaN", "1" * 16 + ".")
     ],
 ]
 
@@ -197,7 +197,6 @@ async def test_n41_n43_n44_n48_n51_n52_n53_n29_n96_t50_t54_t20_t21_v21_400_whate
     [
         b"topic=%FF",
         b"topic=a&data=%FF",
-        b"topic=a&%FF=",
         b"topic=a&id=%C3",
         b"topic=a&type=\xff",
         b"topic=a&data=%ED%A0%80",

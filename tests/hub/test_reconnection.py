@@ -291,6 +291,22 @@ async def test_n111_n84_t63_no_id_of_a_private_update_is_told_to_who_did_not_sen
         assert [id for id in ("p0", "p2", "p3", "p4", "p5") if id in told] == [given] * (given == "p4")
 
 
+@pytest.mark.parametrize(("replay_unknown", "unknown"), [(True, ["1", "3"]), (False, [])])
+async def test_n111_n108_the_id_of_a_private_update_is_a_cursor_for_everybody_and_no_secret(
+    replay_unknown: bool, unknown: list[str]
+) -> None:
+    """To answer `earliest` would hide nothing: what is sent again tells a known id from an unknown one, too."""
+    async with hub("1", "private-2", "3", replay_unknown=replay_unknown) as app:
+        assert await replayed(app, ("last_event_id", "private-2")) == ([b"private-2"], ["3"])
+        assert await replayed(app, ("last_event_id", "private-4")) == ([b"earliest"], unknown)
+        # So a client whose token no longer grants what it was sent goes on where it was.
+        for token in (READER, current_token(subscribe=["b"])):
+            assert await replayed(app, ("last_event_id", "private-2"), headers=[bearer(token)]) == (
+                [b"private-2"],
+                ["3"],
+            )
+
+
 @pytest.mark.parametrize("when", ["live", "again"])
 async def test_v50_n81_n22_t62_v82_a_grant_may_be_for_another_topic_of_the_update(when: str) -> None:
     """The recipe of the specification: the alternate topic says whose the update is."""

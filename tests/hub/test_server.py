@@ -134,8 +134,9 @@ async def test_n94_n41_n43_n44_n48_n51_n53_n56_t50_a_publish_request_that_breaks
         ("MATCH=a", 400, "'MATCH' is none of"),
         ("topic=%FF", 400, "not valid UTF-8"),
         ("topic=a%E2%80%8Bb", 400, "U+200B"),
-        ("topic=" + "a" * 4097, 400, "4097 bytes"),
-        ("&".join(["topic=a"] * 101), 400, "101 matchers"),
+        ("match=" + "a" * 4097, 400, "4097 bytes"),
+        ("&".join(["match=a"] * 101), 400, "101 matchers"),
+        ("&".join(["topic=a"] * 1001), 400, "1001 topics"),
     ],
 )
 async def test_n94_n16_n17_n18_n20_n3_t60_t39_a_subscribe_request_that_breaks_a_rule_is_told_which(

@@ -319,6 +319,7 @@ def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> No
     assert (settings.cors_origins, settings.publish_origins, settings.public_urls) == ((), (), ())
     assert (settings.max_lifetime, settings.heartbeat, settings.max_body) == (600.0, 40.0, 2**20)
     assert (settings.max_matchers, settings.max_pattern, settings.max_topics) == (100, 4096, 1000)
+    assert (settings.max_classic_matchers, settings.max_matchers_bytes, settings.max_token) == (1000, 2**16, 2**16)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +333,7 @@ def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> No
             {name: 0}
             for name in (
                 "history_updates", "history_bytes", "max_connections", "max_batch", "max_topics", "max_topic",
-                "max_matchers", "max_pattern", "max_url_patterns", "cached_topics", "cached_tokens", "body_timeout",
+                "max_matchers", "max_classic_matchers", "max_pattern", "max_matchers_bytes", "max_token", "max_url_patterns", "cached_topics", "cached_tokens", "body_timeout",
                 "jwks_ttl", "event_log_segment_seconds", "event_log_segment_bytes",
             )
         ],

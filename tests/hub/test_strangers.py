@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tracemalloc
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -16,7 +16,8 @@ from hub.errors import Closing
 from hub.subscriber import Subscriber
 from hub.topics import MatcherCompiler, TopicMatcher
 from hub.transports.base import Entry
-from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow
+from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow
+from tests.hub.signing import at_once
 from tests.hub.world import client_of, plain, world
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
@@ -90,11 +91,12 @@ async def test_announcements_take_nobody_s_place_in_what_is_remembered() -> None
 
 @pytest.mark.parametrize("classic", [True, False])
 async def test_n18_n56_very_many_parameters_are_refused_before_they_are_looked_at(classic: bool) -> None:
-    async with application(classic=classic, max_matchers=5, max_topics=5) as app:
-        for count, status in ((1_005, 200), (1_006, 400)):
+    async with application(classic=classic, max_matchers=5, max_classic_matchers=2, max_topics=5) as app:
+        most = 7 if classic else 5
+        for count, status in ((1_000 + most, 200), (1_001 + most, 400)):
             reply = await ask(app, "QUERY", f"{PATH}?match=a", [FORM], b"&a" * count)
             assert reply.status == status
-            assert status == 200 or reply.detail == "more parameters than 5 matchers, and 1000 others"
+            assert status == 200 or reply.detail == f"more parameters than {most} matchers, and 1000 others"
         token = bearer(current_token(["*"]))
         for count, status in ((1_005, 200), (1_006, 413)):
             reply = await ask(app, "POST", PATH, [FORM, token], b"topic=a" + b"&a" * count)
@@ -139,22 +141,65 @@ async def test_r71_a_server_that_gives_no_raw_path_is_understood() -> None:
         assert answer.status == 200
 
 
-async def test_a_batch_lets_others_run_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.hub.SLICE", 10)
-    turns = 0
+class Turns:
+    """Counts the turns of the event loop while it is entered."""
 
-    async def count() -> None:
-        nonlocal turns
+    count = 0
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.ensure_future(self._run())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
         while True:
-            turns += 1
             await asyncio.sleep(0)
+            self.count += 1
 
-    async with application() as app:
-        other = asyncio.ensure_future(count())
-        grant = Grant(publish=(app.state.hub.compiler.compile("exact", "*"),))
-        await app.state.hub.publish(*(Update(("a",), id=str(n)) for n in range(100)), grant=grant)
-        other.cancel()
-    assert turns >= 20  # ten while they are checked, ten while they are authorized
+
+@pytest.mark.parametrize(
+    ("updates", "topics", "matchers", "least"),
+    [
+        (16, 1_000, 1, 16_000 / 64),  # while the topics are checked
+        (1, 1_000, 1, 1_000 / 64),
+        (1_000, 1, 1, 1_000 / 64),
+        (1, 100, 1_000, 100),  # while the grant is asked
+        (100, 1, 1_000, 100),
+        (20, 50, 10, 1_000 / 64 + 10),
+    ],
+)
+async def test_others_run_while_the_topics_of_a_request_are_looked_at(
+    updates: int, topics: int, matchers: int, least: float
+) -> None:
+    async with application(subscriptions=False) as app:
+        hub = app.state.hub
+        patterns = [f"/{n}/{{id}}" for n in range(matchers - 1)]
+        grant = Grant(publish=tuple(hub.compiler.compile("topic", pattern) for pattern in [*patterns, "*"]))
+        sent = [Update(tuple(f"https://example.com/{t}" for t in range(topics)), id=str(n)) for n in range(updates)]
+        async with Turns() as turns:
+            await hub.publish(*sent, grant=grant)
+        assert turns.count >= least - 3
+
+
+async def test_one_update_of_one_topic_waits_for_nobody_s_turn() -> None:
+    async with application(subscriptions=False) as app:
+        hub = app.state.hub
+        grant = Grant(publish=tuple(hub.compiler.compile("topic", str(n)) for n in range(2_000)))
+        updates = [Update(("1999",))]
+        at_once(hub._check_updates(updates))
+        at_once(hub._require_publish(updates, grant))
+        at_once(hub._check_updates([Update(tuple(map(str, range(64))))]))
+
+
+async def test_others_run_while_a_batch_is_parsed() -> None:
+    line = b'{"topic":"a","data":"%s"}\n' % (b"x" * 1_000)
+    async with application(subscriptions=False) as app:
+        for body, least in ((line * 1_000, 1_000 * len(line) / 2**14), (line * 10, 0)):
+            async with Turns() as turns:
+                assert (await ask(app, "POST", PATH, [NDJSON, bearer(current_token(["*"]))], body)).status == 200
+            assert least * 0.9 <= turns.count < least + 40  # and those of checking a thousand topics
 
 
 # -- dispatch

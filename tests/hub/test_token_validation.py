@@ -15,7 +15,6 @@ from joserfc import jwk
 
 from hub.authorization import Action, Authorizer
 from hub.errors import InvalidToken
-from hub.keys import LONGEST_TOKEN
 from tests.hub.signing import (
     ISSUER,
     ISSUER_KEY,
@@ -371,11 +370,12 @@ def test_v35_base64url_has_no_padding_and_no_other_alphabet() -> None:
 
 
 def test_a_token_has_a_longest_length() -> None:
-    spare = LONGEST_TOKEN - len(current(A, pad=""))
-    fits = next(t for n in range(spare * 3 // 4, 0, -1) if len(t := current(A, pad="x" * n)) <= LONGEST_TOKEN)
-    assert len(fits) > LONGEST_TOKEN - 4
-    assert verified(fits).publish
-    assert "more than a token's 16384" in refused(fits + "x" * 4)
+    for longest, hub in ((2**16, authorizer()), (1_000, authorizer(max_token=1_000))):
+        spare = longest - len(current(A, pad=""))
+        fits = next(t for n in range(spare * 3 // 4, 0, -1) if len(t := current(A, pad="x" * n)) <= longest)
+        assert len(fits) > longest - 4
+        assert verified(fits, hub).publish
+        assert f"more than a token's {longest}" in refused(fits + "x" * 4, hub)
 
 
 # -- tokens that were verified
@@ -432,10 +432,10 @@ def test_r9_as_many_tokens_are_remembered_as_there_is_room_for() -> None:
     [
         (classic(["a"]), 1),
         (classic(["a"] * 500, exp=NOW + 1), 1 + 3),  # one matcher, in a token of 3 KB
-        (classic([str(n) for n in range(30)]), 1 + 3),
-        (classic([str(n) for n in range(20)], [str(n) for n in range(10, 30)]), 1 + 3),
+        (classic([str(n) for n in range(30)]), 1 + 22),
+        (classic([str(n) for n in range(20)], [str(n) for n in range(10, 30)]), 1 + 22),
         (current(detail({"match": "https://e.example/:a", "match_type": "urlpattern"})), 1 + 100),
-        (current(*[detail({"match": f"/:{n}", "match_type": "urlpattern"}) for n in "abc"]), 1 + 300),
+        (current(*[detail({"match": f"/:{n}", "match_type": "urlpattern"}) for n in "abc"]), 1 + 2 + 300),
     ],
 )
 def test_a_grant_takes_the_room_that_it_needs(token: str, cost: int) -> None:
