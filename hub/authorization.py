@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hub.protocol import Headers
     from hub.settings import Keys, Settings
     from hub.topics import MatcherCompiler
+    from skipfilter import Selector
 
 Action: TypeAlias = Literal["publish", "subscribe"]
 
@@ -283,7 +284,7 @@ class Authorizer:
         keys.check(signed)
         # NaN, infinity and half a surrogate pair are no date, and could not be sent on in a payload (N124).
         json.dumps(claims, ensure_ascii=False, allow_nan=False).encode("utf-8")
-        grant = self._current_grant(claims, resource) if current else self._classic_grant(claims)
+        grant = await (self._current_grant(claims, resource) if current else self._classic_grant(claims))
         return _Verified(grant, keys, source, _cost(grant, token))
 
     def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
@@ -300,7 +301,7 @@ class Authorizer:
 
     # current
 
-    def _current_grant(self, claims: Mapping[str, Any], resource: str) -> Grant:
+    async def _current_grant(self, claims: Mapping[str, Any], resource: str) -> Grant:
         audience = claims.get("aud")
         if resource not in (audience if isinstance(audience, list) else [audience]):
             raise InvalidToken(f"aud {_shown(audience)} lacks {resource!r}")
@@ -312,8 +313,13 @@ class Authorizer:
             raise InvalidToken("authorization_details is no array")
         ours = [detail for detail in details if _is_mercure_detail(detail)]
         self._check_count(len(ours), "details")
-        granted = [self._parse_detail(detail) for detail in ours]
-        self._check_count(sum(len(detail.matchers) for detail in granted), "topics")
+        parsed = [self._parse_detail(detail) for detail in ours]
+        self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
+        compiled = await self._compiler.compile_all(selector for detail in parsed for selector in detail.selectors)
+        granted = [
+            _Granted(detail.actions, tuple(compiled[selector] for selector in detail.selectors), detail.payload)
+            for detail in parsed
+        ]
         return Grant(
             publish=tuple(matcher for detail in granted if "publish" in detail.actions for matcher in detail.matchers),
             subscribe=tuple(m for detail in granted if "subscribe" in detail.actions for m in detail.matchers),
@@ -333,7 +339,7 @@ class Authorizer:
             raise InvalidToken("a payload is no object")
         return _Detail(actions, tuple(self._parse_match(topic) for topic in topics), payload)
 
-    def _parse_match(self, topic: Any) -> TopicMatcher:
+    def _parse_match(self, topic: Any) -> Selector:
         """N74: an object with `match`, and a `match_type` that has a name on the wire (V71)."""
         if not isinstance(topic, dict):
             raise InvalidToken(f"{_shown(topic)} among the topics is no object")
@@ -342,7 +348,7 @@ class Authorizer:
             raise InvalidToken(f"match_type {_shown(type)} is none of {', '.join(MATCHER_TYPES)}")
         if not pattern:
             raise InvalidToken("match is empty or missing")
-        return self._compile(type, pattern)
+        return self._checked(type, pattern)
 
     def _check_count(self, count: int, what: str) -> None:
         if count > self._settings.max_matchers:
@@ -350,7 +356,7 @@ class Authorizer:
 
     # classic
 
-    def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
+    async def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
         """The grant of the mercure claim.  Details beside it are for other hubs, and do not count.
 
         Details without the claim are a mistake in the typ, which the log should tell: such a token grants nothing.
@@ -364,28 +370,29 @@ class Authorizer:
             if isinstance(details, list) and any(map(_is_mercure_detail, details)):
                 raise InvalidToken("authorization_details without a mercure claim go with the typ at+jwt (V81)")
             claim = {}
-        subscribe = self._parse_entries("subscribe", claim)
-        payloads = [((matcher,), payload) for matcher, payload in subscribe if payload is not None]
+        publish, subscribe = self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
+        compiled = await self._compiler.compile_all(selector for selector, _ in publish + subscribe)
+        payloads = [((compiled[selector],), payload) for selector, payload in subscribe if payload is not None]
         if (payload := claim.get("payload")) is not None:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
         return Grant(
-            publish=tuple(matcher for matcher, _ in self._parse_entries("publish", claim)),
-            subscribe=tuple(matcher for matcher, _ in subscribe),
+            publish=tuple(compiled[selector] for selector, _ in publish),
+            subscribe=tuple(compiled[selector] for selector, _ in subscribe),
             expires=expires,
             classic=True,
             subject=f" {claims['sub']}" if _has_subject(claims) else None,
             payloads=tuple(payloads),
         )
 
-    def _parse_entries(self, action: Action, claim: Mapping[str, Any]) -> list[tuple[TopicMatcher, Any]]:
-        """The matchers of one array, each with a payload of its own, or None."""
+    def _parse_entries(self, action: Action, claim: Mapping[str, Any]) -> list[tuple[Selector, Any]]:
+        """The selectors of one array, each with a payload of its own, or None."""
         entries = claim.get(action)
         if entries is None:
             return []
         if not isinstance(entries, list) or len(entries) > _CLASSIC_ENTRIES:
             raise InvalidToken(f"mercure.{action} is no array of up to {_CLASSIC_ENTRIES} entries")
         return [
-            (self._compile(CLASSIC, entry), None)
+            (self._checked(CLASSIC, entry), None)
             if isinstance(entry, str)
             else (self._parse_match(entry), entry.get("payload"))
             for entry in entries
@@ -393,13 +400,13 @@ class Authorizer:
 
     # both
 
-    def _compile(self, type: str, pattern: Any) -> TopicMatcher:
+    def _checked(self, type: str, pattern: Any) -> Selector:
         if not isinstance(pattern, str):
             raise InvalidToken(f"{_shown(pattern)} is no pattern")
         check_text("pattern", pattern)
         if type != CLASSIC:
             check_pattern_length(pattern, self._settings)
-        return self._compiler.compile(type, pattern)
+        return type, pattern
 
     def _check_times(self, claims: Mapping[str, Any]) -> float | None:
         """Seconds since the epoch at which the token ends.  Fractions are allowed (N68, V31)."""
@@ -413,6 +420,12 @@ class Authorizer:
 
 
 class _Detail(NamedTuple):
+    actions: list[str]
+    selectors: tuple[Selector, ...]
+    payload: Any
+
+
+class _Granted(NamedTuple):
     actions: list[str]
     matchers: tuple[TopicMatcher, ...]
     payload: Any

@@ -120,7 +120,10 @@ class Hub:
         self.slices = Slices()
         self.admission = Admission(settings, clock=clock, random=self._random)
         self.compiler = MatcherCompiler(
-            settings.url, max_url_patterns=settings.max_url_patterns, reclaim=lambda: self.authorizer.forget()
+            settings.url,
+            max_url_patterns=settings.max_url_patterns,
+            reclaim=lambda: self.authorizer.forget(),
+            slices=self.slices,
         )
         self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
         self.broadcaster = Broadcaster(
@@ -246,20 +249,14 @@ class Hub:
         deadline, lapse = self._deadline(grant)
         return Subscriber(matchers, grant, position, ticket=ticket, deadline=deadline, lapse=lapse), preceding
 
-    async def _compile(self, selectors: Iterable[Selector]) -> list[TopicMatcher]:
-        """Return the matchers of `selectors`; other tasks run meanwhile.  Raises InvalidRequest and TooMany."""
-        matchers = []
-        async with self.slices:
-            for type, pattern in selectors:
-                try:
-                    matchers.append(self.compiler.compile(type, pattern))
-                except PatternError as error:
-                    if type == "urlpattern":  # whose reason is the compiler's own text (N17)
-                        raise InvalidRequest(f"{shown(pattern)} is no URL Pattern that this hub takes") from None
-                    raise InvalidRequest(str(error)) from None
-                if self.slices.is_over():
-                    await self.slices.pause()
-        return matchers
+    async def _compile(self, selectors: Iterable[Selector]) -> Iterable[TopicMatcher]:
+        """Return the matchers of a request.  Raises InvalidRequest and TooMany."""
+        try:
+            return (await self.compiler.compile_all(selectors)).values()
+        except PatternError as error:
+            if error.matcher_type == "urlpattern":  # whose reason is the compiler's own text (N17)
+                raise InvalidRequest(f"{shown(error.pattern)} is no URL Pattern that this hub takes") from None
+            raise InvalidRequest(str(error)) from None
 
     async def place(self, last_event_id: str | None) -> tuple[int, str | None]:
         """Return where a subscriber with this cursor begins, and the id of the event before its first one."""

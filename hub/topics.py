@@ -40,11 +40,12 @@ from weakref import WeakSet, WeakValueDictionary
 from ada_url import URL
 
 from hub.errors import InvalidRequest, TooMany
+from hub.slices import Slices
 from skipfilter import Everything, Exact, PatternError, UriTemplate, compile_matcher
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from skipfilter import CompiledSelector, Selector
 
@@ -101,11 +102,17 @@ class MatcherCompiler:
     """
 
     def __init__(
-        self, base_url: str, *, max_url_patterns: int = sys.maxsize, reclaim: Callable[[], None] = lambda: None
+        self,
+        base_url: str,
+        *,
+        max_url_patterns: int = sys.maxsize,
+        reclaim: Callable[[], None] = lambda: None,
+        slices: Slices | None = None,
     ) -> None:
         self._base_url = base_url
         self._max_url_patterns = max_url_patterns
         self._reclaim = reclaim
+        self._slices = slices or Slices()
         self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
         """The matchers that something holds."""
         self._url_patterns: WeakSet[TopicMatcher] = WeakSet()
@@ -125,6 +132,16 @@ class MatcherCompiler:
             if is_url_pattern:
                 self._url_patterns.add(matcher)
         return matcher
+
+    async def compile_all(self, selectors: Iterable[Selector]) -> dict[Selector, TopicMatcher]:
+        """Return the matchers of types and patterns, each once; other tasks run meanwhile.  Raises as `compile`."""
+        matchers: dict[Selector, TopicMatcher] = {}
+        async with self._slices:
+            for selector in selectors:
+                matchers[selector] = self.compile(*selector)
+                if self._slices.is_over():
+                    await self._slices.pause()
+        return matchers
 
     def _require_room(self) -> None:
         if len(self._url_patterns) >= self._max_url_patterns:

@@ -105,9 +105,10 @@ def patterns(matchers: Iterable[TopicMatcher]) -> list[tuple[str, str]]:
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What `coroutine` returns or raises, which is not to wait for anything."""
+    """What `coroutine` returns or raises, which may let other tasks run, and is not to wait for anything."""
     try:
-        coroutine.send(None)
+        while coroutine.send(None) is None:
+            pass
     except StopIteration as end:
         result: T = end.value
         return result
