@@ -212,7 +212,7 @@ class Authorizer:
         return opened
 
     def _open(self, name: str, keys: Keys) -> KeySource:
-        return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic)
+        return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic, dev=self._settings.dev)
 
     async def aclose(self) -> None:
         for roles in (self._classic, *self._issuers.values()):

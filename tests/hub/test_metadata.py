@@ -59,7 +59,7 @@ async def test_n151_n140_subscriptions_are_told_where_they_are_on() -> None:
 
 
 async def test_n150_r4_the_cookie_is_the_one_that_counts() -> None:
-    assert (await metadata(**PRODUCTION, publisher_key="k"))["mercure_cookie"] == "__Secure-mercure_access_token"
+    assert (await metadata(**PRODUCTION, publisher_key="k" * 32))["mercure_cookie"] == "__Secure-mercure_access_token"
     document = await metadata(cookie="name")
     assert document["mercure_cookie"] == "name"
     async with application(anonymous=False) as app:
@@ -82,7 +82,7 @@ async def test_n152_n38_each_type_that_is_told_can_be_subscribed_to_and_no_other
 
 
 async def test_n153_a_hub_of_classic_tokens_alone_tells_too_and_promises_nothing() -> None:
-    document = await metadata(**PRODUCTION, publisher_key="k")
+    document = await metadata(**PRODUCTION, publisher_key="k" * 32)
     assert "authorization_details_types_supported" not in document
     assert document["resource"] == f"https://hub.example{PATH}"
 
@@ -154,7 +154,7 @@ async def test_r29_the_page_and_what_it_needs_to_know(classic: bool) -> None:
 
 
 async def test_r29_a_token_is_told_in_development_alone() -> None:
-    async with application(**PRODUCTION, publisher_key="k", debugger=True) as app:
+    async with application(**PRODUCTION, publisher_key="k" * 32, debugger=True) as app:
         answer = await ask(app, "GET", f"{PATH}/debug/config.json")
         assert (answer.status, answer.json()["token"]) == (200, "")
         assert DEVELOPMENT_TOKEN not in (await ask(app, "GET", f"{PATH}/debug/")).text
