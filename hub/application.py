@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
+import sys
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -16,11 +17,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from hub.endpoints import TOKENS, Endpoints, answer
-from hub.errors import RequestError
+from hub.errors import ConfigurationError, RequestError
 from hub.hub import Hub
 from hub.origins import allows_origin
 from hub.parking import SERVER_SEND
 from hub.protocol import take_tokens
+from hub.settings import settings_from_environment
 from hub.stream import REST
 from hub.transports import open_transport
 from hub.warm import hot_topics
@@ -99,8 +101,7 @@ def create_app(settings: Settings) -> HubApplication:
 
     There may be several in a process.  Its lifespan must run, or its `running()`.
     """
-    if not structlog.is_configured():
-        log_to_stdlib()
+    _configure_log()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
     transport = open_transport(
@@ -144,6 +145,19 @@ def create_app(settings: Settings) -> HubApplication:
     return app
 
 
+def app_from_environment() -> HubApplication:
+    """The application that `uvicorn hub:app` serves, with the settings of the environment.
+
+    If they make no hub, the process ends with one sentence on stderr and status 2.
+    """
+    _configure_log()
+    try:
+        return create_app(settings_from_environment())
+    except ConfigurationError as error:
+        print(f"hub: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
 class _Cors(CORSMiddleware):
     def is_allowed_origin(self, origin: str) -> bool:
         return allows_origin(self.allow_origins, origin)
@@ -182,6 +196,11 @@ def _before_signals(callback: Callable[[], None]) -> Iterator[None]:
         for number, handler in handlers.items():
             if signal.getsignal(number) is handle:
                 signal.signal(number, handler)
+
+
+def _configure_log() -> None:
+    if not structlog.is_configured():
+        log_to_stdlib()
 
 
 def log_to_stdlib() -> None:

@@ -177,10 +177,14 @@ def test_r13_what_makes_no_token_is_named(arguments: list[str], told: str) -> No
     assert "Traceback" not in ended.stderr
 
 
-def test_the_application_is_made_of_the_environment_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_application_is_made_of_the_environment_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     vars(hub).pop("app", None)
-    with pytest.raises(hub.ConfigurationError):
+    with pytest.raises(SystemExit) as ended:
         _ = hub.app
+    assert (ended.value.code, ended.value.__suppress_context__) == (2, True)
+    assert capsys.readouterr().err.startswith("hub: nobody could publish: ")
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_PATH", "/chat")
     assert hub.app.state.hub.settings.path == "/chat"
@@ -223,6 +227,21 @@ async def uvicorn(*arguments: str) -> AsyncIterator[UvicornProcess]:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_uvicorn_ends_with_one_sentence_if_a_setting_is_misspelt(loop: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "uvicorn", "hub:app", "--port", "0", "--loop", loop],
+        env=environment(HUB_DEV="1", HUB_TRANSPORT_URL="memory://", HUB_NAME="x", HUB_MAX_CONNECTIONS_PER_CLIENTS="5"),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    sentence = "HUB_MAX_CONNECTIONS_PER_CLIENTS is no setting: did you mean HUB_MAX_CONNECTIONS_PER_CLIENT?"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"hub: {sentence}\n")
 
 
 @pytest.mark.anyio
