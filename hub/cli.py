@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from hub.application import create_app, log_to_stdlib
+from hub.application import LogFormatter, create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
 from hub.history_cli import main as history
@@ -65,8 +65,9 @@ def serve(
 ) -> None:
     """Serve one hub until SIGINT or SIGTERM; its streams then end over HUB_DRAIN seconds, at a second one at once."""
     process = "%(process)d " if workers > 1 else ""
-    line = f"%(asctime)s {process}%(levelname)-7s %(message)s"
-    logging.basicConfig(level=log_level.upper(), format=line, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(message)s"))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     log_to_stdlib()
     try:
