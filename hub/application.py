@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import signal
 import sys
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -18,7 +21,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from hub.endpoints import TOKENS, Endpoints, answer
-from hub.errors import ConfigurationError, RequestError
+from hub.errors import ConfigurationError, LogUnavailable, RequestError
 from hub.hub import Hub
 from hub.origins import allows_origin
 from hub.parking import SERVER_SEND
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from hub.settings import Settings
     from hub.stream import Stream
+    from hub.transports.base import Transport
 
 
 _LOGGER: Final = "hub"
@@ -60,7 +64,7 @@ class HubApplication(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, partial(_send_reason, send))
             return
         # Before all else, and in the server's own scope, whose query goes into its access log.
         scope["query_string"], tokens = take_tokens(scope["query_string"])
@@ -107,15 +111,7 @@ def create_app(settings: Settings) -> HubApplication:
     _configure_log()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
-    transport = open_transport(
-        settings.transport_url.get_secret_value(),
-        max_updates=settings.history_updates,
-        max_bytes=settings.history_bytes,
-        max_age=settings.history_age or math.inf,
-        window=settings.idempotency_window,
-        node_timeout=settings.node_timeout,
-    )
-    hub = Hub(settings, transport, hot_topics=hot_topics(settings))
+    hub = Hub(settings, _transport(settings), hot_topics=hot_topics(settings))
     middleware = []
     if settings.cors_origins:
         middleware.append(
@@ -148,6 +144,43 @@ def create_app(settings: Settings) -> HubApplication:
     return app
 
 
+def _transport(settings: Settings) -> Transport:
+    return open_transport(
+        settings.transport_url.get_secret_value(),
+        max_updates=settings.history_updates,
+        max_bytes=settings.history_bytes,
+        max_age=settings.history_age or math.inf,
+        window=settings.idempotency_window,
+        node_timeout=settings.node_timeout,
+    )
+
+
+def check_files(settings: Settings) -> None:
+    """Open what the hub writes to, and close it again.  Raises ConfigurationError if that can never work.
+
+    A log that cannot be reached now is no such error: the hub waits for it.  Call it outside an event loop.
+    """
+    if settings.event_log:
+        try:
+            Path(settings.event_log).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            reason = "this is not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigurationError(f"event_log: {settings.event_log}: {reason}") from None
+        if not os.access(settings.event_log, os.W_OK | os.X_OK):
+            raise ConfigurationError(f"event_log: {settings.event_log}: there is no permission to write there")
+
+    async def open_and_leave() -> None:
+        transport = _transport(settings)
+        try:
+            await transport.end()
+        except LogUnavailable:
+            pass
+        finally:
+            await transport.aclose()
+
+    asyncio.run(open_and_leave())
+
+
 def app_from_environment() -> HubApplication:
     """The application that `uvicorn hub:app` serves, with the settings of the environment.
 
@@ -159,6 +192,13 @@ def app_from_environment() -> HubApplication:
     except ConfigurationError as error:
         print(f"hub: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+async def _send_reason(send: Send, message: Message) -> None:
+    """Send on what Starlette says of the lifespan: of settings that make no hub, a sentence and no traceback."""
+    if message["type"] == "lifespan.startup.failed" and isinstance(error := sys.exception(), ConfigurationError):
+        message = {**message, "message": f"hub: {error}"}
+    await send(message)
 
 
 class _Cors(CORSMiddleware):

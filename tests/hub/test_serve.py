@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import uvicorn
 
-from hub import Settings, create_app, server
+from hub import ConfigurationError, Settings, create_app, server
 from hub.parking import ParkingProtocol, TaskProtocol
 from hub.server import OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
 
@@ -53,6 +53,17 @@ def test_no_more_subscribers_than_files(monkeypatch: pytest.MonkeyPatch, caplog:
         fitted = fitting(Settings(dev=True, max_connections=1_001 - OTHERS))
     assert fitted.max_connections == 1_000 - OTHERS
     assert "900 subscribers fit, not 901" in caplog.text
+
+
+@pytest.mark.parametrize("limit", [0, 64, OTHERS])
+def test_too_few_files_for_one_subscriber_stop_the_start(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "raised_file_limit", lambda: limit)
+    with pytest.raises(
+        ConfigurationError, match=f"^only {limit} files may be open, which leaves none for a subscriber"
+    ):
+        fitting(Settings(dev=True))
+    monkeypatch.setattr(server, "raised_file_limit", lambda: OTHERS + 1)
+    assert fitting(Settings(dev=True)).max_connections == 1
 
 
 @pytest.mark.parametrize(("park", "protocol"), [(True, ParkingProtocol), (False, TaskProtocol)])
