@@ -98,7 +98,6 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
     "subscriptions": True,
 }
 _ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
-_CLASSIC_DEVELOPMENT: Final[dict[str, Any]] = {"publisher_key": DEVELOPMENT_KEY, "subscriber_key": DEVELOPMENT_KEY}
 
 
 class Keys(BaseModel):
@@ -107,7 +106,7 @@ class Keys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: SecretStr | None = None
-    """A shared secret, or a public key in PEM."""
+    """A shared secret of at least 32 bytes, or of any length in development; or a public key in PEM."""
     algorithm: Algorithm | None = None
     """What the key signs with: HS256 for a secret, and to be said for PEM."""
 
@@ -216,7 +215,7 @@ class Settings(BaseModel):
     """Whether the classic dialect is spoken too: `topic` subscriptions, and tokens with a `mercure` claim (V88)."""
 
     publisher_key: SecretStr | None = None
-    """Secret or PEM public key of the classic tokens that publish (V32)."""
+    """Secret, of at least 32 bytes, or PEM public key of the classic tokens that publish (V32)."""
     publisher_jwks_url: KeySetURL | None = None
     """Or where their keys are."""
     publisher_algorithm: Algorithm | None = None
@@ -271,8 +270,10 @@ class Settings(BaseModel):
     max_connections: int = Field(100_000, ge=1, le=10_000_000)
     """Subscribers that may be connected (N23)."""
     max_connections_per_client: int = Field(0, ge=0, le=10_000_000)
-    """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  Behind a proxy that does
-    not say whom it speaks for, all have one address."""
+    """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  uvicorn believes what
+    X-Forwarded-For says of that address from 127.0.0.1 and ::1, or from what FORWARDED_ALLOW_IPS lists.  So a proxy on
+    this machine must add the address of its client to the field, or replace the field.  If it hands on what the client
+    wrote, each client chooses its own address; if it sends no such field, all clients have one."""
 
     connection_rate: float = Field(0.0, ge=0, le=1_000_000)
     """Subscribers that may come in a second, and at once as many; 0 for no limit.  Others get 503, upon which an
@@ -374,7 +375,9 @@ class Settings(BaseModel):
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         if not _is_true(values.get("dev", False)):
             return values
-        return {**_DEVELOPMENT, **(_CLASSIC_DEVELOPMENT if _is_true(values.get("classic", True)) else {}), **values}
+        roles = _ROLES if _is_true(values.get("classic", True)) else ()
+        keys = {f"{role}_key": DEVELOPMENT_KEY for role in roles if values.get(f"{role}_jwks_url") is None}
+        return {**_DEVELOPMENT, **keys, **values}
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
@@ -468,5 +471,6 @@ def _sentences(error: ValidationError) -> str:
     for each in error.errors(include_url=False, include_input=False):
         name = ".".join(map(str, each["loc"]))
         reason = "there is no such setting" if each["type"] == "extra_forbidden" else each["msg"]
-        sentences.append(f"{name}: {reason}".removeprefix(": ").replace("Value error, ", "", 1))
+        reason = reason.removeprefix("Value error, ").removeprefix("Input ")
+        sentences.append(f"{name}: {reason}" if name else reason)
     return "; ".join(sentences)

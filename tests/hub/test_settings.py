@@ -411,7 +411,7 @@ def test_a_wrong_value_is_told_in_a_sentence_that_begins_with_the_name(
         return  # which may be any text
     with pytest.raises(ConfigurationError, match=f"^{name}[.: ]") as caught:
         create_app(settings_from_environment())
-    for foreign in ("Value error", "String should match", "^(", "Settings", "(ValueError)", "\n"):
+    for foreign in ("Value error", "Input", "String should match", "^(", "Settings", "(ValueError)", "\n"):
         assert foreign not in str(caught.value)
 
 
@@ -490,6 +490,11 @@ def test_dev_fills_in_what_was_not_chosen() -> None:
     assert (chosen.anonymous, chosen.cookie, chosen.issuers, chosen.cors_origins) == (False, "x", (), ())
     assert chosen.publisher_key is not None
     assert chosen.publisher_key.get_secret_value() == KEY
+
+
+def test_dev_fills_in_no_key_beside_a_key_set() -> None:
+    settings = Settings(dev=True, publisher_jwks_url="https://x/keys")
+    assert (settings.publisher_key, settings.subscriber_key is None) == (None, False)
 
 
 def test_without_dev_nothing_is_filled_in() -> None:
