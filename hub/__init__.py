@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.application import create_app
+from hub.application import app_from_environment, create_app
 from hub.errors import ConfigurationError, HubError
 from hub.hub import Hub
 from hub.settings import Settings, settings_from_environment
@@ -35,6 +35,6 @@ __all__ = [
 def __getattr__(name: str) -> HubApplication:
     # Not at import: a hub is made of the environment only for who asks for it, and then there is one.
     if name == "app":
-        application = globals()["app"] = create_app(settings_from_environment())
+        application = globals()["app"] = app_from_environment()
         return application
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import os
 import signal
+import sys
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -16,11 +21,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from hub.endpoints import TOKENS, Endpoints, answer
-from hub.errors import RequestError
+from hub.errors import ConfigurationError, LogUnavailable, RequestError
 from hub.hub import Hub
 from hub.origins import allows_origin
 from hub.parking import SERVER_SEND
 from hub.protocol import take_tokens
+from hub.settings import settings_from_environment
 from hub.stream import REST
 from hub.transports import open_transport
 from hub.warm import hot_topics
@@ -30,12 +36,15 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import Headers
     from starlette.types import Message, Receive, Scope, Send
+    from structlog.typing import EventDict
 
     from hub.settings import Settings
     from hub.stream import Stream
+    from hub.transports.base import Transport
 
 
-log = structlog.stdlib.get_logger("hub")
+_LOGGER: Final = "hub"
+log = structlog.stdlib.get_logger(_LOGGER)
 
 
 _SECURITY_HEADERS: Final = [
@@ -55,7 +64,7 @@ class HubApplication(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, partial(_send_reason, send))
             return
         # Before all else, and in the server's own scope, whose query goes into its access log.
         scope["query_string"], tokens = take_tokens(scope["query_string"])
@@ -99,19 +108,10 @@ def create_app(settings: Settings) -> HubApplication:
 
     There may be several in a process.  Its lifespan must run, or its `running()`.
     """
-    if not structlog.is_configured():
-        log_to_stdlib()
+    _configure_log()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
-    transport = open_transport(
-        settings.transport_url.get_secret_value(),
-        max_updates=settings.history_updates,
-        max_bytes=settings.history_bytes,
-        max_age=settings.history_age or math.inf,
-        window=settings.idempotency_window,
-        node_timeout=settings.node_timeout,
-    )
-    hub = Hub(settings, transport, hot_topics=hot_topics(settings))
+    hub = Hub(settings, _transport(settings), hot_topics=hot_topics(settings))
     middleware = []
     if settings.cors_origins:
         middleware.append(
@@ -142,6 +142,63 @@ def create_app(settings: Settings) -> HubApplication:
     app.router.redirect_slashes = False
     app.state.hub = hub
     return app
+
+
+def _transport(settings: Settings) -> Transport:
+    return open_transport(
+        settings.transport_url.get_secret_value(),
+        max_updates=settings.history_updates,
+        max_bytes=settings.history_bytes,
+        max_age=settings.history_age or math.inf,
+        window=settings.idempotency_window,
+        node_timeout=settings.node_timeout,
+    )
+
+
+def check_files(settings: Settings) -> None:
+    """Open what the hub writes to, and close it again.  Raises ConfigurationError if that can never work.
+
+    A log that cannot be reached now is no such error: the hub waits for it.  Call it outside an event loop.
+    """
+    if settings.event_log:
+        try:
+            Path(settings.event_log).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            reason = "this is not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigurationError(f"event_log: {settings.event_log}: {reason}") from None
+        if not os.access(settings.event_log, os.W_OK | os.X_OK):
+            raise ConfigurationError(f"event_log: {settings.event_log}: there is no permission to write there")
+
+    async def open_and_leave() -> None:
+        transport = _transport(settings)
+        try:
+            await transport.end()
+        except LogUnavailable:
+            pass
+        finally:
+            await transport.aclose()
+
+    asyncio.run(open_and_leave())
+
+
+def app_from_environment() -> HubApplication:
+    """The application that `uvicorn hub:app` serves, with the settings of the environment.
+
+    If they make no hub, the process ends with one sentence on stderr and status 2.
+    """
+    _configure_log()
+    try:
+        return create_app(settings_from_environment())
+    except ConfigurationError as error:
+        print(f"hub: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+async def _send_reason(send: Send, message: Message) -> None:
+    """Send on what Starlette says of the lifespan: of settings that make no hub, a sentence and no traceback."""
+    if message["type"] == "lifespan.startup.failed" and isinstance(error := sys.exception(), ConfigurationError):
+        message = {**message, "message": f"hub: {error}"}
+    await send(message)
 
 
 class _Cors(CORSMiddleware):
@@ -184,15 +241,50 @@ def _before_signals(callback: Callable[[], None]) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def _configure_log() -> None:
+    if not structlog.is_configured():
+        log_to_stdlib()
+
+
 def log_to_stdlib() -> None:
     """Have structlog write its lines to the standard library's loggers."""
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["event"]),
-        ],
+        processors=[structlog.stdlib.filter_by_level, structlog.processors.format_exc_info, _render],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+_logfmt = structlog.processors.LogfmtRenderer(key_order=["event"])
+
+
+def _render(logger: Any, method: str, fields: EventDict) -> tuple[tuple[str], dict[str, Any]]:
+    """The arguments of a logger's method: one line with all fields, and below it the traceback, if there is one."""
+    traceback = fields.pop("exception", None)
+    line = str(_logfmt(logger, method, fields))
+    # Without exc_info: the handlers of other servers would write the exception as it is.
+    return (printable(line if traceback is None else f"{line}\n{traceback}"),), {"exc_info": False}
+
+
+def printable(text: str) -> str:
+    r"""Escape what is not printable, as a string of Python does; a line after the first is indented.
+
+    A log holds texts of clients.  Control characters would steer the terminal of its reader, line separators would
+    forge another line, and marks of direction would disguise one.
+
+    >>> print(printable("a\x1b[2J\u202eb\nc"))
+    a\x1b[2J\u202eb
+        c
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else "\n    " if one == "\n" else ascii(one)[1:-1] for one in text)
+
+
+class LogFormatter(logging.Formatter):
+    """The format of `hub serve`, also for the lines of the server below it, which may hold exceptions."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        formatted = super().format(record)
+        return formatted if record.name == _LOGGER else printable(formatted)  # those of the hub are so already

@@ -211,7 +211,7 @@ class Authorizer:
         return opened
 
     def _open(self, name: str, keys: Keys) -> KeySource:
-        return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic)
+        return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic, dev=self._settings.dev)
 
     def forget(self) -> None:
         """Let go of all tokens that were verified, with their matchers: they are verified again when they come."""

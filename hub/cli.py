@@ -10,13 +10,14 @@ import secrets
 import socket
 import sys
 import time
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import typer
 
-from hub.application import create_app, log_to_stdlib
+from hub.application import LogFormatter, check_files, create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
 from hub.history_cli import main as history
@@ -59,19 +60,26 @@ def serve(
     dev: Annotated[
         bool, typer.Option("--dev", help="Development mode: a well-known key, and anybody may read.")
     ] = False,
+    dev_anywhere: Annotated[
+        bool,
+        typer.Option(
+            "--dev-anywhere",
+            help="Let others reach a hub in development mode. Its key is known to all: they may publish and read "
+            "everything.",
+        ),
+    ] = False,
     park: Annotated[bool, typer.Option(help="Whether streams do without a task, which takes half the memory.")] = True,
     workers: Annotated[int, typer.Option(help="Processes that serve it; they share its log.", min=1)] = 1,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
 ) -> None:
     """Serve one hub until SIGINT or SIGTERM; its streams then end over HUB_DRAIN seconds, at a second one at once."""
     process = "%(process)d " if workers > 1 else ""
-    line = f"%(asctime)s {process}%(levelname)-7s %(message)s"
-    logging.basicConfig(level=log_level.upper(), format=line, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(message)s"))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     log_to_stdlib()
     try:
-        listener = _listen(host, port)
-        url = f"http://{_authority(host, listener)}"
         chosen = {"dev": True} if dev else {}
         settings = fitting(settings_from_environment(**chosen))
         if workers > 1 and settings.transport_url.get_secret_value().startswith("memory:"):
@@ -79,11 +87,18 @@ def serve(
                 "a log in memory is of one process, and there are to be several: set "
                 "HUB_TRANSPORT_URL, as in sqlite:///mercure.db"
             )
-        app = create_app(settings)
+        address = _resolve(host, port)
+        if settings.dev and not dev_anywhere:
+            _require_loopback(host, address)
+        with contextlib.ExitStack() as on_failure:
+            listener = on_failure.enter_context(_listen(host, port, address))
+            app = create_app(settings)
+            check_files(settings)
+            on_failure.pop_all()
     except (ConfigurationError, OSError) as error:
         typer.echo(f"hub: {error}", err=True)
         raise typer.Exit(2) from None
-    typer.echo(_welcome(app.state.hub, url))
+    typer.echo(_welcome(app.state.hub, f"http://{_authority(host, listener)}"))
     sys.stdout.flush()
     if workers > 1:
         with listener:
@@ -214,15 +229,42 @@ def _selector(text: str) -> tuple[str, str]:
     return (type, pattern) if separator and type in MATCHER_TYPES else ("exact", text)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket.  It listens before the welcome is printed, so whoever reads that may connect."""
+class _Address(NamedTuple):
+    """As socket.getaddrinfo() has it."""
+
+    family: socket.AddressFamily
+    kind: socket.SocketKind
+    protocol: int
+    name: str
+    address: Any
+
+
+def _resolve(host: str, port: int) -> _Address:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+        return _Address(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "this is no name of a host"
+        raise OSError(f"cannot listen on {host} port {port}: {reason}") from None
+
+
+def _require_loopback(host: str, address: _Address) -> None:
+    """Raise ConfigurationError if other machines could reach the address."""
+    if not ip_address(str(address.address[0]).partition("%")[0]).is_loopback:
+        raise ConfigurationError(
+            f"development mode is for this machine only, and others could reach {host}: its key is known to all, "
+            "so they could publish and read everything; listen on 127.0.0.1, or insist with --dev-anywhere"
+        )
+
+
+def _listen(host: str, port: int, address: _Address) -> socket.socket:
+    """A listening socket.  It listens before the welcome is printed, so whoever reads that may connect."""
+    listener = socket.socket(address.family, address.kind, address.protocol)
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        listener.bind(address.address)
         listener.listen(2_048)
     except OSError as error:
+        listener.close()
         raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     return listener
 

@@ -60,6 +60,7 @@ _KEY_TYPES: Final[dict[str, type[jwk.Key]]] = {
 _PUBLIC_KEY_TYPES: Final = ("RSA", "EC", "OKP")
 _SIGNING_CURVES: Final = ("Ed25519", "Ed448")
 _LEAST_RSA_BITS: Final = 2048  # RFC 7518, 3.3
+_LEAST_SECRET: Final = 32  # bytes
 
 
 class _Registry(jws.JWSRegistry):
@@ -128,10 +129,13 @@ class TrustedKeys:
         pass
 
 
-def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float]) -> KeySource:
-    """The source that `keys` describes.  Raises ConfigurationError where there is no key, or one that does not fit."""
+def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float], dev: bool = False) -> KeySource:
+    """The source that `keys` describes.  Raises ConfigurationError if there is no key, or one that does not fit.
+
+    In development (`dev`), a secret may be weak.
+    """
     if keys.key is not None:
-        return load_key(name, keys.key.get_secret_value(), keys.algorithm)
+        return load_key(name, keys.key.get_secret_value(), keys.algorithm, dev=dev)
     assert keys.jwks_url is not None
     if keys.jwks_url.startswith("file:"):
         return _read_key_set(name, keys.jwks_url, keys.algorithms)
@@ -141,9 +145,20 @@ def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float]) 
 # -- one key
 
 
-def load_key(name: str, text: str, algorithm: str | None) -> TrustedKeys:
-    """The key that `text` is.  A short one is good, and warned of (V34).  Raises ConfigurationError."""
+def load_key(name: str, text: str, algorithm: str | None, *, dev: bool = False) -> TrustedKeys:
+    """The key that `text` is.  Raises ConfigurationError for a private key, and for a secret that can be guessed.
+
+    In development (`dev`), such a secret is good, and a warning names its setting (V34).
+    """
     key, algorithm = import_key(name, text, algorithm)
+    if isinstance(key, jwk.OctKey):
+        if not dev:
+            _require_strong(name, text)
+    elif key.is_private:
+        raise ConfigurationError(
+            f"{name}: this key is private, and the hub needs the public one; "
+            "make it with: openssl pkey -in private.pem -pubout"
+        )
     bits, least = _strength(key, algorithm)
     if bits < least:
         log.warning("This key is short, and so can be guessed", key=name, bits=bits, least=least)
@@ -163,16 +178,35 @@ def import_key(name: str, text: str, algorithm: str | None) -> tuple[jwk.Key, st
         raise ConfigurationError(f"{name}: algorithm {shown(algorithm)} is none of {', '.join(ALGORITHMS)}")
     if algorithm.startswith("HS") and is_pem:
         raise ConfigurationError(f"{name}: a key in PEM is no secret, as {algorithm} needs one")
+    if not text:
+        raise ConfigurationError(f"{name}: the key is empty")
+    if _is_jwk(text):
+        raise ConfigurationError(
+            f"{name}: a key in JSON is no secret, and no key in PEM; put a public one into a file with a JWK Set, "
+            "whose URL is a jwks_url"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SecurityWarning)
             key = _KEY_TYPES[algorithm[:2]].import_key(text)
-    except Exception as error:
+    except Exception:
         # Whatever is wrong with it: and without the error's text, which may repeat the key.
-        raise ConfigurationError(f"{name}: no key for {algorithm} ({type(error).__name__})") from None
+        needed = "this is a public key, and no secret" if algorithm.startswith("HS") else "it needs one in PEM"
+        raise ConfigurationError(f"{name}: no key for {algorithm}: {needed}") from None
     if not _fits(key, algorithm):
         raise ConfigurationError(f"{name}: this key is for another algorithm than {algorithm}")
     return key, algorithm
+
+
+def _require_strong(name: str, secret: str) -> None:
+    """Raise ConfigurationError for a secret that is blank or shorter than the output of HS256 (RFC 7518, 3.2)."""
+    if not secret.strip():
+        wrong = "blank"
+    elif len(secret.encode("utf-8")) < _LEAST_SECRET:
+        wrong = f"shorter than {_LEAST_SECRET} bytes"
+    else:
+        return
+    raise ConfigurationError(f"{name}: this secret is {wrong}, so it can be guessed; make one: openssl rand -base64 32")
 
 
 def _strength(key: jwk.Key, algorithm: str) -> tuple[int, int]:
@@ -180,6 +214,15 @@ def _strength(key: jwk.Key, algorithm: str) -> tuple[int, int]:
     if isinstance(key, jwk.OctKey):
         return 8 * len(key.raw_value), int(algorithm[2:])
     return (key.raw_value.key_size, _LEAST_RSA_BITS) if isinstance(key, jwk.RSAKey) else (0, 0)
+
+
+def _is_jwk(text: str) -> bool:
+    """Whether `text` is a key or a key set in JSON.  If it is public, it must not serve as a secret (T47)."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and not document.keys().isdisjoint(("kty", "keys"))
 
 
 def _fits(key: jwk.Key, algorithm: str) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import uvicorn
 
+from hub.errors import ConfigurationError
 from hub.parking import ParkingProtocol, TaskProtocol
 from hub.workers import STARTUP_FAILURE
 
@@ -40,15 +41,24 @@ _UNLIMITED: Final = 2**31
 
 
 def fitting(settings: Settings) -> Settings:
-    """`settings` with no more connections than this process may have files open, which is made as many as can be."""
-    fit = raised_file_limit() - OTHERS
+    """`settings` with no more connections than this process may have files open, which is made as many as can be.
+
+    Raises ConfigurationError if there is none for a connection.
+    """
+    limit = raised_file_limit()
+    fit = limit - OTHERS
+    if fit < 1:
+        raise ConfigurationError(
+            f"only {limit} files may be open, which leaves none for a subscriber: more than {OTHERS} are needed; see "
+            "`ulimit -Hn`, or LimitNOFILE of systemd"
+        )
     if settings.max_connections <= fit:
         return settings
     log.warning(
         f"{fit} subscribers fit, not {settings.max_connections}: so few files may be open; see `ulimit -Hn`, or "
         "LimitNOFILE of systemd"
     )
-    return settings.model_copy(update={"max_connections": max(1, fit)})
+    return settings.model_copy(update={"max_connections": fit})
 
 
 def raised_file_limit() -> int:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from typing import Annotated, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
+import structlog
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -15,17 +20,56 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hub.errors import ConfigurationError
 from hub.origins import normal_origin
+from hub.variables import PREFIX, unknown_variables
+
+log = structlog.stdlib.get_logger("hub")
 
 Algorithm: TypeAlias = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
+Role: TypeAlias = Literal["publisher", "subscriber"]
+
+
+def _like(pattern: str, description: str, *, is_url: bool = False) -> AfterValidator:
+    """Validate a text by a regular expression; the error shows the description in its place."""
+
+    def check(text: str) -> str:
+        try:
+            if is_url:
+                _ = urlsplit(text).port  # raises ValueError if a bracket is missing or the port is too large
+            fits = re.fullmatch(pattern, text) is not None
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"should be {description}")
+        return text
+
+    return AfterValidator(check)
+
+
 Origin: TypeAlias = Annotated[
-    str, Field(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://((\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])?(:[0-9]+)?)$")
+    str,
+    _like(
+        r"\*|null|[a-z][a-z0-9+.-]*://((\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])?(:[0-9]+)?",
+        "an origin, as in https://app.example.com or https://*.example.com:8443; or * or null",
+    ),
 ]
+KeySetURL: TypeAlias = Annotated[
+    str,
+    _like(
+        r"(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|file:///).+",
+        "a URL that begins with https://, with file:///, or with http:// and localhost, 127.0.0.1 or [::1]",
+        is_url=True,
+    ),
+]
+
+DAY: Final = 86_400.0
+YEAR: Final = 366 * DAY
+"""Seconds."""
 
 PUBLIC_KEY_ALGORITHMS: Final[tuple[Algorithm, ...]] = (
     "EdDSA", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
@@ -55,7 +99,7 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
     "issuers": ({"id": DEVELOPMENT_ISSUER, "keys": {"key": DEVELOPMENT_KEY}},),
     "subscriptions": True,
 }
-_CLASSIC_DEVELOPMENT: Final[dict[str, Any]] = {"publisher_key": DEVELOPMENT_KEY, "subscriber_key": DEVELOPMENT_KEY}
+_ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
 
 
 class Keys(BaseModel):
@@ -64,11 +108,11 @@ class Keys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: SecretStr | None = None
-    """A shared secret, or a public key in PEM."""
+    """A shared secret of at least 32 bytes, or of any length in development; or a public key in PEM."""
     algorithm: Algorithm | None = None
     """What the key signs with: HS256 for a secret, and to be said for PEM."""
 
-    jwks_url: str | None = Field(None, pattern=r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|file:///).+$")
+    jwks_url: KeySetURL | None = None
     """Of a JWK Set: https, http of this machine, or a file, which is read once."""
     algorithms: tuple[Algorithm, ...] = Field(PUBLIC_KEY_ALGORITHMS, min_length=1)
     """What the keys of the set may sign with."""
@@ -112,21 +156,51 @@ class Settings(BaseModel):
 
     A hub needs keys for its publishers unless it is `embedded`, and for its subscribers too unless `anonymous`;
     `dev` fills in what is needed to try it.  Raises ConfigurationError where something is missing or out of range.
+    A hub works with the largest value of each number, as far as the machine does.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     dev: bool = False
     """For development only: well-known keys, anonymous subscribers, any origin, and the debugger."""
 
-    path: str = Field("/.well-known/mercure", pattern=r"^(/\.{0,2}[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$")
+    path: Annotated[
+        str,
+        _like(
+            r"(/\.{0,2}[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+",
+            "a path like /.well-known/mercure, of letters, digits and . _ ~ - between slashes, without one at its end",
+        ),
+    ] = "/.well-known/mercure"
     """The path of the hub URL as clients see it, with the prefix that the application is mounted under, if any.
     All else that the hub serves is below it, and its metadata beside it (N6)."""
 
-    public_urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://[^/?#\s]+$")], ...], NoDecode] = ()
+    public_urls: Annotated[
+        tuple[
+            Annotated[
+                str,
+                _like(
+                    r"https?://[^/?#\s]+",
+                    "a scheme and a host, as in https://hub.example.com, without a path",
+                    is_url=True,
+                ),
+            ],
+            ...,
+        ],
+        NoDecode,
+    ] = ()
     """Scheme and authority that clients see, as in https://hub.example.com; requests for others get 421 (R6)."""
 
-    resource: str | None = Field(None, pattern=r"^[a-z][a-z0-9+.-]*:[^#\s{}]+$")
+    resource: (
+        Annotated[
+            str,
+            _like(
+                r"[a-z][a-z0-9+.-]*:[^#\s{}]+",
+                "an absolute URL without a fragment, as in https://hub.example.com/.well-known/mercure",
+                is_url=True,
+            ),
+        ]
+        | None
+    ) = None
     """The hub's resource identifier, which current tokens have in `aud` (N69); else it is the hub's URL, where a
     request finds it.  Clients look for the hub's metadata at the URL that RFC 9728 derives from it: let it be the hub's
     own URL, or one whose host has the path /.well-known/oauth-protected-resource answered by the hub."""
@@ -137,28 +211,30 @@ class Settings(BaseModel):
     embedded: bool = False
     """Whether the program that the hub is part of publishes, so that nobody needs to over HTTP (R12)."""
 
-    issuers: tuple[Issuer, ...] = ()
+    issuers: Annotated[tuple[Issuer, ...], NoDecode] = ()
     """Whose current tokens are trusted (N67)."""
 
     classic: bool = True
     """Whether the classic dialect is spoken too: `topic` subscriptions, and tokens with a `mercure` claim (V88)."""
 
     publisher_key: SecretStr | None = None
-    """Secret or PEM public key of the classic tokens that publish (V32)."""
-    publisher_jwks_url: str | None = None
+    """Secret, of at least 32 bytes, or PEM public key of the classic tokens that publish (V32)."""
+    publisher_jwks_url: KeySetURL | None = None
     """Or where their keys are."""
     publisher_algorithm: Algorithm | None = None
     """HS256 for a secret; to be said for PEM; and any that is for public keys for a key set."""
 
     subscriber_key: SecretStr | None = None
     """Secret or PEM public key of the classic tokens that subscribe (V32)."""
-    subscriber_jwks_url: str | None = None
+    subscriber_jwks_url: KeySetURL | None = None
     subscriber_algorithm: Algorithm | None = None
 
-    jwks_ttl: float = Field(300.0, gt=0)
+    jwks_ttl: float = Field(300.0, gt=0, le=YEAR)
     """Seconds for which a key set is not fetched again; for so long a key that was withdrawn is good."""
 
-    cookie: str = Field("__Secure-mercure_access_token", pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+    cookie: Annotated[
+        str, _like(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "the name of a cookie: letters, digits and !#$%&'*+.^_`|~-")
+    ] = "__Secure-mercure_access_token"
     """Name of the cookie that may carry a token (N59); `mercureAuthorization` is read after it (V86)."""
 
     publish_origins: Annotated[tuple[Origin, ...], NoDecode] = ()
@@ -180,33 +256,36 @@ class Settings(BaseModel):
     """Whether updates about classic subscriptions have the type `mercure`, as the reference's 1.0 has it; without,
     they reach `onmessage`, as in 0.x (V61, V84)."""
 
-    heartbeat: float = Field(40.0, ge=0)
+    heartbeat: float = Field(40.0, ge=0, le=DAY)
     """Seconds of silence after which a comment is sent; 0 for never (N8)."""
-    max_lifetime: float = Field(600.0, ge=0)
+    max_lifetime: float = Field(600.0, ge=0, le=YEAR)
     """Seconds after which a connection is ended, less a random fifth (N82, R33); 0 for never."""
-    retry: float = Field(3.0, ge=0)
+    retry: float = Field(3.0, ge=0, le=DAY)
     """Seconds after which a client should come back that lost its connection, give or take a random half, so that
     not all come at once (N30); 0 leaves it to the client."""
 
-    send_buffer: int = Field(2**17, ge=2**12)
+    send_buffer: int = Field(2**17, ge=2**12, le=2**30)
     """Bytes that the kernel may hold for a client that does not read; what comes after them waits in the log."""
-    client_timeout: float = Field(30.0, ge=0)
+    # Half of it is TCP_KEEPIDLE, which Linux takes up to 32,767 s.
+    client_timeout: float = Field(30.0, ge=0, le=DAY / 2)
     """Seconds after which a client counts as gone that acknowledges nothing, or reads nothing though its buffers are
     full; 0 for what the kernel thinks right."""
 
-    max_connections: int = Field(100_000, ge=1)
+    max_connections: int = Field(100_000, ge=1, le=10_000_000)
     """Subscribers that may be connected (N23)."""
-    max_connections_per_client: int = Field(0, ge=0)
-    """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  Behind a proxy that does
-    not say whom it speaks for, all have one address."""
+    max_connections_per_client: int = Field(0, ge=0, le=10_000_000)
+    """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  uvicorn believes what
+    X-Forwarded-For says of that address from 127.0.0.1 and ::1, or from what FORWARDED_ALLOW_IPS lists.  So a proxy on
+    this machine must add the address of its client to the field, or replace the field.  If it hands on what the client
+    wrote, each client chooses its own address; if it sends no such field, all clients have one."""
 
-    connection_rate: float = Field(0.0, ge=0)
+    connection_rate: float = Field(0.0, ge=0, le=1_000_000)
     """Subscribers that may come in a second, and at once as many; 0 for no limit.  Others get 503, upon which an
     EventSource stays away for good: so it is to be more than all that come back at a time."""
-    connection_rate_per_client: float = Field(0.0, ge=0)
+    connection_rate_per_client: float = Field(0.0, ge=0, le=1_000_000)
     """The same of one client, as in max_connections_per_client; others of it get 429."""
 
-    drain: float = Field(5.0, ge=0)
+    drain: float = Field(5.0, ge=0, le=DAY)
     """Seconds over which the streams are ended when the hub shuts down, so that not all clients come back at once.
     A server that waits no longer than that for its responses cuts the last ones off."""
 
@@ -214,16 +293,16 @@ class Settings(BaseModel):
     """Where the log is: memory://, sqlite:///relative.db, sqlite:////absolute.db (?synchronous=normal), redis://,
     rediss:// or redis+sentinel://; see hub/transports.  `hub serve` and `uvicorn hub:app` take sqlite:///mercure.db
     unless told otherwise."""
-    history_updates: int = Field(100_000, ge=1)
+    history_updates: int = Field(100_000, ge=1, le=10**12)
     """Updates that the log keeps, about."""
-    history_bytes: int = Field(64 * 2**20, ge=1)
+    history_bytes: int = Field(64 * 2**20, ge=1, le=2**50)
     """Bytes that they take, about: of memory, or on disk.  The newest update always stays."""
-    history_age: float = Field(0.0, ge=0)
+    history_age: float = Field(0.0, ge=0, le=100 * YEAR)
     """Seconds that the log keeps an update, about; 0 for ever."""
-    idempotency_window: float = Field(0.0, ge=0)
+    idempotency_window: float = Field(0.0, ge=0, le=YEAR)
     """Seconds for which an id that was published is remembered, so that it is not published again: the second time
     it is answered as the first, and nothing is dispatched.  While the log has the update; 0 for off (N115)."""
-    node_timeout: float = Field(10.0, ge=1)
+    node_timeout: float = Field(10.0, ge=1, le=DAY)
     """Seconds after which a node that says nothing counts as dead, and its subscribers as gone."""
     replay_unknown: bool = True
     """Whether a client whose last event is no longer known gets all that there is; else it gets what comes (N109)."""
@@ -234,42 +313,42 @@ class Settings(BaseModel):
     nobody but the hub's user may read what is."""
     event_log_data: bool = False
     """Whether the data of updates is written too; without, how many bytes it has."""
-    event_log_segment_seconds: float = Field(60.0, gt=0)
+    event_log_segment_seconds: float = Field(60.0, gt=0, le=DAY)
     """Seconds after which a file of it is closed, and can be read."""
-    event_log_segment_bytes: int = Field(64 * 2**20, ge=1)
+    event_log_segment_bytes: int = Field(64 * 2**20, ge=1, le=2**40)
     """Bytes after which it is, about."""
-    event_log_keep: float = Field(30.0, ge=0)
+    event_log_keep: float = Field(30.0, ge=0, le=36_600)
     """Days for which closed files are kept; 0 for ever."""
 
-    max_body: int = Field(2**20, ge=0)
+    max_body: int = Field(2**20, ge=0, le=2**30)
     """Bytes of a request's body (N56), in both dialects; 0 for no limit.  A QUERY has a lower one, `max_query`."""
-    body_timeout: float = Field(30.0, gt=0)
+    body_timeout: float = Field(30.0, gt=0, le=DAY)
     """Seconds that a body may take to arrive."""
-    max_batch: int = Field(1_000, ge=1)
+    max_batch: int = Field(1_000, ge=1, le=1_000_000)
     """Updates of one request."""
-    max_topics: int = Field(1_000, ge=1)
+    max_topics: int = Field(1_000, ge=1, le=1_000_000)
     """Topics of an update (N56)."""
-    max_topic: int = Field(4_096, ge=1)
+    max_topic: int = Field(4_096, ge=1, le=2**20)
     """Bytes of a topic, an id or a type (N56)."""
-    max_matchers: int = Field(100, ge=1)
+    max_matchers: int = Field(100, ge=1, le=1_000_000)
     """Matchers of a subscribe request, and in a current token its details, and the topics of all (N18, N77)."""
     max_classic_matchers: int = Field(1_000, ge=1, le=100_000)
     """Matchers of the classic dialect in a subscribe request, beside the others (V1)."""
-    max_pattern: int = Field(4_096, ge=1)
+    max_pattern: int = Field(4_096, ge=1, le=2**20)
     """Bytes of a matcher's pattern (N18, N77).  One of the classic dialect is bounded by its request or token alone."""
     max_matchers_bytes: int = Field(2**16, ge=1, le=2**26)
     """Bytes of all patterns of a subscribe request, in both dialects (N18): a connection holds them while it lasts."""
     max_token: int = Field(2**16, ge=2**8, le=2**24)
     """Characters of a token.  A classic one with 1,000 selectors has some 50,000; the server, or a proxy, may let fewer
     through."""
-    max_url_patterns: int = Field(1_000, ge=1)
+    max_url_patterns: int = Field(1_000, ge=1, le=1_000_000)
     """Different URL Patterns in use at a time, which take some 100 KB each, and 2 MB at worst."""
-    cached_topics: int = Field(100_000, ge=1)
+    cached_topics: int = Field(100_000, ge=1, le=10**9)
     """Topics whose receivers are remembered."""
     warm_index: str = ""
     """Parquet file with the topics that were hot, whose receivers are looked up before they are needed, once, when
     nobody has come for a second; see hub/warm.py, also for how little that gains.  Off unless it is set."""
-    cached_tokens: int = Field(10_000, ge=1)
+    cached_tokens: int = Field(10_000, ge=1, le=10**9)
     """Tokens that are not verified again while they last; one that grants much counts as several."""
 
     def __init__(self, **values: Any) -> None:
@@ -277,9 +356,20 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             # Not its own text: pydantic's would repeat the value, and the value may be a key.
-            raise ConfigurationError(
-                "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
-            ) from None
+            raise ConfigurationError(_sentences(error)) from None
+
+    @field_validator("issuers", mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            parsed = None
+        if not isinstance(parsed, list):
+            raise ValueError("should be an array in JSON")
+        return parsed
 
     @field_validator("public_urls", "publish_origins", "cors_origins", mode="before")
     @classmethod
@@ -294,16 +384,22 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        flag = TypeAdapter(bool).validate_python
-        if not flag(values.get("dev", False)):
+        if not _is_true(values.get("dev", False)):
             return values
-        return {**_DEVELOPMENT, **(_CLASSIC_DEVELOPMENT if flag(values.get("classic", True)) else {}), **values}
+        roles = _ROLES if _is_true(values.get("classic", True)) else ()
+        keys = {f"{role}_key": DEVELOPMENT_KEY for role in roles if values.get(f"{role}_jwks_url") is None}
+        return {**_DEVELOPMENT, **keys, **values}
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
-        # Both, and also where nobody needs them: what is wrong with them is to be told.
-        if any([self.classic_keys("publisher"), self.classic_keys("subscriber")]) and not self.classic:
-            raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
+        for role in _ROLES:  # both, also if they are not needed: an error in them must be reported
+            try:
+                keys = self.classic_keys(role)
+            except ValidationError as error:
+                names = f"{role}_key, {role}_jwks_url and {role}_algorithm"
+                raise ValueError(f"{names} do not fit together: {_sentences(error)}") from None
+            if keys and not self.classic:
+                raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
             raise ValueError("two issuers have one id")
         if not (self.can_publish or self.embedded):
@@ -315,7 +411,7 @@ class Settings(BaseModel):
             raise ValueError("issuers go with public_urls or resource: their tokens name the hub they are for")
         return self
 
-    def classic_keys(self, role: Literal["publisher", "subscriber"]) -> Keys | None:
+    def classic_keys(self, role: Role) -> Keys | None:
         """The keys of classic tokens for a role; None where it has none."""
         key, url, algorithm = (getattr(self, f"{role}_{name}") for name in ("key", "jwks_url", "algorithm"))
         if key is None and url is None:
@@ -378,17 +474,35 @@ class Settings(BaseModel):
 class _Environment(Settings, BaseSettings):
     transport_url: SecretStr = SecretStr("sqlite:///mercure.db")
 
-    model_config = SettingsConfigDict(env_prefix="HUB_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
 
 def settings_from_environment(**chosen: Any) -> Settings:
-    """Settings from HUB_… variables, under those that are `chosen`.
+    """Settings from HUB_… variables; those that are `chosen` take precedence.
 
-    Lists are separated by spaces, and HUB_ISSUERS is an array in JSON.
+    Lists are separated by spaces, and HUB_ISSUERS is an array in JSON.  Raises ConfigurationError also for a variable
+    whose name is nearly that of a setting, and warns of other unknown ones.
     """
+    for name in unknown_variables(os.environ, Settings.model_fields):
+        log.warning("this variable is not a setting of the hub, and is ignored", name=name)
+    environment = _Environment(**chosen)
+    own = {"transport_url": environment.transport_url}  # what a server takes, unless told otherwise
+    return Settings(**own | environment.model_dump(exclude_unset=True))
+
+
+def _is_true(value: object) -> bool:
     try:
-        environment = _Environment(**chosen)
-        own = {"transport_url": environment.transport_url}  # what a server takes, unless told otherwise
-        return Settings(**own | environment.model_dump(exclude_unset=True))
-    except SettingsError as error:
-        raise ConfigurationError(str(error)) from None
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:  # which its field reports
+        return False
+
+
+def _sentences(error: ValidationError) -> str:
+    """What is wrong with which setting; without the values, one of which may be a key."""
+    sentences = []
+    for each in error.errors(include_url=False, include_input=False):
+        name = ".".join(map(str, each["loc"]))
+        reason = "there is no such setting" if each["type"] == "extra_forbidden" else each["msg"]
+        reason = reason.removeprefix("Value error, ").removeprefix("Input ")
+        sentences.append(f"{name}: {reason}" if name else reason)
+    return "; ".join(sentences)

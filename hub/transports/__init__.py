@@ -52,6 +52,11 @@ def open_transport(
         raise ConfigurationError(f"transport_url begins with {scheme!r}, which is none of {', '.join(TRANSPORTS)}")
     module, name = TRANSPORTS[scheme].split(":")
     transport = cast("_Opens", getattr(import_module(module), name))
-    return transport.from_url(
-        url, max_updates=max_updates, max_bytes=max_bytes, max_age=max_age, window=window, node_timeout=node_timeout
-    )
+    try:
+        return transport.from_url(
+            url, max_updates=max_updates, max_bytes=max_bytes, max_age=max_age, window=window, node_timeout=node_timeout
+        )
+    except ConfigurationError:
+        raise
+    except ValueError:  # whose text may have the password
+        raise ConfigurationError("transport_url: this is no URL") from None

@@ -522,8 +522,8 @@ class SqliteTransport:
             except (sqlite3.Error, OSError, ConfigurationError) as error:
                 if previous is None and isinstance(error, ConfigurationError):
                     raise
-                if previous is None and isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
-                    raise ConfigurationError(f"transport_url: {error}") from None  # which no waiting helps
+                if previous is None and (reason := _lasting(self.path, error)):
+                    raise ConfigurationError(f"transport_url: {self.path}: {reason}") from None
                 raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
             if self._file is not None:
                 self._file.close_readers()
@@ -659,9 +659,11 @@ class _File:
         if mark == _MARK and version == _VERSION:
             return False
         if mark == _MARK:
-            raise ConfigurationError(f"{self.path} is a log of another version, {version}, and not {_VERSION}")
+            raise ConfigurationError(
+                f"transport_url: {self.path} is a log of another version, {version}, and not {_VERSION}"
+            )
         if mark or version or self.writer.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise ConfigurationError(f"{self.path} is a database, and not the log of a hub")
+            raise ConfigurationError(f"transport_url: {self.path} is a database, and not the log of a hub")
         return True
 
     def _renew_after_a_crash(self, synchronous: str) -> None:
@@ -983,6 +985,19 @@ def _is_damage(error: sqlite3.Error) -> bool:
 def _reason(error: Exception) -> str:
     """What is wrong, without what was to be read, which may be private."""
     return "a text is not UTF-8" if _NO_TEXT in str(error) else str(error)
+
+
+def _lasting(path: str, error: Exception) -> str | None:
+    """Why a log that cannot be opened never will be, whatever one waits for; None if it may be."""
+    if os.path.isdir(path):
+        return "this is a directory"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "there is no such directory"
+    if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_NOTADB:
+        return "this file is not a database"
+    if isinstance(error, PermissionError) or (os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK)):
+        return "there is no permission to read and write it"
+    return None
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

@@ -222,7 +222,7 @@ def test_v32_public_keys(algorithm: str, key: jwk.RSAKey | jwk.ECKey | jwk.OKPKe
 @pytest.mark.parametrize("key", ["!ChangeMe!", "!", "!ChangeThisMercureHubJWTSecretKey!", "x" * 1_000, "clé"])
 def test_v34_v35_secrets_of_any_length_verify(key: str) -> None:
     with capture_logs():
-        hub = authorizer(publisher_key=key, subscriber_key=key)
+        hub = authorizer(dev=True, publisher_key=key, subscriber_key=key)
     for action in get_args(Action):
         grant = verified(sign({"mercure": {"publish": ["a"]}}, key=key), action, hub)
         assert patterns(grant.publish) == [("topic", "a")]
@@ -231,7 +231,7 @@ def test_v34_v35_secrets_of_any_length_verify(key: str) -> None:
 
 def test_v34_a_short_secret_is_warned_of_when_the_hub_starts_and_not_shown() -> None:
     with capture_logs() as lines:
-        hub = authorizer(publisher_key="!ChangeMe!")
+        hub = authorizer(dev=True, publisher_key="!ChangeMe!")
         assert [(line["log_level"], line["key"], line["bits"], line["least"]) for line in lines] == [
             ("warning", "publisher_key", 80, 256)
         ]

@@ -7,17 +7,20 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from typer.testing import CliRunner
 
 import hub
+from hub import Settings, cli
 from hub.cli import main
 from hub.settings import DEVELOPMENT_TOKEN
+from hub.transports import sqlite
 from tests.waiting import HANG
 from tests.wire import publish, subscribe
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from starlette.types import Message
+
+    from hub.application import HubApplication
     from tests.conftest import HubProcess
 
 
@@ -72,6 +78,163 @@ def test_a_port_that_is_taken_is_named() -> None:
         ended = serve("--dev", "--port", port)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"cannot listen on 127.0.0.1 port {port}: " in ended.stderr
+
+
+# -- what stops the start
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings of hubs that would have been served."""
+    started: list[Settings] = []
+
+    def serve(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
+        assert park
+        listener.close()
+        started.append(app.state.hub.settings)
+
+    monkeypatch.setattr(cli, "run", serve)
+    return started
+
+
+def start(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Start a hub in this process, in development."""
+    return run("serve", "--port", "0", *arguments, **{"HUB_DEV": "1", "HUB_TRANSPORT_URL": "memory://"} | variables)
+
+
+def refused(*arguments: str, **variables: str) -> str:
+    """The one sentence with which a start ends, before the welcome."""
+    ended = start(*arguments, **variables)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("hub: ")
+    assert ended.stderr.count("\n") == 1
+    return ended.stderr.removeprefix("hub: ").rstrip()
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_history_that_cannot_be_opened_stops_the_start(workers: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database " * 100)
+    (tmp_path / "directory").mkdir()
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE a (b)")
+    for name, reason in (
+        ("none/log.db", ": there is no such directory"),
+        ("text/log.db", ": there is no such directory"),
+        ("text", ": this file is not a database"),
+        ("directory", ": this is a directory"),
+        ("other.db", " is a database, and not the log of a hub"),
+    ):
+        told = refused("--workers", workers, HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/{name}")
+        assert told == f"transport_url: {tmp_path}/{name}{reason}"
+
+
+@pytest.mark.usefixtures("served")
+def test_a_file_without_permission_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sqlite, "_alone", refuse)  # root may do anything
+    url = f"sqlite:///{tmp_path}/log.db"
+    told = refused(HUB_TRANSPORT_URL=url)
+    assert told == f"transport_url: {tmp_path}/log.db: there is no permission to read and write it"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    told = refused(HUB_EVENT_LOG=str(tmp_path / "events"))
+    assert told == f"event_log: {tmp_path}/events: there is no permission to write there"
+
+
+@pytest.mark.usefixtures("served")
+def test_an_event_log_that_is_not_a_directory_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = refused(HUB_EVENT_LOG=str(tmp_path / "file"))
+    assert told == f"event_log: {tmp_path}/file: this is not a directory"
+    assert refused(HUB_EVENT_LOG=str(tmp_path / "file" / "events")).endswith("/file/events: Not a directory")
+
+
+@pytest.mark.usefixtures("served")
+def test_an_address_that_cannot_be_listened_on_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused("--host", "a..b") == "cannot listen on a..b port 0: this is no name of a host"
+    told = refused("--host", "192.0.2.1", "--dev-anywhere")  # an address of no machine (RFC 5737)
+    assert told == "cannot listen on 192.0.2.1 port 0: Cannot assign requested address"
+
+    def unknown(*_: object, **__: object) -> NoReturn:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert refused("--host", "none.example") == "cannot listen on none.example port 0: Name or service not known"
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"HUB_ANONYMOS": "1"}, "HUB_ANONYMOS is no setting: did you mean HUB_ANONYMOUS?"),
+        ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": "x", "HUB_ANONYMOUS": "1"}, "publisher_key: this secret is shorter than 32"),
+        ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": " " * 40, "HUB_ANONYMOUS": "1"}, "publisher_key: this secret is blank"),
+        ({"HUB_HEARTBEAT": "often"}, "heartbeat: should be a valid number"),
+        ({"HUB_DEV": "perhaps"}, "dev: should be a valid boolean"),
+        ({"HUB_DEV": "0"}, "nobody could publish: set publisher_key or issuers, or dev to try the hub"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_make_no_hub_stop_the_start(variables: dict[str, str], told: str) -> None:
+    assert refused(**variables).startswith(told)
+
+
+def test_a_history_that_is_away_is_waited_for(served: list[Settings]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    ended = start(HUB_TRANSPORT_URL=f"redis://127.0.0.1:{port}")
+    assert (ended.returncode, ended.stderr, len(served)) == (0, "", 1)
+    assert f"in redis at 127.0.0.1:{port}" in ended.stdout
+
+
+# -- development is for this machine
+
+
+@pytest.mark.parametrize("chosen", ["flag", "environment"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
+def test_development_on_an_address_that_others_reach_is_refused_unless_insisted_on(
+    host: str, chosen: str, served: list[Settings]
+) -> None:
+    arguments = ["--host", host, *(["--dev"] if chosen == "flag" else [])]
+    dev = str(int(chosen == "environment"))
+    told = refused(*arguments, HUB_DEV=dev)
+    assert told.startswith(f"development mode is for this machine only, and others could reach {host}: ")
+    assert told.endswith("listen on 127.0.0.1, or insist with --dev-anywhere")
+    assert served == []
+    start(*arguments, "--dev-anywhere", HUB_DEV=dev)
+    production = start("--host", host, HUB_DEV="0", HUB_PUBLISHER_KEY="p" * 32, HUB_ANONYMOUS="1")
+    assert "development mode" not in production.stderr
+    if socket.has_ipv6 or host == "0.0.0.0":
+        assert [settings.dev for settings in served] == [True, False]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost"])
+def test_development_on_an_address_of_this_machine(host: str, served: list[Settings]) -> None:
+    ended = start("--host", host, "--dev", HUB_DEV="0")
+    assert (ended.returncode, ended.stderr, len(served)) == (0, "", 1)
+    assert "DEVELOPMENT MODE" in ended.stdout
+
+
+@pytest.mark.anyio
+async def test_a_server_that_runs_it_is_told_in_a_sentence_why_it_does_not_start(tmp_path: Path) -> None:
+    app = hub.create_app(Settings(dev=True, transport_url=f"sqlite:///{tmp_path}/none/log.db"))
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    with pytest.raises(hub.ConfigurationError):
+        await app({"type": "lifespan", "state": {}}, receive, send)
+    told = f"hub: transport_url: {tmp_path}/none/log.db: there is no such directory"
+    assert sent == [{"type": "lifespan.startup.failed", "message": told}]
+
+
+# -- what is served
 
 
 def test_the_welcome_tells_what_to_do_next(hub: HubProcess) -> None:
@@ -177,10 +340,14 @@ def test_r13_what_makes_no_token_is_named(arguments: list[str], told: str) -> No
     assert "Traceback" not in ended.stderr
 
 
-def test_the_application_is_made_of_the_environment_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_application_is_made_of_the_environment_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     vars(hub).pop("app", None)
-    with pytest.raises(hub.ConfigurationError):
+    with pytest.raises(SystemExit) as ended:
         _ = hub.app
+    assert (ended.value.code, ended.value.__suppress_context__) == (2, True)
+    assert capsys.readouterr().err.startswith("hub: nobody could publish: ")
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_PATH", "/chat")
     assert hub.app.state.hub.settings.path == "/chat"
@@ -223,6 +390,21 @@ async def uvicorn(*arguments: str) -> AsyncIterator[UvicornProcess]:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_uvicorn_ends_with_one_sentence_if_a_setting_is_misspelt(loop: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "uvicorn", "hub:app", "--port", "0", "--loop", loop],
+        env=environment(HUB_DEV="1", HUB_TRANSPORT_URL="memory://", HUB_NAME="x", HUB_MAX_CONNECTIONS_PER_CLIENTS="5"),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    sentence = "HUB_MAX_CONNECTIONS_PER_CLIENTS is no setting: did you mean HUB_MAX_CONNECTIONS_PER_CLIENT?"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"hub: {sentence}\n")
 
 
 @pytest.mark.anyio

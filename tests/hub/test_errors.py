@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hub.errors
+from hub import application as application_module
 from hub import errors
+from hub.application import LogFormatter
 from hub.errors import RequestError
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
@@ -520,6 +524,71 @@ async def test_n163_n91_no_part_of_a_broken_token_is_logged_or_answered(data: st
     assert answer.status in (200, 400, 401)
     pieces = [part for part in broken.split(".") if len(part) > 20]
     assert not [part for part in pieces for line in [*lines, answer.text] if part[:20] in line]
+
+
+UNPRINTABLE = "\x00\t\r\x1b\x7f\x85\x9b\xa0\xad\u200b\u200d\u200e\u2028\u2029\u202e\u2066\ufeff\U000e0041"
+"""Characters of the categories Cc, Cf, Zl and Zp, and a space that only looks like one."""
+
+
+@pytest.mark.parametrize("text", [unquote("%1b%5b2J%0d2026-01-01%20INFO"), *UNPRINTABLE, "a\nb", 'a b\n\x1b="\\'])
+async def test_what_a_client_sends_is_printable_in_the_log(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "hub")
+    async with application() as app, follow(app, ("match", "a"), ("last_event_id", text)):
+        pass
+    lines = [record.getMessage() for record in caplog.records]
+    assert all(line.isprintable() for line in lines)
+    [line] = [line for line in lines if "cursor not found" in line]
+    for one in text:
+        assert one.isprintable() or ascii(one)[1:-1] in line
+
+
+@pytest.mark.parametrize("one", [*UNPRINTABLE, "\n", "\ud800"])
+def test_every_part_of_a_line_is_printable(one: str, caplog: pytest.LogCaptureFixture) -> None:
+    structlog.stdlib.get_logger("hub").error(f"event {one}", plain=one, quoted=f"a {one}", listed=one * 2)
+    [record] = caplog.records
+    assert record.getMessage().isprintable()
+    assert record.getMessage().count(ascii(one)[1:-1]) == 5
+
+
+def test_a_traceback_of_the_hub_keeps_its_lines_and_none_of_them_is_forged(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise ValueError("one\n2026-01-01 00:00:00,000 INFO    forged\r\x1b[2J\u202e")
+    except ValueError:
+        structlog.stdlib.get_logger("hub").exception("failed", cursor="a\nb")
+    [record] = caplog.records
+    assert not record.exc_info
+    first, second, *_, last_but_one, last = record.getMessage().split("\n")
+    assert first == r"event=failed cursor=a\nb"
+    assert second == "    Traceback (most recent call last):"
+    assert last_but_one == "    ValueError: one"
+    assert last == r"    2026-01-01 00:00:00,000 INFO    forged\r\x1b[2J\u202e"
+    assert LogFormatter("%(message)s").format(record) == record.getMessage()
+
+
+def test_a_line_that_is_not_written_costs_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    escaped: list[str] = []
+    monkeypatch.setattr(application_module, "printable", escaped.append)
+    log = structlog.stdlib.get_logger("hub.quiet")
+    logging.getLogger("hub.quiet").setLevel(logging.WARNING)
+    log.info("a\x1b")
+    assert escaped == []
+
+
+def test_a_traceback_of_the_server_keeps_its_lines_and_none_of_them_is_forged() -> None:
+    try:
+        raise ValueError("one\n2026-01-01 00:00:00,000 INFO    forged\r\x1b[2J\u202e")
+    except ValueError:
+        record = logging.LogRecord(
+            "uvicorn.error", logging.ERROR, "", 0, "Exception in %s", ("a\nb\x1b",), sys.exc_info()
+        )
+    first, *rest = LogFormatter("%(levelname)s %(message)s").format(record).split("\n")
+    assert first == "ERROR Exception in a"
+    assert rest[:2] == [r"    b\x1b", "    Traceback (most recent call last):"]
+    assert rest[-2:] == [
+        "    ValueError: one",
+        "    2026-01-01 00:00:00,000 INFO    forged\\r\\x1b[2J\\u202e",
+    ]
+    assert all(line.startswith("    ") and line.isprintable() for line in rest)
 
 
 TOKEN = current_token(["a"], now=time.time() + 3600)

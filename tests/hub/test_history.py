@@ -149,8 +149,8 @@ def test_without_a_url_it_is_where_a_hub_has_it(tmp_path: Path, monkeypatch: pyt
 
 def test_what_is_no_log_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database " * 100)
-    assert told(run("stats", "--transport", f"sqlite:///{tmp_path}/text"), 1).startswith(
-        f"cannot read the log: {tmp_path}/text: file is not a database"
+    assert told(run("stats", "--transport", f"sqlite:///{tmp_path}/text"), 2).startswith(
+        f"transport_url: {tmp_path}/text: this file is not a database"
     )
     assert "begins with 'amqp', which is none of memory, " in told(run("stats", "--transport", "amqp://x"), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]

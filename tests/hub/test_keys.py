@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from hub import ConfigurationError
 from hub.errors import InvalidToken, KeysUnavailable
 from hub.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set
-from hub.settings import PUBLIC_KEY_ALGORITHMS, Keys
+from hub.settings import DEVELOPMENT_KEY, PUBLIC_KEY_ALGORITHMS, Keys
 from tests.hub.signing import ISSUER, RESOURCE, Clock, authorizer, current, detail, sign
 from tests.waiting import HANG
 
@@ -693,9 +693,11 @@ def test_n65_t47_a_key_that_does_not_fit_its_algorithm_stops_the_start(text: str
     ("key", "algorithm", "bits", "least"),
     [("s" * 31, "HS256", 248, 256), ("s" * 47, "HS384", 376, 384), ("s" * 63, "HS512", 504, 512), ("é", None, 16, 256)],
 )
-def test_v34_a_short_secret_is_good_and_warned_of(key: str, algorithm: str | None, bits: int, least: int) -> None:
+def test_v34_a_short_secret_is_good_in_development_and_warned_of(
+    key: str, algorithm: str | None, bits: int, least: int
+) -> None:
     with capture_logs() as lines:
-        keys = load_key("x", key, algorithm)
+        keys = load_key("x", key, algorithm, dev=True)
     assert [(line["log_level"], line["key"], line["bits"], line["least"]) for line in lines] == [
         ("warning", "x", bits, least)
     ]
@@ -703,6 +705,59 @@ def test_v34_a_short_secret_is_good_and_warned_of(key: str, algorithm: str | Non
     with capture_logs() as lines:
         load_key("x", "s" * (least // 8), algorithm)
     assert lines == []
+
+
+@pytest.mark.parametrize("algorithm", [None, "HS256", "HS384", "HS512"])
+@pytest.mark.parametrize(
+    ("secret", "wrong"),
+    [
+        ("!", "shorter than 32 bytes"),
+        ("!ChangeMe!", "shorter than 32 bytes"),
+        ("s" * 31, "shorter than 32 bytes"),
+        ("é" * 15, "shorter than 32 bytes"),
+        (" ", "blank"),
+        (" \t\n" * 20, "blank"),
+    ],
+)
+def test_v34_a_secret_that_can_be_guessed_is_refused_unless_in_development(
+    secret: str, wrong: str, algorithm: str | None
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_key("x", secret, algorithm)
+    told = f"x: this secret is {wrong}, so it can be guessed; make one: openssl rand -base64 32"
+    assert str(caught.value) == told
+    with capture_logs() as lines:
+        load_key("x", secret, algorithm, dev=True)
+    assert secret == " \t\n" * 20 or [line["log_level"] for line in lines] == ["warning"]
+
+
+@pytest.mark.parametrize("secret", ["s" * 32, "é" * 16, DEVELOPMENT_KEY])
+def test_v34_a_secret_of_32_bytes_is_good(secret: str) -> None:
+    with capture_logs() as lines:
+        load_key("x", secret, None)
+    assert lines == []
+
+
+@pytest.mark.parametrize(("key", "algorithm"), [(EC, "ES256"), (RSA, "RS256"), (RSA, "PS512"), (ED, "EdDSA")])
+@pytest.mark.parametrize("dev", [False, True])
+def test_a_private_key_is_refused_and_not_shown(key: Any, algorithm: str, dev: bool) -> None:
+    with pytest.raises(ConfigurationError, match="x: this key is private, and the hub needs the public one") as caught:
+        load_key("x", pem(key, private=True), algorithm, dev=dev)
+    assert "-----BEGIN" not in str(caught.value)
+    load_key("x", pem(key), algorithm)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize(
+    ("key", "algorithm"), [(EC, "ES256"), (RSA, "RS256"), (ED, "EdDSA"), (ED, "HS256"), (ED, None)]
+)
+def test_t47_a_key_in_json_is_no_secret_and_not_shown(key: Any, algorithm: str | None, private: bool) -> None:
+    entry = key.as_dict(private=private)
+    for text in (json.dumps(entry), f" {json.dumps({'keys': [entry]})}\n"):
+        with pytest.raises(ConfigurationError, match="x: a key in JSON is no secret") as caught:
+            load_key("x", text, algorithm, dev=True)
+        assert entry.get("x", "kty") not in str(caught.value)
+    load_key("x", json.dumps({"a": "secret that only looks like a key in JSON"}), "HS256")
 
 
 def test_a_short_rsa_key_is_good_and_warned_of() -> None:

@@ -82,7 +82,7 @@ async def test_n152_n38_each_type_that_is_told_can_be_subscribed_to_and_no_other
 
 
 async def test_n153_a_hub_of_classic_tokens_alone_has_no_metadata() -> None:
-    async with application(**PRODUCTION, publisher_key="k") as app:
+    async with application(**PRODUCTION, publisher_key="k" * 32) as app:
         for method in ("GET", "HEAD"):
             assert (await ask(app, method, METADATA)).status == 404
         for headers, challenge in (
@@ -200,7 +200,7 @@ async def test_r29_the_page_and_what_it_needs_to_know(classic: bool) -> None:
 
 
 async def test_r29_a_token_is_told_in_development_alone() -> None:
-    async with application(**PRODUCTION, publisher_key="k", debugger=True) as app:
+    async with application(**PRODUCTION, publisher_key="k" * 32, debugger=True) as app:
         answer = await ask(app, "GET", f"{PATH}/debug/config.json")
         assert (answer.status, answer.json()["token"]) == (200, "")
         assert DEVELOPMENT_TOKEN not in (await ask(app, "GET", f"{PATH}/debug/")).text

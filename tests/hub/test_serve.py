@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 import uvicorn
 
-from hub import Settings, create_app, server
+from hub import ConfigurationError, Settings, create_app, server
 from hub.parking import ParkingProtocol, TaskProtocol
 from hub.server import OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
+from tests.hub.serving import served
+from tests.wire import PATH, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +57,17 @@ def test_no_more_subscribers_than_files(monkeypatch: pytest.MonkeyPatch, caplog:
     assert "900 subscribers fit, not 901" in caplog.text
 
 
+@pytest.mark.parametrize("limit", [0, 64, OTHERS])
+def test_too_few_files_for_one_subscriber_stop_the_start(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "raised_file_limit", lambda: limit)
+    with pytest.raises(
+        ConfigurationError, match=f"^only {limit} files may be open, which leaves none for a subscriber"
+    ):
+        fitting(Settings(dev=True))
+    monkeypatch.setattr(server, "raised_file_limit", lambda: OTHERS + 1)
+    assert fitting(Settings(dev=True)).max_connections == 1
+
+
 @pytest.mark.parametrize(("park", "protocol"), [(True, ParkingProtocol), (False, TaskProtocol)])
 def test_the_server_waits_for_streams_as_long_as_they_drain(
     park: bool, protocol: type, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +94,34 @@ def test_a_second_signal_waits_for_nobody() -> None:
         served.handle_exit(signal.SIGTERM, None)
         told.append((served.should_exit, served.force_exit))
     assert told == [(True, False), (True, True)]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "forwarded", "statuses"),
+    [
+        (None, ["1.1.1.1", "2.2.2.2"], [200, 200]),  # a proxy that hands on what a client wrote: it chooses
+        (None, ["1.1.1.1, 3.3.3.3", "2.2.2.2, 3.3.3.3"], [200, 429]),  # one that adds the address of its client
+        (None, ["3.3.3.3", "3.3.3.3"], [200, 429]),  # one that replaces what the client wrote
+        ("", ["1.1.1.1", "2.2.2.2"], [200, 429]),  # all have the address of the proxy
+        ("10.0.0.1", ["1.1.1.1", "2.2.2.2"], [200, 429]),
+        ("127.0.0.0/8, 10.0.0.1", ["1.1.1.1, 3.3.3.3, 10.0.0.1", "2.2.2.2, 3.3.3.3, 10.0.0.1"], [200, 429]),
+        ("*", ["1.1.1.1, 3.3.3.3", "2.2.2.2, 3.3.3.3"], [200, 200]),  # the first counts, which the client wrote
+    ],
+)
+async def test_whose_word_on_the_address_of_a_client_is_believed(
+    trusted: str | None, forwarded: list[str], statuses: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if trusted is not None:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
+    app = create_app(Settings(dev=True, max_connections_per_client=1))
+    async with served(app, http=ParkingProtocol) as hub:
+        first, second = [
+            await request(hub, "GET", f"{PATH}?match=a", [("X-Forwarded-For", each)]) for each in forwarded
+        ]
+        assert [first.status, second.status] == statuses
+        await first.close()
+        await second.close()
 
 
 @pytest.fixture

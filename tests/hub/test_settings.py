@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +15,16 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
+from hub.parking import ParkingProtocol
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, PUBLIC_KEY_ALGORITHMS
+from hub.sockets import _tune
+from tests.hub.serving import served
+from tests.wire import publish, subscribe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+KEY = "k" * 32
 SECRET = "a-secret-that-nobody-should-see-in-a-log"
 HUB = "https://hub.example/.well-known/mercure"
 
@@ -44,7 +52,7 @@ def issuer(id: Any = "https://issuer.example", **roles: Any) -> dict[str, Any]:
     return {"id": id, **(roles or {"keys": {"key": SECRET}})}
 
 
-def refused(told: str, **values: Any) -> str:
+def refused(told: str | None, **values: Any) -> str:
     with pytest.raises(ConfigurationError, match=told) as caught:
         create_app(Settings(**values))
     assert SECRET not in repr(caught.value)
@@ -61,13 +69,13 @@ def refused(told: str, **values: Any) -> str:
     [
         ({}, "nobody could publish: set publisher_key or issuers, or dev to try the hub"),
         ({"anonymous": True}, "nobody could publish"),
-        ({"subscriber_key": "k"}, "nobody could publish"),
-        ({"publisher_key": "k"}, "nobody could subscribe: set subscriber_key, issuers or anonymous"),
+        ({"subscriber_key": KEY}, "nobody could publish"),
+        ({"publisher_key": KEY}, "nobody could subscribe: set subscriber_key, issuers or anonymous"),
         ({"embedded": True}, "nobody could subscribe"),
-        ({"issuers": [issuer(publisher={"key": "k"})], "resource": HUB}, "nobody could subscribe"),
-        ({"issuers": [issuer(subscriber={"key": "k"})], "resource": HUB}, "nobody could publish"),
+        ({"issuers": [issuer(publisher={"key": KEY})], "resource": HUB}, "nobody could subscribe"),
+        ({"issuers": [issuer(subscriber={"key": KEY})], "resource": HUB}, "nobody could publish"),
         (
-            {"issuers": [issuer(subscriber={"key": "k"})], "resource": HUB, "subscriber_key": "k"},
+            {"issuers": [issuer(subscriber={"key": KEY})], "resource": HUB, "subscriber_key": KEY},
             "nobody could publish",
         ),
         ({"publisher_algorithm": "RS256", "subscriber_algorithm": "RS256", "anonymous": True}, "nobody could publish"),
@@ -80,20 +88,20 @@ def test_r12_a_hub_that_nobody_could_use_does_not_start(values: dict[str, Any], 
 @pytest.mark.parametrize(
     ("values", "publish", "anonymous"),
     [
-        ({"publisher_key": "k", "anonymous": True}, True, True),
-        ({"publisher_key": "k", "subscriber_key": "k"}, True, False),
+        ({"publisher_key": KEY, "anonymous": True}, True, True),
+        ({"publisher_key": KEY, "subscriber_key": KEY}, True, False),
         ({"publisher_jwks_url": "https://x/keys", "subscriber_jwks_url": "https://x/keys"}, True, False),
         ({"issuers": [issuer()], "resource": HUB}, True, False),
         ({"issuers": [issuer()], "public_urls": "https://hub.example"}, True, False),
-        ({"issuers": [issuer(publisher={"key": "k"})], "resource": HUB, "subscriber_key": "k"}, True, False),
+        ({"issuers": [issuer(publisher={"key": KEY})], "resource": HUB, "subscriber_key": KEY}, True, False),
         (
-            {"issuers": [issuer(publisher={"key": "k"}), issuer("b", subscriber={"key": "k"})], "resource": HUB},
+            {"issuers": [issuer(publisher={"key": KEY}), issuer("b", subscriber={"key": KEY})], "resource": HUB},
             True,
             False,
         ),
         ({"embedded": True, "anonymous": True}, False, True),
-        ({"embedded": True, "subscriber_key": "k"}, False, False),
-        ({"embedded": True, "publisher_key": "k", "anonymous": True}, True, True),
+        ({"embedded": True, "subscriber_key": KEY}, False, False),
+        ({"embedded": True, "publisher_key": KEY, "anonymous": True}, True, True),
     ],
 )
 def test_r12_r7_what_is_enough(values: dict[str, Any], publish: bool, anonymous: bool) -> None:
@@ -116,7 +124,7 @@ def test_r12_r7_what_is_enough(values: dict[str, Any], publish: bool, anonymous:
         ({"key": SECRET, "algorithm": "hs256"}, "algorithm"),
         ({"key": SECRET, "algorithm": "RS256"}, "no key for RS256"),
         ({"key": SECRET, "algorithm": "EdDSA"}, "no key for EdDSA"),
-        ({"key": ""}, "no key for HS256"),
+        ({"key": ""}, "the key is empty"),
         ({"key": RSA}, "say the algorithm of this key in PEM"),
         ({"key": RSA, "algorithm": "HS256"}, "a key in PEM is no secret"),
         ({"key": EC, "algorithm": "HS512"}, "a key in PEM is no secret"),
@@ -137,8 +145,8 @@ def test_r12_r7_what_is_enough(values: dict[str, Any], publish: bool, anonymous:
 def test_r7_t47_n65_keys_that_do_not_fit_stop_the_start(keys: dict[str, Any], told: str) -> None:
     for roles in (
         {"keys": keys},
-        {"keys": {"key": "k"}, "publisher": keys},
-        {"keys": {"key": "k"}, "subscriber": keys},
+        {"keys": {"key": KEY}, "publisher": keys},
+        {"keys": {"key": KEY}, "subscriber": keys},
     ):
         refused(told, resource=HUB, issuers=[issuer(**roles)])
 
@@ -150,7 +158,7 @@ def test_r7_t47_n65_keys_that_do_not_fit_stop_the_start(keys: dict[str, Any], to
         ({"key": SECRET, "algorithm": "RS256"}, "_key: no key for RS256"),
         ({"key": RSA}, "_key: say the algorithm of this key in PEM"),
         ({"key": RSA, "algorithm": "HS256"}, "_key: a key in PEM is no secret"),
-        ({"key": ""}, "_key: no key for HS256"),
+        ({"key": ""}, "_key: the key is empty"),
         ({"key": SECRET, "jwks_url": "https://x/keys"}, "set one of key and jwks_url"),
         ({"key": SECRET, "algorithm": "none"}, "_algorithm"),
         ({"jwks_url": "http://x/keys"}, "jwks_url"),
@@ -159,7 +167,7 @@ def test_r7_t47_n65_keys_that_do_not_fit_stop_the_start(keys: dict[str, Any], to
     ],
 )
 def test_r7_t47_v32_classic_keys_that_do_not_fit_stop_the_start(role: str, values: dict[str, Any], told: str) -> None:
-    others = {"publisher_key": "k", "anonymous": True}
+    others = {"publisher_key": KEY, "anonymous": True}
     given = {f"{role}_{name}": value for name, value in values.items()}
     if "key" not in values and role == "publisher":
         others.pop("publisher_key")
@@ -311,7 +319,7 @@ def test_n6_n145_the_metadata_goes_with_the_path(path: str) -> None:
 
 
 def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> None:
-    settings = Settings(publisher_key="k", subscriber_key="k")
+    settings = Settings(publisher_key=KEY, subscriber_key=KEY)
     for name in ("anonymous", "subscriptions", "debugger", "dev", "embedded"):
         assert getattr(settings, name) is False
     assert settings.cookie == "__Secure-mercure_access_token"
@@ -351,6 +359,90 @@ def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> No
 )  # fmt: skip
 def test_what_is_out_of_range_or_unknown_is_named(values: dict[str, Any]) -> None:
     refused(next(iter(values)), dev=True, **values)
+
+
+def numbers() -> dict[str, dict[str, float]]:
+    """The bounds of each setting that is a number: `gt` or `ge`, and `le`."""
+    return {
+        name: {
+            bound: getattr(one, bound) for one in field.metadata for bound in ("gt", "ge", "le") if hasattr(one, bound)
+        }
+        for name, field in Settings.model_fields.items()
+        if field.annotation in (int, float)
+    }
+
+
+@pytest.mark.parametrize("name", numbers())
+def test_every_number_has_bounds_and_is_finite(name: str) -> None:
+    bounds = numbers()[name]
+    assert set(bounds) in ({"gt", "le"}, {"ge", "le"})
+    largest = bounds["le"]
+    assert getattr(Settings(dev=True, **{name: largest}), name) == largest
+    for value in (largest + 1, largest * 1e300, "inf", "nan", float("inf"), float("nan"), "1e400", -1):
+        assert re.match(rf"{name}: [^;]+$", refused(name, dev=True, **{name: value}))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", [*numbers(), "all"])
+async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    largest: dict[str, Any] = {one: bounds["le"] for one, bounds in numbers().items() if name in (one, "all")}
+    places = {"transport_url": f"sqlite:///{tmp_path}/log.db", "event_log": str(tmp_path / "events")}
+    app = create_app(Settings(dev=True, **places, **largest))
+    async with served(app, http=ParkingProtocol) as hub, await subscribe(hub, ("match", "a")) as stream:
+        assert stream.status == 200
+        await publish(hub, ("topic", "a"), ("data", "x"))
+        assert (await stream.next_event()).data == "x"
+        async with await subscribe(hub, ("match", "a"), ("last_event_id", "earliest")) as late:
+            assert (await late.next_event()).data == "x"
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
+    with socket.socket() as connection:
+        _tune(connection, app.state.hub.settings)  # which tune() would keep quiet about
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_wrong_value_is_told_in_a_sentence_that_begins_with_the_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HUB_DEV", "1")
+    monkeypatch.setenv("HUB_TRANSPORT_URL", "memory://")
+    monkeypatch.setenv(f"HUB_{name.upper()}", "§ <")
+    if name in ("publisher_key", "subscriber_key", "event_log", "warm_index"):
+        return  # which may be any text
+    with pytest.raises(ConfigurationError, match=f"^{name}[.: ]") as caught:
+        create_app(settings_from_environment())
+    for foreign in ("Value error", "Input", "String should match", "^(", "Settings", "(ValueError)", "\n"):
+        assert foreign not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"path": "/a/"}, "path: should be a path like /.well-known/mercure, of letters, digits and "),
+        ({"public_urls": "https://[x"}, "public_urls.0: should be a scheme and a host, as in https://hub.example.com"),
+        ({"public_urls": "https://x:99999"}, "public_urls.0: should be a scheme and a host"),
+        ({"resource": "https://[x"}, "resource: should be an absolute URL without a fragment"),
+        ({"cors_origins": "a"}, "cors_origins.0: should be an origin, as in https://app.example.com"),
+        ({"publisher_jwks_url": "http://x/"}, "publisher_jwks_url: should be a URL that begins with https://"),
+        ({"subscriber_jwks_url": "x"}, "subscriber_jwks_url: should be a URL that begins with https://"),
+        (
+            {"publisher_jwks_url": "https://x/keys", "publisher_key": SECRET},
+            "publisher_key, publisher_jwks_url and publisher_algorithm do not fit together: set one of key and jwks_url",
+        ),
+        ({"issuers": [{"id": "a", "keys": {}}]}, "issuers.0.keys: set one of key and jwks_url"),
+        ({"issuers": '{"id": "a"}'}, "issuers: should be an array in JSON"),
+        ({"publisher_key": ""}, "publisher_key: the key is empty"),
+        ({"publisher_key": SECRET, "publisher_algorithm": "RS256"}, "publisher_key: no key for RS256: "),
+        ({"nonsense": 1}, "nonsense: there is no such setting"),
+        ({"publisher_key": SECRET, "classic": False}, "publisher_… and subscriber_… are for classic tokens"),
+        ({"transport_url": "sqlite://[x/y.db"}, "transport_url: this is no URL"),
+        ({"transport_url": "rediss://[::1"}, "transport_url: "),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_a_plain_sentence(values: dict[str, Any], told: str) -> None:
+    assert refused(None, **{"dev": True, "resource": HUB} | values).startswith(told)
 
 
 def test_r2_r3_zero_is_never_or_no_limit_where_that_makes_sense() -> None:
@@ -395,10 +487,15 @@ def test_dev_fills_in_what_was_not_chosen() -> None:
         assert keys is not None
         assert keys.key is not None
         assert keys.key.get_secret_value() == DEVELOPMENT_KEY
-    chosen = Settings(dev=True, anonymous=False, cookie="x", issuers=[], cors_origins="", publisher_key="k")
+    chosen = Settings(dev=True, anonymous=False, cookie="x", issuers=[], cors_origins="", publisher_key=KEY)
     assert (chosen.anonymous, chosen.cookie, chosen.issuers, chosen.cors_origins) == (False, "x", (), ())
     assert chosen.publisher_key is not None
-    assert chosen.publisher_key.get_secret_value() == "k"
+    assert chosen.publisher_key.get_secret_value() == KEY
+
+
+def test_dev_fills_in_no_key_beside_a_key_set() -> None:
+    settings = Settings(dev=True, publisher_jwks_url="https://x/keys")
+    assert (settings.publisher_key, settings.subscriber_key is None) == (None, False)
 
 
 def test_without_dev_nothing_is_filled_in() -> None:
@@ -471,7 +568,7 @@ def test_what_is_wrong_in_the_environment_is_named_as_elsewhere(
 ) -> None:
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigurationError, match="settings" if name == "HUB_DEV" else name[4:].lower()):
+    with pytest.raises(ConfigurationError, match=f"^{name[4:].lower()}: "):
         settings_from_environment()
 
 

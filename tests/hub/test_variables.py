@@ -1,0 +1,127 @@
+"""HUB_… variables: a name that is nearly that of a setting is refused, another one is warned of, a service's is ignored."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer.main
+
+from hub import ConfigurationError, Settings, settings_from_environment
+from hub.cli import main
+from hub.variables import unknown_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRET = "a-secret-that-nobody-should-see-in-a-log"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("HUB_"):
+            monkeypatch.delenv(name)
+
+
+def unknown(*names: str) -> list[str]:
+    return unknown_variables(dict.fromkeys(names, SECRET), Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("HUB_ANONYMOS", "HUB_ANONYMOUS"),
+        ("HUB_ANONYMUOS", "HUB_ANONYMOUS"),
+        ("HUB_DVE", "HUB_DEV"),
+        ("hub_heartbeet", "HUB_HEARTBEAT"),
+        ("HUB_ISSUER", "HUB_ISSUERS"),
+        ("HUB_MAX_BODYS", "HUB_MAX_BODY"),
+        ("HUB_MAX_CONNECTION", "HUB_MAX_CONNECTIONS"),
+        ("HUB_MAX_CONNECTIONS_PER_CLIENTS", "HUB_MAX_CONNECTIONS_PER_CLIENT"),
+        ("HUB_MAX_CONECTION_PER_CLIENT", "HUB_MAX_CONNECTIONS_PER_CLIENT"),
+        ("HUB_MAX_CLIENT_CONNECTIONS", "HUB_MAX_CONNECTIONS_PER_CLIENT"),
+        ("HUB_CONNECTIONS_PER_CLIENT", "HUB_MAX_CONNECTIONS_PER_CLIENT"),
+        ("HUB_CONNECTIONS_RATE_PER_CLIENT", "HUB_CONNECTION_RATE_PER_CLIENT"),
+        ("HUB_PER_CLIENT_CONNECTION_RATE", "HUB_CONNECTION_RATE_PER_CLIENT"),
+        ("HUB_PUBLISHER_KEY_FILE", "HUB_PUBLISHER_KEY"),
+        ("HUB_PUBLISHERS_KEYS", "HUB_PUBLISHER_KEY"),
+        ("HUB_MAX_LIFETIME_SECONDS", "HUB_MAX_LIFETIME"),
+        ("HUB_TRANSPORTURL", "HUB_TRANSPORT_URL"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_setting_is_refused(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, SECRET)
+    with pytest.raises(ConfigurationError) as caught:
+        settings_from_environment(dev=True)
+    assert str(caught.value) == f"{name} is no setting: did you mean {meant}?"
+
+
+def test_every_setting_is_known_and_refused_with_a_letter_too_many() -> None:
+    names = [f"HUB_{name.upper()}" for name in Settings.model_fields]
+    assert unknown(*names) == unknown(*map(str.lower, names)) == []
+    for name in names:
+        for near in (f"{name}X", f"{name[:-2]}{name[-1]}{name[-2]}"):
+            with pytest.raises(ConfigurationError, match=f"^{near} is no setting: did you mean HUB_"):
+                unknown(near)
+
+
+def test_several_variables_that_are_nearly_settings_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB_MAX_BATCHES", "1")
+    monkeypatch.setenv("HUB_ANONYMOS", "1")
+    with pytest.raises(ConfigurationError) as caught:
+        settings_from_environment(dev=True)
+    assert str(caught.value) == (
+        "HUB_ANONYMOS is no setting: did you mean HUB_ANONYMOUS?; "
+        "HUB_MAX_BATCHES is no setting: did you mean HUB_MAX_BATCH?"
+    )
+
+
+@pytest.mark.parametrize("service", ["HUB", "HUB_REDIS"])
+def test_variables_that_kubernetes_sets_for_a_service_and_those_of_commands_are_no_matter(
+    service: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for end, value in {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "3000",
+        "SERVICE_PORT_HTTP": "3000",
+        "PORT": "tcp://10.0.0.1:3000",
+        "PORT_3000_TCP": "tcp://10.0.0.1:3000",
+        "PORT_3000_TCP_ADDR": "10.0.0.1",
+        "PORT_3000_TCP_PORT": "3000",
+        "PORT_3000_TCP_PROTO": "tcp",
+    }.items():
+        monkeypatch.setenv(f"{service}_{end}", value)
+    monkeypatch.setenv("HUB_TOKEN", SECRET)
+    monkeypatch.setenv("HUB_TOKEN_KEY", SECRET)
+    settings_from_environment(dev=True)
+    assert caplog.records == []
+
+
+def test_n163_other_variables_are_named_in_the_log_without_their_values(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("HUB_PORT", "HUB_URL", "HUB_NONSENSE", "HUB_"):
+        monkeypatch.setenv(name, SECRET)
+    monkeypatch.setenv("HUBBUB", SECRET)
+    settings_from_environment(dev=True)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        f'event="this variable is not a setting of the hub, and is ignored" name={name}'
+        for name in ("HUB_", "HUB_NONSENSE", "HUB_PORT", "HUB_URL")
+    ]
+
+
+def test_every_variable_that_a_command_reads_is_known() -> None:
+    read = {name for parameter in parameters(typer.main.get_command(main)) for name in parameter}
+    assert read >= {"HUB_TOKEN", "HUB_TOKEN_KEY", "HUB_TRANSPORT_URL"}
+    assert unknown(*read) == []
+
+
+def parameters(command: Any) -> Iterator[list[str]]:
+    """The environment variables of each parameter of a command, and of the commands below it."""
+    for parameter in command.params:
+        yield [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []
+    for below in getattr(command, "commands", {}).values():
+        yield from parameters(below)
