@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import gzip
 import json
 import warnings
 from dataclasses import dataclass, field
@@ -297,6 +298,17 @@ async def test_n71_a_set_may_be_as_large_as_that(server: KeyServer, remote: Call
     server.serve_text(text + b" " * (256 * KIB - len(text)))
     keys = await remote().current(None)
     keys.check(extract(signed(EC)))
+
+
+async def test_n71_a_set_that_is_compressed_is_not_unpacked(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
+    packed = gzip.compress(key_set(public(EC)) + b" " * 2**26)
+    assert len(packed) < 256 * KIB
+    server.serve_text(packed, "200 OK", "Content-Encoding: gzip")
+    with pytest.raises(KeysUnavailable) as caught:
+        await remote().current(None)
+    assert "UnicodeDecodeError" in caught.value.reason
 
 
 async def test_n71_an_answer_without_an_end_is_not_read_to_it(

@@ -612,6 +612,22 @@ async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: 
         await pages.aclose()  # type: ignore[attr-defined]
 
 
+async def test_a_flood_of_datagrams_takes_a_bounded_part_of_a_turn(path: str) -> None:
+    class Flooded:
+        heard = 0
+
+        def recv(self, size: int) -> bytes:
+            self.heard += 1
+            return b"x" * size
+
+    async with log_at(path) as log:
+        log._bell = flooded = Flooded()  # type: ignore[assignment]
+        log._hear()
+        log._bell = None
+        assert flooded.heard == 100
+        assert log._rung.is_set()
+
+
 @pytest.mark.processes
 async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy.db")
