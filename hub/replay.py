@@ -59,7 +59,7 @@ class ReplayResponse(StreamingResponse):
         with self._hub.reading(self._subscriber):  # before the head, as it may refuse
             cycle = cycle_of(scope.get(SERVER_SEND, send))
             if cycle is not None:  # so that the system gives up who does not read
-                tune(cycle.transport.get_extra_info("socket"), self._hub.settings)
+                tune(cycle.transport, self._hub.settings)
             try:
                 async with asyncio.timeout(left):
                     await super().__call__(scope, receive, send)

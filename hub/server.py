@@ -78,6 +78,7 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
         access_log=False,
         log_config=None,
         server_header=False,
+        timeout_keep_alive=settings.idle_timeout,
         timeout_graceful_shutdown=math.ceil(settings.drain) + GRACE,
         callback_notify=_Collector(),
         timeout_notify=COLLECTED,

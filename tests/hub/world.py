@@ -78,7 +78,7 @@ class Connection:
     async def _run(self) -> None:
         self._note("begins", self)
         try:
-            await self.response({"type": "http", "method": "GET"}, self.receive, self.send)
+            await self.response({"type": "http", "http_version": "1.1", "method": "GET"}, self.receive, self.send)
             if self.protocol is not None:
                 await self.protocol.over.wait()
         except BaseException:
