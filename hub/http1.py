@@ -130,18 +130,14 @@ class Cycle(RequestResponseCycle):
     """uvicorn's side of a request and its response, with what uvicorn leaves out.
 
     A client of HTTP/1.0 gets no chunks.  A response says `keep-alive` or `close`, not both.  A request whose body was
-    not read ends its connection.  What is sent to a connection that is closing is dropped.
+    not read ends its connection.
     """
 
     _is_raw = False
     """Whether the end of the connection is the end of the body."""
 
     async def send(self, message: ASGISendEvent) -> None:
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.transport.is_closing():
-            self.disconnected = True
-        elif message["type"] == "http.response.start":
+        if message["type"] == "http.response.start":
             message = self._head(message)
         elif message["type"] == "http.response.body":
             if self._is_raw:
@@ -253,7 +249,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_head()
         super().connection_lost(exc)
-        if self._answered is not None:  # uvicorn notifies the last one alone
+        if self._answered is not None:  # uvicorn notifies the last one alone, and uvloop raises if this one writes
             self._answered.disconnected = True
             self._answered.message_event.set()
         self._unset_keepalive_if_required()
