@@ -21,16 +21,19 @@ import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import httptools
 import structlog
+from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from hub.errors import HeadTooLarge, InvalidRequest, RequestError, TargetTooLong
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application, ASGISendEvent
+    from collections.abc import Coroutine
+
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
@@ -64,7 +67,8 @@ class Connections:
     """The connections of one server, and the bounds of what they send.
 
     All its mutable state: `open`, how many connections there are; `waiting`, those that have nothing in progress, the
-    one that has waited longest first; and how many were closed for newer ones since the last log line about that.
+    one that has waited longest first; `host`, the last valid Host field; and how many connections were closed for newer
+    ones since the last log line about that.
     """
 
     def __init__(self, *, max_header_fields: int = 100, max_head: int = 2**16, limit: int | None = None) -> None:
@@ -73,6 +77,7 @@ class Connections:
         self.limit = open_file_limit() - OTHER_FILES if limit is None else limit
         self.open = 0
         self.waiting: dict[HttpProtocol, None] = {}
+        self.host = b""
         self._closed = 0
         self._report: asyncio.TimerHandle | None = None
 
@@ -136,25 +141,23 @@ class Cycle(RequestResponseCycle):
     _is_raw = False
     """Whether the end of the connection is the end of the body."""
 
-    async def send(self, message: ASGISendEvent) -> None:
+    def send(self, message: Any) -> Coroutine[Any, Any, None]:  # no coroutine of its own, as this is on every path
         if message["type"] == "http.response.start":
-            message = self._head(message)
-        elif message["type"] == "http.response.body":
-            if self._is_raw:
-                self.expected_content_length = len(message.get("body", b""))
-            if self.more_body and not message.get("more_body", False):
-                self.keep_alive = True  # the protocol ends the connection, so that the client can read the response
-        await super().send(message)
+            if self.more_body or not self.keep_alive:
+                message = self._closing(message)
+        elif self._is_raw:
+            self.expected_content_length = len(message.get("body", b""))
+        elif self.more_body and not message.get("more_body", False):
+            self.keep_alive = True  # the protocol ends the connection, so that the client can read the response
+        return RequestResponseCycle.send(self, message)
 
-    def _head(self, message: Any) -> Any:
+    def _closing(self, message: Any) -> Any:
+        """The head of the last response of a connection; uvicorn adds `close`, and HTTP/1.0 has no others."""
+        self.keep_alive = False
         headers = [(name.lower(), value) for name, value in message.get("headers", ())]
-        if self.more_body:
-            self.keep_alive = False
-        if not self.keep_alive:  # uvicorn adds `close`
-            message = {**message, "headers": [header for header in headers if header[0] != b"connection"]}
         if self.scope["http_version"] != "1.1" and b"content-length" not in dict(headers):
             self._is_raw, self.chunked_encoding = True, False
-        return message
+        return {**message, "headers": [header for header in headers if header[0] != b"connection"]}
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -260,27 +263,66 @@ class HttpProtocol(HttpToolsProtocol):
     # -- of the parser
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        HttpToolsProtocol.on_message_begin(self)
         self._in_line = not self._moved
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         if self._head_timer is None:
             self._await_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) == self.shared.max_header_fields:
             raise HeadTooLarge(f"the request has more than {self.shared.max_header_fields} header fields and trailers")
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self._forget_head()
-        self._unset_keepalive_if_required()
+        """Begin the request, as uvicorn does; here as a whole, since it does not let the class of a cycle be chosen."""
+        parser, scope = self.parser, self.scope
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         self.shared.waiting.pop(self, None)
         self._left, self._moved, self._in_line = _UNBOUNDED, True, False
         if len(self.url) > _MAX_TARGET:
             raise TargetTooLong(f"the request target has {len(self.url)} bytes; the limit is {_MAX_TARGET}")
-        self._check_host()
-        super().on_headers_complete()
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version = parser.get_http_version()
+        self._check_host(version)
+        if parser.should_upgrade() and self._should_upgrade():
+            return
         self.headers = self.headers.copy()  # trailers are counted, and are no headers (RFC 9110, 6.5.1)
+        target = httptools.parse_url(self.url)
+        path = target.path.decode("ascii")
+        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
+        scope["raw_path"] = self.root_path.encode("ascii") + target.path
+        scope["query_string"] = target.query or b""
+        app, before = self.app, self.cycle
+        if self.limit_concurrency is not None and self.limit_concurrency <= max(len(self.connections), len(self.tasks)):
+            app = service_unavailable
+        self.cycle = cycle = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version == "1.1" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._answered = cycle
+            self._start_asgi_task(cycle, app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, app))
 
     def on_chunk_header(self) -> None:
         """Either the body goes on, or trailers follow."""
@@ -288,18 +330,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._left, self._moved = _UNBOUNDED, True
-        super().on_body(body)
+        HttpToolsProtocol.on_body(self, body)  # faster than super()
 
     def on_message_complete(self) -> None:
         self._left, self._moved, self._in_line = self.shared.max_head, True, None
-        super().on_message_complete()
+        HttpToolsProtocol.on_message_complete(self)
 
     # -- of the server and of its responses
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        cycle.__class__ = Cycle  # uvicorn does not let its class be chosen
-        self._answered = cycle
-        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -310,7 +347,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self._answered, app = self.pipeline.pop()
+            self._start_asgi_task(self._answered, app)
         elif self._ends or (self.cycle is not None and self.cycle.more_body):
             self._end()
         else:
@@ -351,13 +389,15 @@ class HttpProtocol(HttpToolsProtocol):
             end = len(data)
         return _NOT_ASCII.sub(lambda match: b"%%%02X" % match[0][0], data[:end]) + data[end:]
 
-    def _check_host(self) -> None:
+    def _check_host(self, version: str) -> None:
         """Raise InvalidRequest unless there is one Host field, which HTTP/1.0 may lack (RFC 9112, 3.2)."""
         hosts = [value for name, value in self.headers if name == b"host"]
-        if len(hosts) != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+        if len(hosts) != 1 and (hosts or version != "1.0"):
             raise InvalidRequest(f"the request has {len(hosts)} Host header fields instead of one")
-        if hosts and not _HOST.fullmatch(hosts[0]):
-            raise InvalidRequest(f"Host header {shown(hosts[0].decode('latin-1'))}: not a host and port")
+        if hosts and hosts[0] != self.shared.host:  # most requests name the same one
+            if not _HOST.fullmatch(hosts[0]):
+                raise InvalidRequest(f"Host header {shown(hosts[0].decode('latin-1'))}: not a host and port")
+            self.shared.host = hosts[0]
 
     def _refuse(self, error: RequestError) -> None:
         """Answer a request that the application does not get to see, unless another answer is in progress."""
