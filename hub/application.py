@@ -22,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from hub.endpoints import TOKENS, Endpoints, answer
 from hub.errors import ConfigurationError, LogUnavailable, RequestError
+from hub.http1 import CONNECTIONS, Connections
 from hub.hub import Hub
 from hub.origins import allows_origin
 from hub.parking import SERVER_SEND
@@ -63,6 +64,11 @@ class HubApplication(Starlette):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" and "state" in scope:  # which uvicorn hands to the protocol of each connection
+            settings: Settings = self.state.hub.settings
+            scope["state"][CONNECTIONS] = Connections(
+                max_header_fields=settings.max_header_fields, max_head=settings.max_head
+            )
         if scope["type"] != "http":
             await super().__call__(scope, receive, partial(_send_reason, send))
             return

@@ -101,7 +101,8 @@ class Client:
                     async for event in httpx2.EventSource(response):
                         last_event_id = event.id or last_event_id
                         retry = retry if event.retry is None else event.retry / 1000
-                        yield event
+                        if event.id or event.data:  # else it is a hint alone, which httpx2 takes for an event
+                            yield event
             except httpx2.HTTPStatusError as error:
                 if not (connected and error.response.is_server_error):
                     raise

@@ -12,15 +12,17 @@
         ├── NotThere                404    no such subscription (N133)
         ├── TooSlow                 408    a body that does not arrive
         ├── TooLarge                413    over a limit of the hub (N56)
+        ├── TargetTooLong           414    a URL that no request may have
         ├── UnsupportedContent      415    a QUERY body that is no form (N11)
         ├── Misdirected             421    a request for another host (R6)
         ├── TooMany                 429    as many subscribers, or patterns, as may be (N23)
+        ├── HeadTooLarge            431    more header fields, or longer ones, than a request may have
         ├── Busy                    503    more subscribers a second than the hub takes
         ├── KeysUnavailable         503    a key set that cannot be fetched
         ├── LogUnavailable          503    a log that cannot be reached, or written
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
-They are answered in one place, `endpoints.answer`.
+They are answered in one place, `endpoints.answer`; those that are found while a head is parsed, in `http1`.
 """
 
 from __future__ import annotations
@@ -112,6 +114,11 @@ class TooLarge(RequestError):
     title = "Too large"
 
 
+class TargetTooLong(RequestError):
+    status = 414
+    title = "URI too long"
+
+
 class UnsupportedContent(RequestError):
     status = 415
     title = "Unsupported content"
@@ -127,6 +134,11 @@ class TooMany(RequestError):
     status = 429
     title = "Too many"
     headers: Mapping[str, str] = {"Retry-After": "10"}
+
+
+class HeadTooLarge(RequestError):
+    status = 431
+    title = "Request header fields too large"
 
 
 class Busy(RequestError):

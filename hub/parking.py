@@ -4,21 +4,14 @@
     the connection    ─ lost, or full, or with room again ─────►  the stream that was parked, and the server's own
 
 An idle event stream needs a socket and somebody to tell when it is lost, and no more.  Everything else about the
-connection stays uvicorn's: the head, the chunks, keep-alive, and what comes after a stream has ended.
+connection is that of other responses: the head, the chunks, keep-alive, and what comes after a stream has ended.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-if TYPE_CHECKING:
-    import asyncio
-
-HEAD_TIMEOUT: Final = 10.0
-"""Seconds that the head of a request may take from its first byte, and the first byte from the connection."""
-
+from hub.http1 import HttpProtocol
 
 SERVER_SEND: Final = "hub.send"
 """Where the application leaves the server's own `send` in the scope, below whatever middleware wraps."""
@@ -36,6 +29,13 @@ def cut_off(cycle: Any) -> None:
     cycle.transport.abort()
 
 
+def is_event_stream(cycle: Any) -> None:
+    """Have the connection of a response, whose head was sent, end when its client closes its half."""
+    protocol = cycle.transport.get_protocol()
+    if isinstance(protocol, HttpProtocol):
+        protocol.begin_stream()
+
+
 class Parked(Protocol):
     """What is told of the connection of a parked response."""
 
@@ -51,16 +51,15 @@ class Parked(Protocol):
         ...
 
 
-class ParkingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol of one connection, of which a response may be parked; for `uvicorn --http`.
+class ParkingProtocol(HttpProtocol):
+    """The protocol of one connection, of which a response may be parked; for `uvicorn --http`.
 
-    All its mutable state, beside uvicorn's: what is parked, if anything; whether the connection is for more requests
-    after that; and the timer of a request's head.
+    All its mutable state, beside that of an HttpProtocol: what is parked, if anything; and whether the connection is
+    for more requests after that.
     """
 
     _parked: Parked | None = None
     _keep_alive = True
-    _head_timer: asyncio.TimerHandle | None = None
 
     # -- of the application
 
@@ -72,17 +71,21 @@ class ParkingProtocol(HttpToolsProtocol):
         """Keep the response of `cycle`, which has begun; the application may return.
 
         What is written to the transport from then on is the response, in chunks; the protocol is paused, and its
-        `flow` says so, whenever the socket takes no more.  False where the connection is lost, or is cut now, as its
-        client has sent more than a request: what that asks for could not be answered as long as the stream goes on.
+        `flow` says so, whenever the socket takes no more.  False if the connection is lost or ends now: because its
+        client has sent more than a request, which could not be answered as long as the stream goes on; or because its
+        client has closed its half, as a browser does that leaves.
         """
         if not self.may_park(cycle):
             cycle.disconnected = True
             self.transport.abort()
+        elif self._half_closed:  # the head is still written
+            cycle.disconnected = True
+            self.transport.close()
         if cycle.disconnected:
             return False
         cycle.response_complete = True  # so the server neither ends it nor complains when the application returns
         self._parked, self._keep_alive = parked, cycle.keep_alive
-        self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
+        self.cycle = self.scope = self.headers = self._answered = None  # type: ignore[assignment]
         self.flow.resume_reading()  # which a long body has paused, and tells that the client has gone
         self.transport.set_write_buffer_limits(1)  # with 0, TLS would not see that it has room again
         return True
@@ -97,19 +100,6 @@ class ParkingProtocol(HttpToolsProtocol):
             self.transport.close()
 
     # -- of the server and of the event loop
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_head()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._head_timer is None:
-            self._await_head()
-
-    def on_headers_complete(self) -> None:
-        self._forget_head()
-        super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
         if self._parked is None:
@@ -126,20 +116,9 @@ class ParkingProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         parked, self._parked = self._parked, None
-        self._forget_head()
         super().connection_lost(exc)
-        self.pipeline.clear()  # these know of each other, which only the garbage collector would find out
-        self.cycle = None  # type: ignore[assignment]
         if parked is not None:
             parked.lost(exc)
-
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
-
-    def _forget_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
 
 
 class TaskProtocol(ParkingProtocol):

@@ -81,7 +81,7 @@ class Replay:
         with self._hub.connected(self):  # before the head, as it may refuse
             self._cycle = cycle_of(scope.get(SERVER_SEND, send))
             if self._cycle is not None:  # so that the system gives up a client that does not read
-                tune(self._cycle.transport.get_extra_info("socket"), self._hub.settings)
+                tune(self._cycle.transport, self._hub.settings)
             try:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)

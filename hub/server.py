@@ -9,6 +9,7 @@ else happens.  So young objects are looked through in small portions, 10 to 16 m
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,8 @@ log = structlog.stdlib.get_logger("hub")
 
 GRACE: Final = 5
 """Seconds that are left, when all streams have ended, for what else is being answered."""
+CUT: Final = 1
+"""Seconds of these in which requests end whose connections were cut off."""
 OTHERS: Final = 100
 """Files that are open beside the connections of subscribers."""
 YOUNG: Final = 5_000, 5, 1_000_000
@@ -88,6 +91,7 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
         access_log=False,
         log_config=None,
         server_header=False,
+        timeout_keep_alive=settings.idle_timeout,
         timeout_graceful_shutdown=math.ceil(settings.drain) + GRACE,
         callback_notify=_Collector(),
         timeout_notify=COLLECTED,
@@ -103,6 +107,26 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             self.force_exit = True  # wait for no connection and no task
         super().handle_exit(sig, frame)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """Wait for responses to end, but no longer than the grace, or after a second signal; then cut them off.
+
+        uvicorn would cancel their tasks, and log a traceback for each.
+        """
+        state, patience = self.server_state, self.config.timeout_graceful_shutdown
+        try:
+            async with asyncio.timeout(None if patience is None else patience - CUT):
+                while (state.connections or state.tasks) and not self.force_exit:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # at a second signal, the hub ends its streams
+        except TimeoutError:
+            log.warning(f"{len(state.connections)} connections are cut off: their responses did not end in time")
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=CUT)
+        for server in self.servers:
+            await server.wait_closed()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)

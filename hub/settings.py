@@ -320,6 +320,12 @@ class Settings(BaseModel):
     event_log_keep: float = Field(30.0, ge=0, le=36_600)
     """Days for which closed files are kept; 0 for ever."""
 
+    max_header_fields: int = Field(100, ge=10, le=10_000)
+    """Header fields of a request, with its trailers; more are answered 431."""
+    max_head: int = Field(2**16, ge=2**12, le=2**24)
+    """Bytes of a request's line and header fields, and of its trailers; more are answered 431, or 414 for the URL."""
+    idle_timeout: int = Field(30, ge=1, le=86_400)
+    """Seconds that a connection stays open after a response, unless another request comes."""
     max_body: int = Field(2**20, ge=0, le=2**30)
     """Bytes of a request's body (N56), in both dialects; 0 for no limit.  A QUERY has a lower one, `max_query`."""
     body_timeout: float = Field(30.0, gt=0, le=DAY)

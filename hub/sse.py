@@ -24,10 +24,9 @@ HEARTBEAT: Final = b":\n"
 def retry(seconds: float) -> bytes:
     """A hint in how long to come back after the connection is lost (N30).
 
-    It is taken when its line ends.  No empty line follows, which some readers would take for an event of its own:
-    so it is a field of the first event, too.
+    A block of its own, without data and so no event: some clients would take it for a part of the first event.
     """
-    return f"retry: {seconds * 1000:.0f}\n".encode()
+    return f"retry: {seconds * 1000:.0f}\n\n".encode()
 
 
 def frame(update: Update) -> bytes:

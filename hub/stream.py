@@ -30,7 +30,7 @@ from sse_starlette import EventSourceResponse
 from hub import sse
 from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
-from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of
+from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
 from hub.sockets import tune
 from hub.subscriber import EARLIEST
 
@@ -72,11 +72,11 @@ class StreamResponse(EventSourceResponse):
         cycle = cycle_of(server_send)
         protocol = None
         if cycle is not None and not cycle.transport.is_closing():
-            tune(cycle.transport.get_extra_info("socket"), self._hub.settings)
+            tune(cycle.transport, self._hub.settings)
             protocol = cycle.transport.get_protocol()
         self.stream = stream = (
             ParkedStream(self._hub, self._subscriber, protocol, cycle)
-            if isinstance(protocol, ParkingProtocol) and protocol.may_park(cycle)
+            if isinstance(protocol, ParkingProtocol) and protocol.may_park(cycle) and scope["http_version"] == "1.1"
             else TaskStream(self._hub, self._subscriber, server_send, receive, cycle)
         )
         await self._hub.connect(stream)  # before the head: whoever knows of the stream is in it (R20)
@@ -280,6 +280,8 @@ class TaskStream(Stream):
     async def _begin(self, begin: _Begin) -> None:
         await begin()
         await self._server_send(_message(self._first_bytes()))
+        if self._cycle is not None:
+            is_event_stream(self._cycle)
 
     async def _go_on(self) -> None:
         task = self._task = asyncio.current_task()

@@ -202,6 +202,9 @@ async def test_n82_who_does_not_read_is_cut_off_when_its_time_is_up() -> None:
         def get_extra_info(self, name: str) -> None:
             return None
 
+        def is_closing(self) -> bool:
+            return self.aborted
+
         def abort(self) -> None:
             self.aborted = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import resource
@@ -9,15 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
 
 from hub import ConfigurationError, Settings, create_app, server
 from hub.parking import ParkingProtocol, TaskProtocol
-from hub.server import OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
+from hub.server import CUT, OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
 from tests.hub.serving import served
+from tests.waiting import HANG
 from tests.wire import PATH, request
 
 if TYPE_CHECKING:
@@ -122,6 +124,39 @@ async def test_whose_word_on_the_address_of_a_client_is_believed(
         assert [first.status, second.status] == statuses
         await first.close()
         await second.close()
+
+
+@pytest.mark.parametrize("forced", [True, False])
+async def test_requests_that_do_not_end_are_cut_off_without_a_traceback(
+    forced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        begun.set()
+        await receive()
+        assert (await receive())["type"] == "http.disconnect"
+
+    begun = asyncio.Event()
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=TaskProtocol,
+            lifespan="off",
+            log_config=None,
+            timeout_graceful_shutdown=1_000 if forced else CUT,
+        )
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener, caplog.at_level(logging.INFO):
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.wait_for(begun.wait(), HANG)
+        server.should_exit, server.force_exit = True, forced
+        await asyncio.wait_for(serving, HANG)
+        assert await reader.read() == b""
+        writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert ("1 connections are cut off" in caplog.text) is not forced
 
 
 @pytest.fixture

@@ -143,8 +143,14 @@ async def test_r36_t67_after_a_signal_nobody_comes_in_and_streams_end_one_by_one
 async def test_a_second_signal_ends_the_hub_now(
     start_hub: Callable[..., HubProcess], park: str, number: signal.Signals
 ) -> None:
-    hub = start_hub(park, HUB_DRAIN="1000", HUB_SUBSCRIPTIONS="0")
+    """Also with clients that do not read; and the log has no traceback, as the fixture sees."""
+    hub = start_hub(park, HUB_DRAIN="1000", HUB_CLIENT_TIMEOUT="1000", HUB_SUBSCRIPTIONS="0")
+    for _ in range(10):
+        await publish(hub, ("topic", "a"), ("data", "x" * 900_000))
     readers = [await subscribe(hub, ("topic", "a")) for _ in range(20)]
+    target = f"{PATH}?topic=a&lastEventID=earliest"
+    preferences = [[("prefer", "wait=0")], []]
+    readers += [await request(hub, "GET", target, headers, receive_buffer=4096) for headers in preferences]
     hub.process.send_signal(number)
     await until(lambda: "draining" in hub.log())
     assert await asyncio.to_thread(hub.stop, number) in (0, -number)

@@ -84,7 +84,7 @@ class Connection:
         if self.refusal is not None:
             raise self.refusal
         try:
-            await self.response({"type": "http", "method": "GET"}, self.receive, self.send)
+            await self.response({"type": "http", "http_version": "1.1", "method": "GET"}, self.receive, self.send)
             if self.protocol is not None:
                 await self.protocol.over.wait()
         except BaseException:
