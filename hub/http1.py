@@ -170,13 +170,18 @@ class HttpProtocol(HttpToolsProtocol):
     `_answered`, the request that is, while `cycle` is the last one that came.
     """
 
-    _head_timer: asyncio.TimerHandle | None = None
-    _moved = False
-    _in_line: bool | None = None
-    _ends = False
-    _half_closed = False
-    _is_stream = False
-    _answered: RequestResponseCycle | None = None
+    # Beside uvicorn's attributes: with more than 30, a dictionary would not share its keys with other connections.
+    __slots__ = (
+        "_answered",
+        "_ends",
+        "_half_closed",
+        "_head_timer",
+        "_in_line",
+        "_is_stream",
+        "_left",
+        "_moved",
+        "shared",
+    )
 
     def __init__(
         self,
@@ -190,6 +195,13 @@ class HttpProtocol(HttpToolsProtocol):
             app_state[CONNECTIONS] = Connections()
         self.shared: Connections = app_state[CONNECTIONS]
         self._left = self.shared.max_head
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._moved = False
+        self._in_line: bool | None = None
+        self._ends = False
+        self._half_closed = False
+        self._is_stream = False
+        self._answered: RequestResponseCycle | None = None
 
     # -- of the application
 

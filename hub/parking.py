@@ -58,8 +58,12 @@ class ParkingProtocol(HttpProtocol):
     for more requests after that.
     """
 
-    _parked: Parked | None = None
-    _keep_alive = True
+    __slots__ = ("_keep_alive", "_parked")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._parked: Parked | None = None
+        self._keep_alive = True
 
     # -- of the application
 
@@ -123,6 +127,8 @@ class ParkingProtocol(HttpProtocol):
 
 class TaskProtocol(ParkingProtocol):
     """The same for responses that keep their task."""
+
+    __slots__ = ()
 
     def may_park(self, cycle: Any) -> bool:
         return False

@@ -72,6 +72,9 @@ class Naive:
         self.changes: list[tuple[Connection, bool]] = []
 
     def note(self, what: str, connection: Connection) -> None:
+        if what == "begins":
+            self.changes.append((connection, True))
+            return
         if what == "over":
             if connection in self.open:
                 self.open.remove(connection)
@@ -84,7 +87,6 @@ class Naive:
             self.refused.append(connection)
         else:
             self.open.append(connection)
-            self.changes.append((connection, True))
 
     def check(self, here: World) -> None:
         """When all is over."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hub.topics import TopicMatcher
     from hub.transports.base import Entry
 
-    Note: TypeAlias = Callable[[Literal["begins", "over"], "Connection"], None]
+    Note: TypeAlias = Callable[[Literal["asks", "begins", "over"], "Connection"], None]
 
 COMPILER = MatcherCompiler("http://mercure.invalid/.well-known/mercure")
 EVERYTHING = Grant(publish=(COMPILER.compile("exact", "*"),))
@@ -78,11 +78,19 @@ class Connection:
         self._room.set()
         self.protocol = _Protocol(self) if world.parks else None
         self.task = asyncio.ensure_future(self._run())
-        self.task.add_done_callback(lambda _: subscriber.leave())  # it may be cancelled before it has begun
+        self.has_run = False
+        self.task.add_done_callback(self._has_ended)
+
+    def _has_ended(self, _: object) -> None:
+        if not self.has_run:  # it was cancelled before
+            self.subscriber.leave()
+            self._note("over", self)
 
     async def _run(self) -> None:
+        self.has_run = True
         if self.refusal is not None:
             raise self.refusal
+        self._note("begins", self)
         try:
             await self.response({"type": "http", "http_version": "1.1", "method": "GET"}, self.receive, self.send)
             if self.protocol is not None:
@@ -215,6 +223,7 @@ class _Protocol(ParkingProtocol):
         self.transport = connection  # type: ignore[assignment]
         self.flow = FlowControl(self.transport)
         self.cycle = connection  # type: ignore[assignment]
+        self._head_timer, self._half_closed, self._parked = None, False, None
         self.waiting: list[bytes] = []
         self.over = asyncio.Event()
         self._connection = connection
@@ -292,7 +301,7 @@ class World:
             refusal, subscriber = error, Subscriber((), grant, 0)
         connection = Connection(self, subscriber, (address, subject), refusal)
         self.connections.append(connection)
-        self.note("begins", connection)
+        self.note("asks", connection)
         return connection
 
     def _disconnect(self, receiver: Receiver) -> None:
