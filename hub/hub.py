@@ -169,7 +169,8 @@ class Hub:
                 grant.require_publish(update)
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
-        await self._append(updates, partial(self.transport.append, updates))
+        publisher = "" if grant is None else grant.publisher
+        await self._append(updates, partial(self.transport.append, updates, publisher=publisher))
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}

@@ -217,8 +217,10 @@ class Settings(BaseModel):
     history_age: float = Field(0.0, ge=0)
     """Seconds that the log keeps an update, about; 0 for ever."""
     idempotency_window: float = Field(0.0, ge=0)
-    """Seconds for which an id that was published is remembered, so that it is not published again: the second time
-    it is answered as the first, and nothing is dispatched.  While the log has the update; 0 for off (N115)."""
+    """Seconds for which an id is remembered, so that its publisher does not publish it again: the second time it is
+    answered as the first, and nothing is dispatched; 0 for off (N115).  A publisher is a token's subject or, without
+    one, its issuer and what it may publish to.  As many ids are remembered as history_updates, the newest ones; and
+    none of an update that the log has lost."""
     node_timeout: float = Field(10.0, ge=1)
     """Seconds after which a node that says nothing counts as dead, and its subscribers as gone."""
     replay_unknown: bool = True

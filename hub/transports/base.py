@@ -30,6 +30,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hub import sse
@@ -107,11 +108,13 @@ class Transport(Protocol):
     All of it raises LogUnavailable while the log cannot be reached, or written.
     """
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], *, publisher: str = "") -> list[Entry]:
         """Put `updates` at the end, one after the other, for all nodes: all, or with an error none.
 
-        Durable when it returns.  Where the log remembers ids for a time, an update with one that it has seen in that
-        time is left out; the entries are those that are new.
+        Durable when it returns.  If the log remembers ids for a time, an update with an id that the same `publisher`
+        has used in that time is left out; the entries are the new ones.  An id is remembered also after the log has
+        forgotten its update, but never more ids than the log keeps updates.  If the log loses an update, it does not
+        remember its id.
         """
         ...
 
@@ -171,12 +174,17 @@ class Transport(Protocol):
         ...
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another log, with their times, and leave out none whose id was seen; else as `append`."""
+        """Append entries of another log, with their times; their ids are neither looked for nor remembered."""
         ...
 
     async def aclose(self) -> None:
         """Leave the log, after which nothing works any more."""
         ...
+
+
+def seen_as(publisher: str, id: str) -> bytes:
+    """What a log remembers of an id and its publisher: so long a hash that nobody finds another id with the same."""
+    return blake2b(f"{len(publisher)} {publisher}{id}".encode(), digest_size=16).digest()
 
 
 def page_end(after: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from hub.transports import base
 from hub.transports.base import Beat, Entry, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from typing import Self
 
     from hub.subscriptions import Present
@@ -28,8 +28,9 @@ class MemoryTransport:
     """The newest `max_updates` updates, of `max_bytes` together, none older than `max_age` seconds; the newest always.
 
     All its mutable state: `_entries`, position -> entry, without gaps, oldest first; `_positions`, id -> the positions
-    in `_entries` that have it; the size of the updates in it; `_present`, who is, by id; and `_grown`, the event that
-    those who wait for the next entry wait for.
+    in `_entries` that have it; the size of the updates in it; `_seen`, the ids that are remembered, each as
+    `base.seen_as` has it, with its time, oldest first; `_present`, who is, by id; and `_grown`, the event that those
+    who wait for the next entry wait for.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class MemoryTransport:
         self._positions: defaultdict[str, deque[int]] = defaultdict(deque)
         self._bytes = 0
         self._end = 0
+        self._seen: OrderedDict[bytes, float] = OrderedDict()
         self._present: dict[str, Present] = {}
         self._epoch = uuid.uuid4().hex
         self._grown = asyncio.Event()
@@ -69,13 +71,29 @@ class MemoryTransport:
             raise ConfigurationError("transport_url memory:// has nothing after it")
         return cls(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age, window=window)
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], *, publisher: str = "") -> list[Entry]:
         now = self._clock()
+        new: dict[bytes, Update] = {}
         if self._window:
-            once = {update.id: update for update in reversed(updates)}
-            updates = [u for u in updates if once[u.id] is u and not self._knows(u.id, now)]
+            for update in updates:
+                seen = base.seen_as(publisher, update.id)
+                if self._seen.get(seen, -math.inf) <= now - self._window:
+                    new.setdefault(seen, update)
+            updates = list(new.values())
         time = int(now * 1_000)
-        return self._put([Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)])
+        entries = self._put([Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)])
+        self._remember(new, now)
+        return entries
+
+    def _remember(self, new: Iterable[bytes], now: float) -> None:
+        for seen in new:
+            self._seen[seen] = now
+            self._seen.move_to_end(seen)
+        while self._seen:
+            oldest = next(iter(self._seen))
+            if len(self._seen) <= self._max_updates and self._seen[oldest] > now - self._window:
+                break
+            del self._seen[oldest]
 
     def _put(self, entries: list[Entry]) -> list[Entry]:
         size = sum(entry.size for entry in entries)  # which refuses what is no Unicode, before anything has changed
@@ -88,10 +106,6 @@ class MemoryTransport:
         self._grown.set()
         self._grown = asyncio.Event()
         return entries
-
-    def _knows(self, id: str, now: float) -> bool:
-        positions = self._positions.get(id)
-        return positions is not None and self._entries[positions[-1]].time > (now - self._window) * 1_000
 
     def _trim(self, max_updates: int, max_bytes: int, max_age: float) -> int:
         before, oldest_time = len(self._entries), (self._clock() - max_age) * 1_000

@@ -4,6 +4,7 @@
     {mercure}:ids              sorted set  "a 4 time"  "b 5 time"  "a 6 time"     find("a") is the first that begins so
     {mercure}:marks            list        "time size a"  "time size b"  ...      what retention asks, without payloads
     {mercure}:meta             hash        epoch, since, end, bytes, before       what the log has become
+    {mercure}:seen             sorted set  hashes of ids that are remembered, with their publishers, by time
     {mercure}:nodes            set         the names of nodes
     {mercure}:alive:<node>     string      expires `node_timeout` seconds after the node's last beat
     {mercure}:present:<node>   hash        id -> matchers of who is present on it
@@ -75,7 +76,7 @@ BACK_OFF: Final = 0.05, 2.0
 """Seconds between two tries to reach the server again, the first and the longest; at random below that."""
 
 _BEGIN: Final = r"""
-local log, ids, marks, meta, nodes, alive, present = unpack(KEYS)
+local log, ids, marks, meta, nodes, alive, present, seen_ids = unpack(KEYS)
 local seen_epoch, seen, seen_mark = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local call = redis.call
 local time = call('TIME')
@@ -86,7 +87,7 @@ local count = call('LLEN', marks)
 if epoch and call('XLEN', log) == count and call('ZCARD', ids) == count then
     epoch, since, last, bytes = tonumber(epoch), tonumber(since), tonumber(last), tonumber(bytes)
 else  -- new, flushed, or evicted from
-    call('DEL', log, ids, marks, meta)
+    call('DEL', log, ids, marks, meta, seen_ids)
     epoch, since, last, bytes, before, count = 0, 0, 0, 0, '', 0
 end
 local first = last - count + 1
@@ -103,11 +104,6 @@ if epoch == 0 or seen_epoch > epoch or (seen_epoch == epoch and not holds()) the
 end
 
 local function member(id, n, time) return id .. '\0' .. string.format('%016d', n) .. time end
-
-local function knows(id, window)
-    local newest = call('ZREVRANGEBYLEX', ids, '(' .. id .. '\1', '[' .. id .. '\0', 'LIMIT', 0, 1)[1]
-    return newest and tonumber(newest:sub(#id + 18)) > now - window
-end
 
 local function add(id, size, record, time)
     last, count, bytes = last + 1, count + 1, bytes + size
@@ -148,6 +144,15 @@ class _Script:
 _WRITE: Final = _Script(r"""
 local node, node_timeout, window, max_updates, max_bytes, max_age = unpack(ARGV, 4, 9)
 local left_out, number, i = {}, 0, 10
+
+-- Whether it was seen in the last `window` ms; now it is.
+local function knows(one)
+    local time = call('ZSCORE', seen_ids, one)
+    if time and tonumber(time) > now - window then return true end
+    call('ZADD', seen_ids, now, one)
+    return false
+end
+
 while ARGV[i] do
     local change, subscriber, matchers, updates = unpack(ARGV, i, i + 3)
     local due = change ~= 'gone'
@@ -163,14 +168,20 @@ while ARGV[i] do
     if change == 'come' then call('HSET', present .. node, subscriber, matchers) end
     i = i + 4
     for _ = 1, updates do
-        local id, size, record, time = unpack(ARGV, i, i + 3)
-        if due and (window == '0' or not knows(id, window)) then
+        local id, size, record, time, one = unpack(ARGV, i, i + 4)
+        if due and (one == '' or not knows(one)) then
             add(id, size, record, time == '' and now or time)
         else
             left_out[#left_out + 1] = number
         end
-        number, i = number + 1, i + 4
+        number, i = number + 1, i + 5
     end
+end
+if window ~= '0' then
+    local excess = call('ZCARD', seen_ids) - max_updates
+    if excess > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, excess - 1) end
+    local old = call('ZRANGEBYSCORE', seen_ids, '-inf', now - window, 'LIMIT', 0, 2000)
+    if #old > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, #old - 1) end
 end
 trim(max_updates, max_bytes, max_age, 257 / 256)
 keep()
@@ -283,9 +294,10 @@ class RedisTransport:
     ) -> None:
         self._client, self._sentinel, self._where = _open(url)
         self._bounds = max_updates, max_bytes, max_age * 1_000
-        self._window = round(window * 1_000)
+        self._window = math.ceil(window * 1_000)
         self._node = base.new_node(), round(node_timeout * 1_000)
-        self._keys = [f"{{{name}}}:{key}" for key in ("log", "ids", "marks", "meta", "nodes", "alive:", "present:")]
+        keys = "log", "ids", "marks", "meta", "nodes", "alive:", "present:", "seen"
+        self._keys = [f"{{{name}}}:{key}" for key in keys]
         self._random = random or Random()  # noqa: S311
         self._turns = asyncio.Semaphore(CONNECTIONS)
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
@@ -316,8 +328,8 @@ class RedisTransport:
 
     # -- updates
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
-        return await self._write([("", None, [Entry(0, update) for update in updates])])
+    async def append(self, updates: Sequence[Update], *, publisher: str = "") -> list[Entry]:
+        return await self._write([("", None, [Entry(0, update) for update in updates])], publisher)
 
     async def load(self, entries: Sequence[Entry]) -> None:
         await self._write([("load", None, entries)])
@@ -330,7 +342,9 @@ class RedisTransport:
             ]
         )
 
-    async def _write(self, changes: Iterable[tuple[str, Present | None, Sequence[Entry]]]) -> list[Entry]:
+    async def _write(
+        self, changes: Iterable[tuple[str, Present | None, Sequence[Entry]]], publisher: str = ""
+    ) -> list[Entry]:
         arguments: list[str | bytes | float] = [*self._node, self._window, *self._bounds]
         written: list[Update] = []
         for change, subscriber, entries in changes:
@@ -339,6 +353,7 @@ class RedisTransport:
             for entry in entries:
                 text = to_json(base.record(entry))
                 arguments += entry.update.id, entry.size, text, entry.time if change == "load" else ""
+                arguments.append(base.seen_as(publisher, entry.update.id) if self._window and not change else b"")
                 written.append(entry.update)
         reply = await self._call(_WRITE, *arguments)
         time, left_out = reply.value

@@ -34,6 +34,7 @@ import uuid
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -79,7 +80,7 @@ _NO_TEXT: Final = "Could not decode to UTF-8"
 """What sqlite3 says of a text that is none, followed by the text."""
 _MARK: Final = 0x6D657263
 """SQLite's application_id of a log, and its user_version below."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _NOTHING: Final = 4_096
 """Positions without an entry after which no more are looked for, in a file whose end is damaged."""
 _VACUUM: Final = 256
@@ -113,6 +114,14 @@ CREATE TABLE node (
 CREATE TABLE present (id TEXT PRIMARY KEY, node TEXT NOT NULL, matchers TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX present_node ON present (node);
 """
+_SINCE_2: Final = """
+CREATE TABLE seen (
+    number INTEGER PRIMARY KEY,    -- the oldest first
+    time INTEGER NOT NULL,         -- ms since 1970
+    hash BLOB NOT NULL UNIQUE      -- of an id and its publisher
+);
+"""
+"""What version 2 has beside what version 1 had, so that a file of that is brought up to date."""
 _SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data FROM log "
 
 T = TypeVar("T")
@@ -192,9 +201,19 @@ class SqliteTransport:
 
     # -- writing
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], *, publisher: str = "") -> list[Entry]:
         rows = [_row(update) for update in updates]
-        return await self._write(lambda writing: writing.append(rows, self._window), len(rows))
+        if not self._window:
+            return await self._write(lambda writing: writing.append(rows), len(rows))
+        seen = [base.seen_as(publisher, update.id) for update in updates]
+        window, most = math.ceil(self._window * 1_000), self._bounds[0]
+
+        def append(writing: _Writing) -> list[Entry]:
+            new = [row for row, known in zip(rows, writing.knows(seen, window), strict=True) if not known]
+            writing.forget_seen(window, most, 2 * len(rows) + TRIM)
+            return writing.append(new)
+
+        return await self._write(append, len(rows))
 
     async def load(self, entries: Sequence[Entry]) -> None:
         rows = [_row(entry.update, entry.time) for entry in entries]
@@ -642,10 +661,11 @@ class _File:
         connection.execute("PRAGMA cache_size = -16000")  # KiB
         with _transaction(connection, time.monotonic() + BUSY):
             if self._require_log():
-                for statement in _SCHEMA.split(";\n"):
-                    connection.execute(statement)
+                self._execute(_SCHEMA)
                 connection.execute("INSERT INTO state VALUES (?, 0, 0, '')", (uuid.uuid4().hex,))
                 connection.execute(f"PRAGMA application_id = {_MARK}")
+            if _pragma(connection, "user_version") < _VERSION:
+                self._execute(_SINCE_2)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
             self._renew_after_a_crash(synchronous)
             (epoch,) = connection.execute("SELECT epoch FROM state").fetchone()
@@ -653,10 +673,14 @@ class _File:
                 _renew(connection)  # an older copy: what came after that is not in it
         connection.execute("PRAGMA busy_timeout = 0")
 
+    def _execute(self, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            self.writer.execute(statement)
+
     def _require_log(self) -> bool:
         """Raise ConfigurationError for what is no log, and leave it as it is; whether the log is yet to be made."""
         mark, version = (_pragma(self.writer, name) for name in ("application_id", "user_version"))
-        if mark == _MARK and version == _VERSION:
+        if mark == _MARK and 1 <= version <= _VERSION:
             return False
         if mark == _MARK:
             raise ConfigurationError(f"{self.path} is a log of another version, {version}, and not {_VERSION}")
@@ -722,9 +746,7 @@ class _Writing:
         (self._bytes,) = file.writer.execute("SELECT bytes FROM state").fetchone()
         self._was = self._bytes
 
-    def append(self, rows: Iterable[_Row], window: float = 0.0) -> list[Entry]:
-        if window:
-            rows = self._unseen(rows, window)
+    def append(self, rows: Iterable[_Row]) -> list[Entry]:
         entries = []
         parameters = []
         for update, moment, *texts in rows:
@@ -736,16 +758,24 @@ class _Writing:
         self.entries += entries
         return entries
 
-    def _unseen(self, rows: Iterable[_Row], window: float) -> Iterator[_Row]:
-        since = self._now - int(window * 1_000)
-        here: set[str] = set()
-        for row in rows:
+    def knows(self, seen: Iterable[bytes], window: int) -> Iterator[bool]:
+        """Of each of them, whether it was seen in the last `window` ms; now it is."""
+        for one in seen:
             found = self._connection.execute(
-                "SELECT 1 FROM log WHERE hash = ? AND id = ? AND time > ? LIMIT 1", (row.hash, row.id, since)
-            )
-            if row.id not in here and found.fetchone() is None:
-                here.add(row.id)
-                yield row
+                "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (one, self._now - window)
+            ).fetchone()
+            if found is None:
+                self._connection.execute("INSERT OR REPLACE INTO seen (time, hash) VALUES (?, ?)", (self._now, one))
+            yield found is not None
+
+    def forget_seen(self, window: int, most: int, limit: int) -> None:
+        """Forget the oldest that were seen, no more than `limit`, until `most` are left, of the last `window` ms."""
+        oldest = self._connection.execute(
+            "SELECT number, time, (SELECT max(number) FROM seen) FROM seen ORDER BY number LIMIT ?", (limit,)
+        )
+        # There may be fewer than their numbers say, as one that is seen again has a new number.
+        gone = takewhile(lambda row: row[1] <= self._now - window or row[0] <= row[2] - most, oldest.fetchall())
+        self._connection.executemany("DELETE FROM seen WHERE number = ?", [row[:1] for row in gone])
 
     def trim(self, bounds: tuple[int, int, float], limit: int) -> int:
         """Forget the oldest entries, no more than `limit`, until the log is within its bounds; how many."""

@@ -20,7 +20,7 @@ from hub.subscriptions import Present
 from hub.transports import sqlite
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
-from tests.asgi import FORM, PATH, ask, bearer, follow, publish
+from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
 from tests.hub.presence import BELOW, EVERYTHING
 from tests.hub.test_subscription_events import application_on, connecting, said
@@ -299,9 +299,9 @@ class FailingLog(MemoryTransport):
         if not self.works:
             raise LogUnavailable("the host secret.example is on fire")
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         self._require()
-        return await super().append(updates)
+        return await super().append(updates, **options)
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
         self._require()
@@ -517,6 +517,25 @@ async def test_an_id_that_was_published_is_answered_again_and_dispatched_once(tm
         for node in (one, other):  # and takes no room among what is to be dispatched
             node.state.hub._backlog._settle()
             assert node.state.hub._backlog._updates == node.state.hub._backlog._bytes == 0
+
+
+async def test_a_publisher_cannot_suppress_what_another_one_publishes(tmp_path: Path) -> None:
+    """An id that is remembered belongs to its publisher, whichever node it publishes to."""
+    tokens = [
+        current_token(publish=["https://b.example/x"]),
+        current_token(publish=["https://a.example/o"]),
+        classic_token(publish=["https://a.example/o"]),
+    ]
+    topics = ["https://b.example/x", "https://a.example/o", "https://a.example/o"]
+    async with two_nodes(tmp_path, subscriptions=False, idempotency_window=3_600) as (one, other):
+        async with follow(other, ("match", "https://a.example/o"), headers=[bearer(EVERYTHING)]) as stream:
+            for node in (one, other, one):
+                for n, (token, topic) in enumerate(zip(tokens, topics, strict=True)):
+                    fields = ("topic", topic), ("id", "order-7"), ("private", ""), ("data", str(n))
+                    assert await publish(node, token, *fields) == "order-7"
+            await publish(one, EVERYTHING, ("topic", "https://a.example/o"), ("data", "end"))
+            events = await stream.until("end")
+        assert [event.data for event in events] == ["1", "2"]
 
 
 async def test_n115_an_id_may_be_used_again_unless_the_operator_says_otherwise() -> None:

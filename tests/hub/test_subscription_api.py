@@ -453,9 +453,9 @@ class UnsteadyLog(MemoryTransport):
         for _ in range(times * next(self._delays)):
             await asyncio.sleep(0)
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         await self._turns()
-        entries = await super().append(updates)
+        entries = await super().append(updates, **options)
         await self._turns()
         return entries
 

@@ -334,7 +334,7 @@ class WatchedLog(MemoryTransport):
         self.fails_after = 0
         self.waiting = asyncio.Event()
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         if not self.open.is_set():
             self.waiting.set()
             await self.open.wait()
@@ -343,7 +343,7 @@ class WatchedLog(MemoryTransport):
             raise error
         active = json.loads(updates[0].data)["active"]
         self.noted.append((active, self.connected()))
-        return await super().append(updates)
+        return await super().append(updates, **options)
 
 
 async def test_n127_who_comes_is_there_before_that_is_said_and_who_goes_is_gone() -> None:

@@ -26,6 +26,7 @@ from hub.subscriber import EARLIEST
 from hub.subscriptions import Present
 from hub.transports import TRANSPORTS, base, open_transport
 from hub.transports.base import Change, Entry
+from hub.transports.redis import RedisTransport
 from hub.updates import Update
 from tests.redis_server import RedisServer
 from tests.waiting import HANG
@@ -419,21 +420,80 @@ async def test_what_is_loaded_keeps_its_time_and_what_is_pruned_is_gone(
 # -- ids that were seen
 
 
+async def later(node: Any, seconds: float) -> None:
+    """Have the ids that a log remembers be older by so many seconds."""
+    if isinstance(node, RedisTransport):
+        client: Any = node._client
+        key = node._keys[7]
+        for seen, time in await client.zrange(key, 0, -1, withscores=True):
+            await client.zadd(key, {seen: time - seconds * 1_000})
+    else:
+        clock = node._clock
+        node._clock = lambda: clock() + seconds
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_id_that_was_seen_is_left_out_for_as_long_as_the_window(
     kind: str, new_url: Callable[[str], str]
 ) -> None:
-    now = int(time.time() * 1_000)
     async with nodes(new_url(kind), window=3_600.0) as (node,):
-        await node.load([Entry(0, update, now - 7_200_000) for update in named("old", "again")])
-        await node.load([Entry(0, update, now - 1_800_000) for update in named("again", "new")])
-        entries = await node.append(named("old", "again", "new", "a", "b", "a"))
-        assert ids_of(entries) == ["old", "a", "b"]
-        assert [entry.position for entry in entries] == [5, 6, 7]
+        await node.append(named("old"))
+        await later(node, 1_800)
+        entries = await node.append(named("old", "a", "b", "a"))
+        assert ids_of(entries) == ["a", "b"]
+        assert [entry.position for entry in entries] == [2, 3]
         assert await node.append(named("a", "b", "old")) == []
-        assert await node.end() == 7
+        await later(node, 1_801)
+        assert ids_of(await node.append(named("a", "old", "old"))) == ["old"]
+        assert await node.end() == 4
         both = await asyncio.gather(*(node.append(named("at once")) for _ in range(5)))
         assert sorted(map(len, both)) == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_id_that_was_seen_belongs_to_its_publisher(kind: str, new_url: Callable[[str], str]) -> None:
+    """Else one that may publish to one topic could suppress what another publishes to any other."""
+    async with nodes(new_url(kind), 2 if kind in SHARED else 1, window=3_600.0) as made:
+        one, other = made[0], made[-1]
+        first, second = Update(("b",), id="order-7"), Update(("a",), id="order-7", private=True)
+        assert len(await one.append([first], publisher="B")) == 1
+        assert len(await other.append([second], publisher="A")) == 1
+        assert len(await other.append([first], publisher="C")) == 1
+        assert len(await one.append([first])) == 1
+        for node in made:
+            for publisher in ("A", "B", "C", ""):
+                assert await node.append([second], publisher=publisher) == []
+        entries = await other.append([first, second, *named("order-8", "order-8")], publisher="A")
+        assert ids_of(entries) == ["order-8"]
+        assert ids_of(await one.append(named("order-7", "order-8", "order-8"), publisher="D")) == ["order-7", "order-8"]
+        # Nor can one that chooses its name write that of another before its id.
+        assert len(await one.append(named("2b c"), publisher="a")) == 1
+        assert len(await one.append(named("b c"), publisher="a2")) == 1
+        assert len(await one.append(named("c"), publisher="a2b ")) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_as_many_ids_are_remembered_as_updates_are_kept(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), max_updates=3, window=3_600.0) as (node,):
+        for n in range(20):
+            await node.append(named(str(n)))
+        assert len(await node.append(named(*map(str, range(20))))) == 17
+        assert len(await node.append(named(*map(str, range(20))))) == 17
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_id_whose_append_has_failed_is_not_remembered(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), window=3_600.0) as (node,):
+        with pytest.raises(UnicodeEncodeError):
+            await node.append([*named("a"), Update(("t",), "\ud800", id="b")])
+        assert ids_of(await node.append(named("a", "b"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_imported_suppresses_nothing(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), window=3_600.0) as (node,):
+        await node.load([Entry(7, update, 1_000) for update in named("a")])
+        assert ids_of(await node.append(named("a"))) == ["a"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

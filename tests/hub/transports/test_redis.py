@@ -81,7 +81,7 @@ async def node() -> AsyncIterator[Callable[..., RedisTransport]]:
 
 async def check_keys(log: RedisTransport) -> None:
     """Assert every invariant of what is in the server."""
-    stream, ids, marks, meta, nodes, _, present = log._keys
+    stream, ids, marks, meta, nodes, _, present, _ = log._keys
     pipeline: Any = log._client.pipeline(transaction=True)
     pipeline.xrange(stream).zrange(ids, 0, -1).lrange(marks, 0, -1).hgetall(meta).smembers(nodes).keys(f"{present}*")
     entries, members, marked, about, names, here = await reaching(log, pipeline.execute)
@@ -413,6 +413,18 @@ async def test_a_log_of_which_a_key_is_gone_begins_anew(
     assert c.position == base.EPOCH + 1
     await off(log, 1)
     assert ids(await everything(log)) == "c"
+
+
+async def test_no_id_is_remembered_of_which_the_update_was_lost(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    first, second = node(server, window=3_600), node(server, window=3_600)
+    await lose_a_tail(server, first, second)
+    assert ids(await append(first, "a b c d")) == "c d"
+    assert await append(second, "a b c d") == []
+    for lose in (("FLUSHALL",), ("DEL", "{mercure}:log")):
+        server.ask(*lose)
+        assert ids(await append(first, "a b c d")) == "a b c d"
 
 
 async def test_epochs_grow_even_where_the_server_knows_of_earlier_ones_only(
