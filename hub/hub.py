@@ -24,7 +24,7 @@ from hub.errors import Busy, Closing, InvalidRequest, LogUnavailable, OffTheLog,
 from hub.event_log import EventLog
 from hub.pages import Pages
 from hub.rates import Rates, TokenBucket
-from hub.subscriber import EARLIEST, Subscriber
+from hub.subscriber import EARLIEST, Subscriber, may_want_presence
 from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
 from hub.transports.base import Change
@@ -46,6 +46,8 @@ log = structlog.stdlib.get_logger("hub")
 
 BACKLOG: Final = 1_024
 """Updates that may wait for dispatch before publishers do."""
+PRESENCE_SHARE: Final = 8
+"""The part of the presence updates that the log keeps of which one may wait for dispatch on each node."""
 SLICE: Final = 16
 """Updates of a request that are looked at between two looks at the other tasks; each may have many topics."""
 SHUTTING_DOWN: Final = "the hub is shutting down"
@@ -124,6 +126,12 @@ class Hub:
             max_updates=min(BACKLOG, max(1, settings.history_updates // 2)),
             max_bytes=settings.history_bytes // 2,
         )
+        # The log forgets presence updates sooner, and many nodes may announce at once.
+        self._presence_backlog = Backlog(
+            self.broadcaster,
+            max_updates=min(BACKLOG, max(1, settings.presence_updates // PRESENCE_SHARE)),
+            max_bytes=settings.presence_bytes // PRESENCE_SHARE,
+        )
         self.event_log = (
             EventLog(settings, transport, self.broadcaster, clock=clock, wall_clock=wall_clock)
             if settings.event_log
@@ -170,25 +178,27 @@ class Hub:
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
         publisher = "" if grant is None else grant.publisher
-        await self._append(updates, partial(self.transport.append, updates, publisher=publisher))
+        await self._append(updates, partial(self.transport.append, updates, publisher=publisher), self._backlog)
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)
 
-    async def _append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
+    async def _append(
+        self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]], backlog: Backlog
+    ) -> list[Entry]:
         """What `append()` says that it has put into the log of `updates`, when there is room for them."""
         count, size = len(updates), sum(update.size for update in updates)
-        self._backlog.check(count, size)
-        await self._backlog.take(count, size)
+        backlog.check(count, size)
+        await backlog.take(count, size)
         try:
             entries = await append()
         except BaseException:
-            self._backlog.give_back(count, size)
+            backlog.give_back(count, size)
             raise
-        self._backlog.appended(entries)
+        backlog.appended(entries)
         if len(entries) < count:  # the log knew the others
-            self._backlog.give_back(count - len(entries), size - sum(entry.size for entry in entries))
+            backlog.give_back(count - len(entries), size - sum(entry.size for entry in entries))
         return entries
 
     # -- subscribers
@@ -204,7 +214,8 @@ class Hub:
         """A subscriber with its place in the log, and the id of the event before its first one.
 
         Without `last_event_id` its place is now, and there is no id.  With one, it is after the earliest
-        event of that id (N115).  With one that the log does not know, or no longer, the id is `earliest` (N108),
+        event of that id (N115).  With one that the log does not know, or no longer, or after which it has forgotten
+        presence updates that the subscriber may want, the id is `earliest` (N108),
         and the place is before the earliest event: what the subscriber has missed is among those, if it is left;
         or now, if the settings say so (N109).
 
@@ -215,10 +226,12 @@ class Hub:
         if not self._has_place:
             raise LogUnavailable("it has not been there since this node was started")
         deadline, lapse = self._deadline(grant)
+        matchers = tuple(matchers)
+        presence = may_want_presence(matchers, grant, self.settings.path)
         preceding = last_event_id
         if last_event_id is None:
             position = self.broadcaster.position
-        elif (found := await self.transport.find(last_event_id)) is not None:
+        elif (found := await self.transport.find(last_event_id, presence=presence)) is not None:
             position = found
         else:
             preceding = "earliest"
@@ -232,7 +245,15 @@ class Hub:
             else:
                 position = self.broadcaster.position
         client = f"address {address}" if grant.subject is None else f"subject {grant.subject}"
-        subscriber = Subscriber(matchers, grant, position, deadline=deadline, lapse=lapse, client=client)
+        subscriber = Subscriber(
+            matchers,
+            grant,
+            position,
+            deadline=deadline,
+            lapse=lapse,
+            client=client,
+            presence_after=position if presence else math.inf,
+        )
         return subscriber, preceding
 
     def _deadline(self, grant: Grant) -> tuple[float, str]:
@@ -384,7 +405,7 @@ class Hub:
         count = size = 0
         for change in islice(changes, TOLD_AT_ONCE):
             count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
-            if first and not self._backlog.fits(count, size):
+            if first and not self._presence_backlog.fits(count, size):
                 break
             first.append(change)
         return first
@@ -393,12 +414,12 @@ class Hub:
         rest: list[list[Update]] = []
         if len(changes) == 1:  # which may be more than there is room for at once
             subscriber, active, updates = changes[0]
-            first, *rest = list(self._backlog.parts(updates)) or [[]]
+            first, *rest = list(self._presence_backlog.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
-        entries = await self._append(updates, partial(self.transport.announce, changes))
+        entries = await self._append(updates, partial(self.transport.announce, changes), self._presence_backlog)
         for part in rest if entries else []:
-            await self._append(part, partial(self.transport.append, part))
+            await self._append(part, partial(self.transport.append, part, presence=True), self._presence_backlog)
         for subscriber, active, _ in changes:
             if active:
                 self._told.add(subscriber.id)
@@ -468,9 +489,13 @@ class Hub:
     async def read(self, subscriber: Subscriber) -> list[Entry]:
         """The next page of entries from the subscriber's place to where this node has dispatched.
 
-        Waits while the log is unavailable.  Raises OffTheLog where some of them are gone.
+        Waits while the log is unavailable.  Raises OffTheLog if some that it may want are gone.
         """
-        page = await self._patiently(lambda: self._pages.read(subscriber.position))
+        after = subscriber.position
+        page = await self._patiently(lambda: self._pages.read(after))
+        if after == EARLIEST:  # it is promised what there is: not what was forgotten before
+            subscriber.presence_after = max(subscriber.presence_after, page.forgotten)
+        page.require_presence(max(after, subscriber.presence_after))
         return [entry for entry in page if entry.position <= self.broadcaster.position]
 
     @asynccontextmanager

@@ -23,9 +23,10 @@ class Subscriber:
     Its mutable state is `position`: it has been sent, or did not want, every entry of the log up to there.
     While it is live, the broadcaster knows its place.  `deadline` is when its connection ends, by the broadcaster's
     clock, which is not that of the wall, and `lapse` says why.  `client` is whose connection it counts as.
+    `presence_after` is the position after which it may want presence updates; inf if it never does.
     """
 
-    __slots__ = ("client", "deadline", "grant", "id", "lapse", "position", "subscribed")
+    __slots__ = ("client", "deadline", "grant", "id", "lapse", "position", "presence_after", "subscribed")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Subscriber:
         deadline: float = math.inf,
         lapse: str = "",
         client: str = "",
+        presence_after: float = math.inf,
     ) -> None:
         self.id = uuid.uuid4().urn  # N125: random, and no client chooses it
         self.subscribed = tuple(subscribed)
@@ -44,10 +46,17 @@ class Subscriber:
         self.lapse = lapse
         self.client = client
         self.position = position
+        self.presence_after = presence_after
 
     def wants(self, update: Update) -> bool:
         """Whether it is to receive `update`, by asking matcher by matcher (N21, N81)."""
         return _any_match(self.subscribed, update) and (not update.private or _any_match(self.grant.subscribe, update))
+
+
+def may_want_presence(subscribed: Iterable[TopicMatcher], grant: Grant, path: str) -> bool:
+    """Whether a subscriber may receive presence updates of the hub at `path`, which are private; True if not clear."""
+    below = path + "/subscriptions"
+    return all(any(matcher.may_match_below(below) for matcher in some) for some in (subscribed, grant.subscribe))
 
 
 def _any_match(matchers: Iterable[TopicMatcher], update: Update) -> bool:

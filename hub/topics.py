@@ -31,6 +31,7 @@ A type that a hub does not have is refused, in a request and in a token, and nev
 from __future__ import annotations
 
 import contextlib
+import re
 import string
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -88,6 +89,19 @@ class TopicMatcher:
 
     def match(self, topic: str) -> bool:
         return any(matcher.match(topic) for _, matcher in self.selectors)
+
+    def may_match_below(self, path: str) -> bool:
+        """Whether it may match a topic that begins with `path` and a slash; True also if that is not clear.
+
+        Topics below a hub's path have no characters that any type of pattern writes otherwise, so the text before the
+        first wildcard decides.
+        """
+        if self.type == "urlpattern" or self.pattern == WILDCARD:
+            return True
+        if self.type == "exact":
+            return self.pattern.startswith(path)
+        fixed = re.split(r"[{%*#+]", self.pattern, maxsplit=1)[0].rstrip("./")
+        return fixed.startswith(path) or path.startswith(fixed)
 
 
 class MatcherCompiler:

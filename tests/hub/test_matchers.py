@@ -51,6 +51,37 @@ def types_of(*, classic: bool) -> tuple[str, ...]:
     return EVERY_TYPE if classic else MATCHER_TYPES
 
 
+@given(
+    st.sampled_from(EVERY_TYPE),
+    st.lists(
+        st.sampled_from(
+            ["/", ".", "*", "#", "+", "{+a}", "{a}", "{/a,b,c}", ":id", "%2F", "%", "a", "é", "exact", "https:", "//",
+             "/.well-known/mercure", "subscriptions", f"{PATH}/subscriptions/", f"{PATH}/subscriptions/exact/a/b"]
+        ),
+        max_size=6,
+    ),
+)  # fmt: skip
+@settings(max_examples=500, deadline=None)
+def test_a_matcher_that_may_match_presence_updates_says_so(type: str, parts: list[str]) -> None:
+    try:
+        matcher = COMPILER.compile(type, "".join(parts))
+    except (PatternError, ValueError):
+        return
+    topics = [f"{PATH}/subscriptions/{rest}" for rest in ("exact/a/b", "a/b", "*/%23/urn%3Auuid", "amqp/a.%2A/b")]
+    assert matcher.may_match_below(f"{PATH}/subscriptions") or not any(map(matcher.match, topics))
+
+
+def test_a_matcher_of_other_topics_does_not_seem_to_match_presence_updates() -> None:
+    below = f"{PATH}/subscriptions"
+    for type, pattern in (
+        ("exact", "a"), ("exact", "https://hub.example" + below + "/exact/a/b"), ("uritemplate", "https://a.example/{a}"),
+        ("uritemplate", "/.well-known/other/{a}"), ("amqp", "stock.#"), ("mqtt", "sport/#"), (CLASSIC, "/books/{id}"),
+    ):  # fmt: skip
+        assert not COMPILER.compile(type, pattern).may_match_below(below)
+    for type, pattern in (("exact", "*"), ("uritemplate", "{+a}"), ("amqp", "#"), ("mqtt", "+/#"), (CLASSIC, below)):
+        assert COMPILER.compile(type, pattern).may_match_below(below)
+
+
 async def received(app: HubApplication, topics: Iterable[str], *asked: tuple[str, str], token: str = "") -> list[str]:
     """Which of `topics`, each of a private update if there is a `token`, a subscriber receives."""
     headers = [bearer(token)] if token else []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub import Settings
-    from hub.transports.base import Entry
+    from hub.transports.base import Entry, Page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
@@ -46,8 +46,8 @@ class SlowTransport(MemoryTransport):
         await asyncio.sleep(0)
         return entries
 
-    async def find(self, id: str) -> int | None:
-        found = await super().find(id)
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
+        found = await super().find(id, presence=presence)
         await asyncio.sleep(0)
         return found
 
@@ -56,7 +56,7 @@ class SlowTransport(MemoryTransport):
         await asyncio.sleep(0)
         return found
 
-    async def read(self, after: int) -> list[Entry]:
+    async def read(self, after: int) -> Page:
         page = await super().read(after)
         await asyncio.sleep(0)
         return page

@@ -465,8 +465,8 @@ class UnsteadyLog(MemoryTransport):
         await self._turns(5)
         return newest
 
-    async def find(self, id: str) -> int | None:
-        found = await super().find(id)
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
+        found = await super().find(id, presence=presence)
         await self._turns(5)
         return found
 
