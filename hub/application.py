@@ -156,6 +156,8 @@ def _transport(settings: Settings) -> Transport:
         max_updates=settings.history_updates,
         max_bytes=settings.history_bytes,
         max_age=settings.history_age or math.inf,
+        presence_updates=settings.presence_updates,
+        presence_bytes=settings.presence_bytes,
         window=settings.idempotency_window,
         node_timeout=settings.node_timeout,
     )

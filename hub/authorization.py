@@ -38,7 +38,7 @@ from hub.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_tex
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from hub.keys import KeySource, TrustedKeys
     from hub.protocol import Headers
@@ -68,6 +68,9 @@ class Grant:
     """Whether it is of a classic token."""
     subject: str | None = None
     """Whose token it is: the issuer, which a classic one lacks, a space, and the `sub`; None without a `sub`."""
+    publisher: str = ""
+    """Who publishes with it, so that ids of different publishers are told apart: the subject or, without one, a digest
+    of the issuer and of what may be published to."""
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
     """What to tell of subscriptions that one of the matchers is about, the first that is; None for nothing."""
 
@@ -320,11 +323,14 @@ class Authorizer:
             _Granted(detail.actions, tuple(compiled[selector] for selector in detail.selectors), detail.payload)
             for detail in parsed
         ]
+        publish = tuple(matcher for detail in granted if "publish" in detail.actions for matcher in detail.matchers)
+        subject = f"{claims['iss']} {claims['sub']}" if _has_subject(claims) else None
         return Grant(
-            publish=tuple(matcher for detail in granted if "publish" in detail.actions for matcher in detail.matchers),
+            publish=publish,
             subscribe=tuple(m for detail in granted if "subscribe" in detail.actions for m in detail.matchers),
             expires=expires,
-            subject=f"{claims['iss']} {claims['sub']}" if _has_subject(claims) else None,
+            subject=subject,
+            publisher=subject or _digest(claims["iss"], publish),
             payloads=tuple((detail.matchers, detail.payload) for detail in granted if "subscribe" in detail.actions),
         )
 
@@ -370,17 +376,20 @@ class Authorizer:
             if isinstance(details, list) and any(map(_is_mercure_detail, details)):
                 raise InvalidToken("authorization_details without a mercure claim go with the typ at+jwt (V81)")
             claim = {}
-        publish, subscribe = self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
-        compiled = await self._compiler.compile_all(selector for selector, _ in publish + subscribe)
-        payloads = [((compiled[selector],), payload) for selector, payload in subscribe if payload is not None]
+        published, subscribed = self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
+        compiled = await self._compiler.compile_all(selector for selector, _ in published + subscribed)
+        payloads = [((compiled[selector],), payload) for selector, payload in subscribed if payload is not None]
         if (payload := claim.get("payload")) is not None:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
+        publish = tuple(compiled[selector] for selector, _ in published)
+        subject = f" {claims['sub']}" if _has_subject(claims) else None
         return Grant(
-            publish=tuple(compiled[selector] for selector, _ in publish),
-            subscribe=tuple(compiled[selector] for selector, _ in subscribe),
+            publish=publish,
+            subscribe=tuple(compiled[selector] for selector, _ in subscribed),
             expires=expires,
             classic=True,
-            subject=f" {claims['sub']}" if _has_subject(claims) else None,
+            subject=subject,
+            publisher=subject or _digest("", publish),
             payloads=tuple(payloads),
         )
 
@@ -448,6 +457,12 @@ def _is_mercure_detail(detail: Any) -> bool:
 
 def _has_subject(claims: Mapping[str, Any]) -> bool:
     return isinstance(claims.get("sub"), str) and bool(claims["sub"])
+
+
+def _digest(issuer: str, publish: Iterable[TopicMatcher]) -> str:
+    """Names a token without a subject by its issuer and its publish grant, in whatever order; no subject is like it."""
+    patterns = sorted({(matcher.type, matcher.pattern) for matcher in publish})
+    return hashlib.sha256(json.dumps([issuer, patterns]).encode("utf-8")).hexdigest()
 
 
 def _cost(grant: Grant, token: str) -> int:

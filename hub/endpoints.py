@@ -67,7 +67,7 @@ from hub.protocol import (
 )
 from hub.replay import ReplayResponse
 from hub.stream import StreamResponse
-from hub.subscriber import Subscriber
+from hub.subscriber import Subscriber, may_want_presence
 from hub.subscriptions import CONTEXT, to_json
 from hub.tokens import development_token
 from hub.topics import MATCHER_TYPES
@@ -152,7 +152,8 @@ class Endpoints:
         wanted = parse_subscribe(request.scope["query_string"], body, headers, hub.settings)
         response = ReplayResponse if prefers_not_to_wait(headers) else StreamResponse
         if request.method == "HEAD":  # it subscribes nobody, so it is not counted, and none of its patterns is compiled
-            position, preceding = await hub.place(wanted.last_event_id)
+            presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
+            position, preceding = await hub.place(wanted.last_event_id, presence=presence)
             return response(hub, Subscriber((), grant, position), _cursor(preceding))
         try:
             subscriber, preceding = await hub.subscribe(

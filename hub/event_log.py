@@ -268,7 +268,9 @@ class EventLog:
             return gone.place
         interest = Interest(self._settings.url)  # that of the hub has lost it
         interest.add(0, gone)
-        reading = Reading(self._transport.read, lambda key: 0 in interest.bitmap(key), gone.place, self._slices)
+        reading = Reading(
+            self._transport.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.place, self._slices
+        )
         more = gone.more
         with contextlib.suppress(OffTheLog):
             while (part := await reading.next()) is not None:
@@ -290,6 +292,7 @@ class EventLog:
         if page:
             epoch = await self._epoch(page[0].position)
             await self._in_thread(self._directory.write_updates, page, epoch)
+            self._report_missing(self._place, page)
             self._place = page[-1].position
         return bool(page)
 
@@ -302,16 +305,30 @@ class EventLog:
     async def _read(self, after: int) -> list[Entry]:
         """The next page from the log, also where something is missing in between."""
         try:
-            return await self._transport.read(after)
+            page = await self._transport.read(after)
         except OffTheLog:
             page = await self._transport.read(EARLIEST)
-        if page and page[0].position // base.EPOCH != after // base.EPOCH:
-            place = await self._last_place()  # of another epoch, of which something may be written already
-            return [entry for entry in page if entry.position > place]
-        if page:
-            missing = {"first": _own(after) + 1, "last": _own(page[0].position) - 1}
-            log.error("updates are missing from the event log: they were forgotten before they were written", **missing)
+            if page and page[0].position // base.EPOCH != after // base.EPOCH:
+                place = await self._last_place()  # of another epoch, of which something may be written already
+                return [entry for entry in page if entry.position > place]
         return page
+
+    def _report_missing(self, after: int, page: Sequence[Entry]) -> None:
+        """Say in the log which positions are missing from a page that was written, and from before it."""
+        place = after
+        for entry in page:
+            # Before the first page of a log, and between two epochs, nothing is missing.
+            if (
+                entry.position != place + 1
+                and place != EARLIEST
+                and entry.position // base.EPOCH == place // base.EPOCH
+            ):
+                log.error(
+                    "updates are missing from the event log: they were forgotten before they were written",
+                    first=_own(place) + 1,
+                    last=_own(entry.position) - 1,
+                )
+            place = entry.position
 
     async def _last_place(self) -> int:
         """Up to where the updates of this epoch are written."""

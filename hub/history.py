@@ -5,7 +5,7 @@
 
 An update is a line of JSON, or a row:
 
-    position   int64                 its place in the log; they grow, by 1 where nothing is missing
+    position   int64                 its place in the log; they grow, by 1 unless updates were forgotten in between
     time       timestamp[ms, UTC]    when it came into the log; in JSON, ms since 1970
     id         string
     topics     list<string>          the canonical one first
@@ -15,13 +15,13 @@ An update is a line of JSON, or a row:
     data       string
 
 An export has what the log had when it began, and what came while its last page was read.  What the log forgets
-before it is read is a gap: that is told, and the export goes on with the oldest that there is.  Where a new epoch
-begins meanwhile it ends with an error, as two epochs are not one log.  Memory is that of a page or, for Parquet, of a
-row group.
+before it is read is a gap: that is told, and the export goes on with the oldest that there is.  Presence updates that
+the log forgets are not told.  Where a new epoch begins meanwhile it ends with an error, as two epochs are not one log.
+Memory is that of a page or, for Parquet, of a row group.
 
-An import keeps ids and times, so clients go on from their last event in the new log; positions are its own.  What is
-in the file may be of the hub itself, on topics that nobody else may publish to, so it is not checked as what comes
-from a publisher: only that it can be sent.
+An import keeps ids and times, so clients go on from their last event in the new log; positions are its own, and all of
+it counts as published.  What is in the file may be of the hub itself, on topics that nobody else may publish to, so it
+is not checked as what comes from a publisher: only that it can be sent.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def open_log(url: str, *, create: bool = False) -> Transport:
             "a log in memory is of one process, and nobody else can open it: name another one with --transport or "
             "HUB_TRANSPORT_URL, as in sqlite:///mercure.db"
         )
-    log = open_transport(url, max_updates=sys.maxsize, max_bytes=sys.maxsize, max_age=math.inf)
+    bounds = dict.fromkeys(("max_updates", "max_bytes", "presence_updates", "presence_bytes"), sys.maxsize)
+    log = open_transport(url, **bounds)
     if isinstance(log, SqliteTransport) and not create and not os.path.exists(log.path):
         raise ConfigurationError(f"there is no log at {log.path}: name one with --transport or HUB_TRANSPORT_URL")
     return log
@@ -131,7 +132,8 @@ async def prune(
     max_age: float = math.inf,
     note: Callable[[Step], None],
 ) -> int:
-    """Forget the oldest updates, but not the newest one, until the log is within these bounds; how many it were."""
+    """Forget the oldest published updates, but not the newest one, until they are within these bounds, and with them
+    the presence updates that are older; how many it were."""
     forgotten = 0
     while portion := await log.prune(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age):
         forgotten += portion

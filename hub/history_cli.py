@@ -240,10 +240,11 @@ def _table(stats: Stats) -> str:
             age = _age(max(0, time.time() - entry.time / 1_000))
             rows[name] = f"{_moment(entry)}, {age} ago, {entry.update.id}"
         if (span := (stats.newest.time - stats.oldest.time) / 1_000) > 0:
-            rate = (stats.updates - 1) / span
+            rate = (stats.updates + stats.presence_updates - 1) / span
             rows["Rate"] = f"{rate * 3_600:,.1f} an hour, {rate * 86_400:,.1f} a day"
     rows |= {
         "Bytes": f"{decimal(stats.bytes)}, which take {decimal(stats.size)}",
+        "Presence": f"{stats.presence_updates:,} updates more, of {decimal(stats.presence_bytes)}",
         "Epoch": stats.epoch,
         "Present": f"{stats.present:,} subscribers, of hubs with HUB_SUBSCRIPTIONS",
     }

@@ -25,10 +25,10 @@ from hub.event_log import EventLog
 from hub.pages import Pages
 from hub.reading import Reading
 from hub.slices import Slices
-from hub.subscriber import EARLIEST, Subscriber
+from hub.subscriber import EARLIEST, Subscriber, may_want_presence
 from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
-from hub.transports.base import Change
+from hub.transports.base import Change, Page
 from hub.updates import check_fields, check_topic
 from hub.warm import ask_ahead
 from skipfilter import LimitError, PatternError
@@ -49,6 +49,8 @@ log = structlog.stdlib.get_logger("hub")
 
 BACKLOG: Final = 1_024
 """Updates that may wait for dispatch before publishers do."""
+PRESENCE_SHARE: Final = 8
+"""The part of the presence updates that the log keeps of which one may wait for dispatch on each node."""
 SLICE: Final = 16
 """Streams that are closed between two looks at the other tasks."""
 TOPICS_CHECKED: Final = 64
@@ -137,6 +139,12 @@ class Hub:
             max_updates=min(BACKLOG, max(1, settings.history_updates // 2)),
             max_bytes=settings.history_bytes // 2,
         )
+        # The log forgets presence updates sooner, and many nodes may announce at once.
+        self._presence_backlog = Backlog(
+            self.broadcaster,
+            max_updates=min(BACKLOG, max(1, settings.presence_updates // PRESENCE_SHARE)),
+            max_bytes=settings.presence_bytes // PRESENCE_SHARE,
+        )
         self.event_log = (
             EventLog(settings, transport, self.broadcaster, self.slices, clock=clock, wall_clock=wall_clock)
             if settings.event_log
@@ -168,7 +176,8 @@ class Hub:
         await self._check_updates(updates)
         if grant is not None:
             await self._require_publish(updates, grant)
-        await self._append(updates, partial(self.transport.append, updates))
+        publisher = "" if grant is None else grant.publisher
+        await self._append(updates, partial(self.transport.append, updates, publisher=publisher), self._backlog)
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
@@ -200,26 +209,28 @@ class Hub:
                 left -= len(grant.publish)
                 grant.require_publish(topic)
 
-    async def _append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
+    async def _append(
+        self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]], backlog: Backlog
+    ) -> list[Entry]:
         """What `append()` says that it has put into the log of `updates`, when there is room for them."""
         count, size = len(updates), sum(update.size for update in updates)
-        self._backlog.check(count, size)
-        await self._backlog.take(count, size)
+        backlog.check(count, size)
+        await backlog.take(count, size)
         try:
             entries = await append()
         except BaseException:
-            self._backlog.give_back(count, size)
+            backlog.give_back(count, size)
             raise
-        self._backlog.appended(entries)
+        backlog.appended(entries)
         if len(entries) < count:  # the log knew the others
-            self._backlog.give_back(count - len(entries), size - sum(entry.size for entry in entries))
+            backlog.give_back(count - len(entries), size - sum(entry.size for entry in entries))
         return entries
 
     # -- subscribers
 
     async def subscribe(
         self,
-        selectors: Iterable[Selector],
+        selectors: Sequence[Selector],
         grant: Grant,
         last_event_id: str | None = None,
         *,
@@ -229,8 +240,9 @@ class Hub:
 
         Without `last_event_id` its place is now, and there is no id.  With an empty one the place is now too, and the
         id is `earliest` (N107).  With an id, the place is after the earliest event of that id (N115).  If the log does
-        not know the id, or no longer, the id is `earliest` (N108), and the place is before the earliest event: what the
-        subscriber has missed is among those, if it is left; or now, if the settings say so (N109).
+        not know the id, or no longer, or has forgotten presence updates since that the subscriber may want, the id is
+        `earliest` (N108), and the place is before the earliest event: what the subscriber has missed is among those, if
+        it is left; or now, if the settings say so (N109).
 
         `address` is the client that the connection counts for if the token has no subject (N23).  While the hub is
         shutting down a client may still subscribe, and the stream ends at once: EventSource comes back after an end,
@@ -242,12 +254,22 @@ class Hub:
         ticket = self.admission.admit(f"address {address}" if grant.subject is None else f"subject {grant.subject}")
         try:
             matchers = await self._compile(selectors)
-            position, preceding = await self.place(last_event_id)
+            presence = may_want_presence(selectors, grant, self.settings.path)
+            position, preceding = await self.place(last_event_id, presence=presence)
         except BaseException:
             ticket.give_back()
             raise
         deadline, lapse = self._deadline(grant)
-        return Subscriber(matchers, grant, position, ticket=ticket, deadline=deadline, lapse=lapse), preceding
+        subscriber = Subscriber(
+            matchers,
+            grant,
+            position,
+            ticket=ticket,
+            deadline=deadline,
+            lapse=lapse,
+            presence_after=position if presence else math.inf,
+        )
+        return subscriber, preceding
 
     async def _compile(self, selectors: Iterable[Selector]) -> Iterable[TopicMatcher]:
         """Return the matchers of a request.  Raises InvalidRequest and TooMany."""
@@ -258,14 +280,17 @@ class Hub:
                 raise InvalidRequest(f"{shown(error.pattern)} is no URL Pattern that this hub takes") from None
             raise InvalidRequest(str(error)) from None
 
-    async def place(self, last_event_id: str | None) -> tuple[int, str | None]:
-        """Return where a subscriber with this cursor begins, and the id of the event before its first one."""
+    async def place(self, last_event_id: str | None, *, presence: bool) -> tuple[int, str | None]:
+        """Return where a subscriber with this cursor begins, and the id of the event before its first one.
+
+        `presence` says whether it may want presence updates.
+        """
         if not self._has_place:
             raise LogUnavailable("it has not been there since this node was started")
         if not last_event_id:
             return await self._end(), None if last_event_id is None else "earliest"
         if last_event_id != "earliest":
-            if (found := await self.transport.find(last_event_id)) is not None:
+            if (found := await self.transport.find(last_event_id, presence=presence)) is not None:
                 return found, last_event_id
             log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if not self.settings.replay_unknown:
@@ -419,7 +444,7 @@ class Hub:
         count = size = 0
         for change in islice(changes, TOLD_AT_ONCE):
             count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
-            if first and not self._backlog.fits(count, size):
+            if first and not self._presence_backlog.fits(count, size):
                 break
             first.append(change)
         return first
@@ -428,12 +453,12 @@ class Hub:
         rest: list[list[Update]] = []
         if len(changes) == 1:  # which may be more than there is room for at once
             subscriber, active, updates = changes[0]
-            first, *rest = list(self._backlog.parts(updates)) or [[]]
+            first, *rest = list(self._presence_backlog.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
-        entries = await self._append(updates, partial(self.transport.announce, changes))
+        entries = await self._append(updates, partial(self.transport.announce, changes), self._presence_backlog)
         for part in rest if entries else []:
-            await self._append(part, partial(self.transport.append, part))
+            await self._append(part, partial(self.transport.append, part, presence=True), self._presence_backlog)
         for subscriber, active, _ in changes:
             if active:
                 self._told.add(subscriber.id)
@@ -495,22 +520,23 @@ class Hub:
 
     def reading(self, receiver: Receiver) -> Reading:
         """Return a walk through the log, from the receiver's place to where this node has dispatched."""
-        return Reading(
-            self._read, partial(self.broadcaster.passes, receiver), receiver.subscriber.position, self.slices
-        )
+        subscriber = receiver.subscriber
+        passes = partial(self.broadcaster.passes, receiver)
+        return Reading(self._read, passes, subscriber, subscriber.position, self.slices)
 
-    async def _read(self, after: int) -> list[Entry]:
+    async def _read(self, after: int) -> Page:
         """Return the next page after a position; empty if this node has dispatched no further.
 
         Waits while the log is unavailable.  Raises OffTheLog if entries of it are gone.
         """
         while after != (dispatched := self.broadcaster.position):
             page = await self._patiently(partial(self._pages.read, after))
-            if page := [entry for entry in page if entry.position <= self.broadcaster.position]:
-                return page
+            dispatched_of_it = [entry for entry in page if entry.position <= self.broadcaster.position]
+            if dispatched_of_it:
+                return Page(dispatched_of_it, forgotten=page.forgotten)
             if dispatched == self.broadcaster.position:  # what there is to read was appended and not yet dispatched
                 await self.broadcaster.moved()
-        return []
+        return Page()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

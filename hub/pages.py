@@ -15,7 +15,7 @@ from cachetools import LRUCache
 from hub.transports import base
 
 if TYPE_CHECKING:
-    from hub.transports.base import Entry, Transport
+    from hub.transports.base import Page, Transport
 
 KEPT: Final = 16 * base.PAGE_BYTES
 """Bytes of pages that are kept, about."""
@@ -29,11 +29,11 @@ class Pages:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._kept: LRUCache[int, list[Entry]] = LRUCache(KEPT, getsizeof=lambda page: sum(one.size for one in page))
-        self._reading: dict[int, asyncio.Future[list[Entry] | None]] = {}
+        self._kept: LRUCache[int, Page] = LRUCache(KEPT, getsizeof=lambda page: sum(one.size for one in page))
+        self._reading: dict[int, asyncio.Future[Page | None]] = {}
 
-    async def read(self, after: int) -> list[Entry]:
-        """As the transport's."""
+    async def read(self, after: int) -> Page:
+        """As the transport's.  A page that is kept has all that the log had forgotten since then, and says so."""
         while (page := self._kept.get(after)) is None and after in self._reading:
             if (page := await asyncio.shield(self._reading[after])) is not None:
                 break
@@ -45,7 +45,7 @@ class Pages:
         finally:
             del self._reading[after]
             reading.set_result(page)  # None where it failed: then another one asks
-        if after >= 0 and page and page[-1].position == base.page_end(after):
+        if after >= 0 and page.full:
             with contextlib.suppress(ValueError):  # larger than all that is kept
                 self._kept[after] = page
         return page

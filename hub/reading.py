@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from hub.broadcaster import Key
     from hub.slices import Slices
-    from hub.transports.base import Entry
+    from hub.subscriber import Subscriber
+    from hub.transports.base import Entry, Page
     from hub.updates import Update
 
 
@@ -41,13 +42,15 @@ class Reading:
 
     def __init__(
         self,
-        read: Callable[[int], Awaitable[list[Entry]]],
+        read: Callable[[int], Awaitable[Page]],
         passes: Callable[[Key], bool],
+        subscriber: Subscriber,
         after: int,
         slices: Slices,
     ) -> None:
         self._read = read
         self._passes = passes
+        self._subscriber = subscriber
         self._slices = slices
         self._after = after
         """The position of the last entry that was returned."""
@@ -55,9 +58,13 @@ class Reading:
     async def next(self) -> Part | None:
         """Return what is wanted of the next page; None at the end, after which there may be more later.
 
-        Raises OffTheLog if entries after the last position are gone, and what `read` raises.
+        Raises OffTheLog if entries after the last position are gone that the subscriber may want, and what `read`
+        raises.
         """
-        page = await self._read(self._after)
+        page, subscriber = await self._read(self._after), self._subscriber
+        if self._after == EARLIEST:  # it is promised what there is, and not what was forgotten before
+            subscriber.presence_after = max(subscriber.presence_after, page.forgotten)
+        page.require_presence(max(self._after, subscriber.presence_after))
         if not page:
             return None
         wanted: list[Entry] = []

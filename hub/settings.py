@@ -249,9 +249,8 @@ class Settings(BaseModel):
 
     subscriptions: bool = False
     """Whether subscribers coming and going are updates, and who is there can be asked, at `path` + /subscriptions.
-    Those updates are in the log like others, two for each matcher of a connection: where strangers may subscribe, keep
-    max_connections_per_client, max_matchers, max_classic_matchers and max_matchers_bytes low, lest they push out what
-    was published."""
+    Those updates, two for each matcher of a connection, are in the log beside what was published, and never push that
+    out: see presence_updates."""
     typed_classic_events: bool = False
     """Whether updates about classic subscriptions have the type `mercure`, as the reference's 1.0 has it; without,
     they reach `onmessage`, as in 0.x (V61, V84)."""
@@ -294,14 +293,21 @@ class Settings(BaseModel):
     rediss:// or redis+sentinel://; see hub/transports.  `hub serve` and `uvicorn hub:app` take sqlite:///mercure.db
     unless told otherwise."""
     history_updates: int = Field(100_000, ge=1, le=10**12)
-    """Updates that the log keeps, about."""
+    """Published updates that the log keeps, about."""
     history_bytes: int = Field(64 * 2**20, ge=1, le=2**50)
     """Bytes that they take, about: of memory, or on disk.  The newest update always stays."""
+    presence_updates: int = Field(10_000, ge=1, le=10**12)
+    """Updates about subscribers coming and going that the log keeps beside those, about.  A client that may read them
+    and comes back after more of them is told so, and gets all that there is (N108)."""
+    presence_bytes: int = Field(8 * 2**20, ge=1, le=2**50)
+    """Bytes that they take, about."""
     history_age: float = Field(0.0, ge=0, le=100 * YEAR)
     """Seconds that the log keeps an update, about; 0 for ever."""
     idempotency_window: float = Field(0.0, ge=0, le=YEAR)
-    """Seconds for which an id that was published is remembered, so that it is not published again: the second time
-    it is answered as the first, and nothing is dispatched.  While the log has the update; 0 for off (N115)."""
+    """Seconds for which an id is remembered, so that its publisher does not publish it again: the second time it is
+    answered as the first, and nothing is dispatched; 0 for off (N115).  A publisher is a token's subject or, without
+    one, its issuer and what it may publish to.  As many ids are remembered as history_updates, the newest ones; and
+    none of an update that the log has lost."""
     node_timeout: float = Field(10.0, ge=1, le=DAY)
     """Seconds after which a node that says nothing counts as dead, and its subscribers as gone."""
     replay_unknown: bool = True

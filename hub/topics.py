@@ -31,6 +31,7 @@ A type that a hub does not have is refused, in a request and in a token, and nev
 from __future__ import annotations
 
 import contextlib
+import re
 import string
 import sys
 from dataclasses import dataclass, field
@@ -162,6 +163,20 @@ class MatcherCompiler:
         else:
             selectors = [(type, compile_matcher(type, pattern, base_url=self._base_url))]
         return TopicMatcher(type, pattern, tuple(selectors))
+
+
+def may_match_below(type: str, pattern: str, path: str) -> bool:
+    """Whether a pattern may match a topic that begins with `path` and a slash; True also if that is not clear.
+
+    Topics below a hub's path have no characters that any type of pattern writes otherwise, so the text before the
+    first wildcard decides.
+    """
+    if type == "urlpattern" or pattern == WILDCARD:
+        return True
+    if type == "exact":
+        return pattern.startswith(path)
+    fixed = re.split(r"[{%*#+]", pattern, maxsplit=1)[0].rstrip("./")
+    return fixed.startswith(path) or path.startswith(fixed)
 
 
 def is_reserved(topic: str, path: str) -> bool:

@@ -10,7 +10,7 @@ To add one: a file with a class that has what `base.Transport` says, and a line 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from hub.errors import ConfigurationError
 
@@ -28,24 +28,14 @@ TRANSPORTS: Final = {
 
 
 class _Opens(Protocol):
-    def from_url(
-        self, url: str, *, max_updates: int, max_bytes: int, max_age: float, window: float, node_timeout: float
-    ) -> Transport: ...
+    def from_url(self, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Transport: ...
 
 
-def open_transport(
-    url: str,
-    *,
-    max_updates: int,
-    max_bytes: int,
-    max_age: float,
-    window: float = 0.0,
-    node_timeout: float = 10.0,
-) -> Transport:
+def open_transport(url: str, *, window: float = 0.0, node_timeout: float = 10.0, **bounds: Any) -> Transport:
     """The log behind a URL; nothing is read or written yet.  Raises ConfigurationError for a URL that names none.
 
-    It keeps `max_updates` updates, of `max_bytes` together, for `max_age` seconds (inf for ever); and leaves out an
-    update whose id it has seen in the last `window` seconds.
+    Its `bounds` are those of a `base.Retention`.  It leaves out an update if its publisher has used its id in the last
+    `window` seconds.
     """
     scheme = url.partition(":")[0]  # urlsplit() would raise with the whole of a URL that has a password
     if scheme not in TRANSPORTS:
@@ -53,9 +43,7 @@ def open_transport(
     module, name = TRANSPORTS[scheme].split(":")
     transport = cast("_Opens", getattr(import_module(module), name))
     try:
-        return transport.from_url(
-            url, max_updates=max_updates, max_bytes=max_bytes, max_age=max_age, window=window, node_timeout=node_timeout
-        )
+        return transport.from_url(url, window=window, node_timeout=node_timeout, **bounds)
     except ConfigurationError:
         raise
     except ValueError:  # whose text may have the password

@@ -8,13 +8,22 @@ History and bus are one thing: what a node sends to a live subscriber and what a
 the same entries in the same order.  Who is present goes through it too, so that its nodes know of each other's
 subscribers, and an arrival and the update about it are one.
 
+    position   1  2  3  4  5  6  7  8  9      P was published, s is about presence; . was forgotten
+    entry      .  .  P  .  .  s  P  s  P
+                  │        └ the presence updates up to here are forgotten: a gap, if they are not wanted
+                  └ the published updates up to here are forgotten: places before it are OffTheLog
+
+There are two kinds of entries in this one order: updates that were published, and presence updates.  Each kind has
+bounds of its own, so subscribers that come and go never push out what was published.
+
 What a transport promises:
 
 - one order.  All nodes see the same entries in the same order, and each of them once.
 - durability.  What `append` has returned is kept, through whatever the transport promises to survive; each says what.
   What it has not returned is in the log wholly or not at all.
 - lookup.  `find` goes by an index, in a log of any length.
-- no gap.  Whoever follows from a place misses nothing and sees nothing twice, or gets OffTheLog.
+- no gap.  A reader misses no published update and sees nothing twice, or gets OffTheLog.  `follow` does not miss a
+  presence update either; a page that `read` returns says which ones the log has forgotten.
 - epochs.  A log may lose what it had taken: a file is damaged or replaced, a server comes back without its last second.
   That begins a new epoch.  Places of an earlier one get OffTheLog, and `find` knows no entry after which something
   was lost: a client with such an id is told `earliest` and gets all that there is, rather than a part that looks whole.
@@ -26,17 +35,21 @@ What a transport promises:
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hub import sse
+from hub.errors import OffTheLog
 from hub.updates import Update
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from hub.subscriptions import Present
 
@@ -65,6 +78,40 @@ class Entry:
         return self.update.size
 
 
+@dataclass(frozen=True)
+class Retention:
+    """The bounds of a log: its published updates, those about presence, and the age of both.
+
+    The newest update of each kind is kept whatever the bounds are.  Presence updates that are older than every
+    published one may be forgotten earlier.
+    """
+
+    max_updates: int
+    max_bytes: int
+    max_age: float = math.inf
+    """Seconds."""
+    presence_updates: int = 10_000
+    presence_bytes: int = 8 * 2**20
+
+
+class Page(list[Entry]):
+    """Entries of a log in their order.  Between their positions only presence updates that were forgotten are missing.
+
+    `forgotten` is the position of the newest presence update that the log had forgotten when the page was read; and
+    `full` says that no entry can come into the page any more.
+    """
+
+    def __init__(self, entries: Iterable[Entry] = (), *, forgotten: int = 0, full: bool = False) -> None:
+        super().__init__(entries)
+        self.forgotten = forgotten
+        self.full = full
+
+    def require_presence(self, after: float) -> None:
+        """Raise OffTheLog if presence updates after a position are forgotten."""
+        if self.forgotten > after:
+            raise OffTheLog(f"presence updates between the positions {after} and {self.forgotten} are forgotten")
+
+
 class Change(NamedTuple):
     """A subscriber that has come to this node, or has gone from any, and the updates that say so."""
 
@@ -86,12 +133,16 @@ class Stats(NamedTuple):
     """What `hub history stats` shows."""
 
     updates: int
+    """How many published ones there are."""
     oldest: Entry | None
+    """Of either kind; so is the newest."""
     newest: Entry | None
     bytes: int
-    """Of the updates, as the bound on bytes counts them."""
+    """Of the published updates, as the bound on bytes counts them."""
+    presence_updates: int
+    presence_bytes: int
     size: int
-    """Bytes that the log takes: on disk, or of Redis's memory; for the log in memory, `bytes`."""
+    """Bytes that the log takes: on disk, or of Redis's memory; for the log in memory, those of its updates."""
     epoch: str
     """Names this epoch of the log."""
     present: int
@@ -102,21 +153,26 @@ class Transport(Protocol):
     """An ordered log of updates that every node of a hub appends to and follows.
 
     Positions are integers that grow by 1, and in a new epoch by a leap.  They are a node's own: another one may count
-    the same entries from elsewhere.  A log may forget its oldest entries, but keeps at least the newest one.
+    the same entries from elsewhere.  A log may forget the oldest entries of each kind, but keeps at least the newest.
 
     All of it raises LogUnavailable while the log cannot be reached, or written.
     """
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         """Put `updates` at the end, one after the other, for all nodes: all, or with an error none.
 
-        Durable when it returns.  Where the log remembers ids for a time, an update with one that it has seen in that
-        time is left out; the entries are those that are new.
+        Durable when it returns.  They are published updates, unless they are about `presence`.  If the log remembers
+        ids for a time, a published update with an id that the same `publisher` has used in that time is left out; the
+        entries are the new ones.  An id is remembered also after the log has forgotten its update, but never more ids
+        than the log keeps updates.  If the log loses an update, it does not remember its id.
         """
         ...
 
-    async def find(self, id: str) -> int | None:
-        """The position of the earliest entry with this id (N115), or None.  Never by a scan."""
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
+        """The position of the earliest entry with this id (N115), or None.  Never by a scan.
+
+        For a reader that may want `presence` updates it is None also if any that came after the entry is forgotten.
+        """
         ...
 
     async def newest(self) -> Entry | None:
@@ -127,17 +183,18 @@ class Transport(Protocol):
         """The place after the newest entry, and in an empty log after those that it had."""
         ...
 
-    async def read(self, after: int) -> list[Entry]:
+    async def read(self, after: int) -> Page:
         """The next page of entries after a position; after EARLIEST, the first that there are.
 
         Empty at the end.  A page has a bounded size; if entries are small, it ends where the position is a multiple
-        of PAGE_ENTRIES, so that pages of many readers are the same ones.  Raises OffTheLog where entries in between
-        are gone.
+        of PAGE_ENTRIES, so that pages of many readers are the same ones.  Raises OffTheLog if published updates after
+        the position are forgotten.  The page says up to where presence updates are.
         """
         ...
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
-        """Pages of entries after a position, waiting for new ones, for ever.  Raises OffTheLog as `read` does."""
+        """Pages of entries after a position, waiting for new ones, for ever.  Raises OffTheLog if entries of either
+        kind after the position are forgotten."""
         ...
 
     # -- presence
@@ -166,17 +223,34 @@ class Transport(Protocol):
     async def stats(self) -> Stats: ...
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
-        """Forget the oldest entries, but not the newest one, until the log is within these bounds: at most some
-        thousands in a call, so that others get their turn.  How many were forgotten; 0 when it is done."""
+        """Forget the oldest published updates, but not the newest one, until they are within these bounds, and with
+        them the presence updates that are older; and presence updates above that age.  At most some thousands in a
+        call, so that others get their turn.  How many were forgotten; 0 when it is done."""
         ...
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another log, with their times, and leave out none whose id was seen; else as `append`."""
+        """Append entries of another log, with their times, as published ones; their ids are neither looked for nor
+        remembered."""
         ...
 
     async def aclose(self) -> None:
         """Leave the log, after which nothing works any more."""
         ...
+
+
+def seen_as(publisher: str, id: str) -> bytes:
+    """What a log remembers of an id and its publisher: so long a hash that nobody finds another id with the same."""
+    return blake2b(f"{len(publisher)} {publisher}{id}".encode(), digest_size=16).digest()
+
+
+def off_the_log(after: int, forgotten: int) -> OffTheLog:
+    """What to raise for a place before the newest published update that is forgotten."""
+    return OffTheLog(f"position {after} is before {forgotten}, up to which published updates are forgotten")
+
+
+def pruned_to(max_updates: int, max_bytes: int, max_age: float) -> Retention:
+    """Bounds without any on the number and size of presence updates."""
+    return Retention(max_updates, max_bytes, max_age, sys.maxsize, sys.maxsize)
 
 
 def page_end(after: int) -> int:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from hub.errors import ConfigurationError, OffTheLog
+from sortedcontainers import SortedDict
+
+from hub.errors import ConfigurationError
 from hub.subscriber import EARLIEST
 from hub.transports import base
-from hub.transports.base import Beat, Entry, Stats
+from hub.transports.base import Beat, Entry, Page, Retention, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from typing import Self
 
     from hub.subscriptions import Present
@@ -24,124 +26,139 @@ if TYPE_CHECKING:
     from hub.updates import Update
 
 
-class MemoryTransport:
-    """The newest `max_updates` updates, of `max_bytes` together, none older than `max_age` seconds; the newest always.
+class _Kept:
+    """The entries of one kind: their positions, oldest first, their bytes, and the newest position forgotten."""
 
-    All its mutable state: `_entries`, position -> entry, without gaps, oldest first; `_positions`, id -> the positions
-    in `_entries` that have it; the size of the updates in it; `_present`, who is, by id; and `_grown`, the event that
-    those who wait for the next entry wait for.
+    def __init__(self) -> None:
+        self.positions: deque[int] = deque()
+        self.bytes = 0
+        self.forgotten = 0
+
+
+class MemoryTransport:
+    """The newest updates, within the bounds of a `base.Retention`.
+
+    All its mutable state: `_entries`, position -> entry, oldest first; `_positions`, id -> the positions in `_entries`
+    that have it; what is `_published`, and what is about `_presence`; `_end`, the last position; `_seen`, the ids that
+    are remembered, each as `base.seen_as` has it, with its time, oldest first; `_present`, who is, by id; and `_grown`,
+    the event that those who wait for the next entry wait for.
     """
 
-    def __init__(
-        self,
-        *,
-        max_updates: int,
-        max_bytes: int,
-        max_age: float = math.inf,
-        window: float = 0.0,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        self._max_updates = max_updates
-        self._max_bytes = max_bytes
-        self._max_age = max_age
+    def __init__(self, *, window: float = 0.0, clock: Callable[[], float] | None = None, **bounds: Any) -> None:
+        self._retention = Retention(**bounds)
         self._window = window
         self._clock = clock or base.steady_clock()
-        self._entries: dict[int, Entry] = {}
+        self._entries: SortedDict[int, Entry] = SortedDict()
         self._positions: defaultdict[str, deque[int]] = defaultdict(deque)
-        self._bytes = 0
+        self._published = _Kept()
+        self._presence = _Kept()
         self._end = 0
+        self._seen: OrderedDict[bytes, float] = OrderedDict()
         self._present: dict[str, Present] = {}
         self._epoch = uuid.uuid4().hex
         self._grown = asyncio.Event()
 
     @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        max_updates: int,
-        max_bytes: int,
-        max_age: float,
-        window: float,
-        node_timeout: float,  # noqa: ARG003
-    ) -> Self:
+    def from_url(cls, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Self:  # noqa: ARG003
         if urlsplit(url)._replace(scheme="").geturl() not in ("", "//"):
             raise ConfigurationError("transport_url memory:// has nothing after it")
-        return cls(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age, window=window)
+        return cls(window=window, **bounds)
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         now = self._clock()
-        if self._window:
-            once = {update.id: update for update in reversed(updates)}
-            updates = [u for u in updates if once[u.id] is u and not self._knows(u.id, now)]
+        new: dict[bytes, Update] = {}
+        if self._window and not presence:
+            for update in updates:
+                seen = base.seen_as(publisher, update.id)
+                if self._seen.get(seen, -math.inf) <= now - self._window:
+                    new.setdefault(seen, update)
+            updates = list(new.values())
         time = int(now * 1_000)
-        return self._put([Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)])
+        entries = [Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)]
+        self._put(entries, self._presence if presence else self._published)
+        self._remember(new, now)
+        return entries
 
-    def _put(self, entries: list[Entry]) -> list[Entry]:
+    def _remember(self, new: Iterable[bytes], now: float) -> None:
+        for seen in new:
+            self._seen[seen] = now
+            self._seen.move_to_end(seen)
+        while self._seen:
+            oldest = next(iter(self._seen))
+            if len(self._seen) <= self._retention.max_updates and self._seen[oldest] > now - self._window:
+                break
+            del self._seen[oldest]
+
+    def _put(self, entries: list[Entry], kept: _Kept) -> None:
         size = sum(entry.size for entry in entries)  # which refuses what is no Unicode, before anything has changed
         for entry in entries:
             self._entries[entry.position] = entry
             self._positions[entry.update.id].append(entry.position)
+            kept.positions.append(entry.position)
         self._end += len(entries)
-        self._bytes += size
-        self._trim(self._max_updates, self._max_bytes, self._max_age)
+        kept.bytes += size
+        self._trim(self._retention)
         self._grown.set()
         self._grown = asyncio.Event()
-        return entries
 
-    def _knows(self, id: str, now: float) -> bool:
-        positions = self._positions.get(id)
-        return positions is not None and self._entries[positions[-1]].time > (now - self._window) * 1_000
-
-    def _trim(self, max_updates: int, max_bytes: int, max_age: float) -> int:
-        before, oldest_time = len(self._entries), (self._clock() - max_age) * 1_000
-        while len(self._entries) > 1 and (
-            len(self._entries) > max_updates or self._bytes > max_bytes or self._oldest.time < oldest_time
+    def _trim(self, bounds: Retention) -> int:
+        before, oldest = len(self._entries), (self._clock() - bounds.max_age) * 1_000
+        for kept, most, most_bytes in (
+            (self._published, bounds.max_updates, bounds.max_bytes),
+            (self._presence, bounds.presence_updates, bounds.presence_bytes),
         ):
-            self._forget_oldest()
+            while len(kept.positions) > 1 and (
+                len(kept.positions) > most or kept.bytes > most_bytes or self._entries[kept.positions[0]].time < oldest
+            ):
+                self._forget_oldest(kept)
+        if self._published.forgotten:
+            while self._presence.positions and self._presence.positions[0] < self._published.positions[0]:
+                self._forget_oldest(self._presence)
         return before - len(self._entries)
 
-    @property
-    def _oldest(self) -> Entry:
-        return self._entries[self._end - len(self._entries) + 1]
-
-    def _forget_oldest(self) -> None:
-        entry = self._entries.pop(self._oldest.position)
+    def _forget_oldest(self, kept: _Kept) -> None:
+        kept.forgotten = kept.positions.popleft()
+        entry = self._entries.pop(kept.forgotten)
+        kept.bytes -= entry.size
         positions = self._positions[entry.update.id]
-        positions.popleft()
+        positions.remove(entry.position)
         if not positions:
             del self._positions[entry.update.id]
-        self._bytes -= entry.size
 
-    async def find(self, id: str) -> int | None:
-        return self._positions[id][0] if id in self._positions else None
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
+        position = self._positions[id][0] if id in self._positions else None
+        return None if position is None or (presence and position < self._presence.forgotten) else position
 
     async def newest(self) -> Entry | None:
-        return self._entries.get(self._end)
+        return self._entries[self._end] if self._end else None
 
     async def end(self) -> int:
         return self._end
 
-    async def read(self, after: int) -> list[Entry]:
-        oldest = self._end - len(self._entries) + 1
-        if after == EARLIEST:
-            after = oldest - 1
-        if after < oldest - 1:
-            raise OffTheLog(f"position {after} is before {oldest}, the oldest that the log still holds")
-        page: list[Entry] = []
+    async def read(self, after: int) -> Page:
+        if after != EARLIEST and after < self._published.forgotten:
+            raise base.off_the_log(after, self._published.forgotten)
+        page = Page(forgotten=self._presence.forgotten)
+        first = next(self._entries.irange(max(after, 0) + 1), None)
+        if first is None:
+            return page
+        end = base.page_end(first - 1)
         size = 0
-        for position in range(after + 1, min(base.page_end(after), self._end) + 1):
+        for position in self._entries.irange(first, end):
             entry = self._entries[position]
             size += entry.size
             if page and size > base.PAGE_BYTES:
-                break
+                return page
             page.append(entry)
+        page.full = end <= self._end
         return page
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         while True:
             grown = self._grown
-            if page := await self.read(after):
+            page = await self.read(after)
+            page.require_presence(after)
+            if page:
                 yield page
                 after = page[-1].position
             else:
@@ -157,7 +174,7 @@ class MemoryTransport:
                 self._put_present(subscriber.id, subscriber if active else None)
                 updates += about
         try:
-            return await self.append(updates)
+            return await self.append(updates, presence=True)
         except BaseException:
             for id, known in reversed(before):
                 self._put_present(id, known)
@@ -173,32 +190,51 @@ class MemoryTransport:
         return list(self._present.values())
 
     async def beat(self) -> Beat:
-        self._trim(self._max_updates, self._max_bytes, self._max_age)
+        self._trim(self._retention)
         return Beat(len(self._present), [])
 
     async def check(self) -> None:
         pass
 
     async def stats(self) -> Stats:
-        oldest = self._oldest if self._entries else None
-        newest = await self.newest()
-        return Stats(len(self._entries), oldest, newest, self._bytes, self._bytes, self._epoch, len(self._present))
+        published, presence = ((len(kept.positions), kept.bytes) for kept in (self._published, self._presence))
+        oldest = self._entries.peekitem(0)[1] if self._entries else None
+        return Stats(
+            updates=published[0],
+            oldest=oldest,
+            newest=await self.newest(),
+            bytes=published[1],
+            presence_updates=presence[0],
+            presence_bytes=presence[1],
+            size=published[1] + presence[1],
+            epoch=self._epoch,
+            present=len(self._present),
+        )
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
-        return self._trim(max_updates, max_bytes, max_age)
+        return self._trim(base.pruned_to(max_updates, max_bytes, max_age))
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        self._put([replace(entry, position=position) for position, entry in enumerate(entries, self._end + 1)])
+        moved = [replace(entry, position=position) for position, entry in enumerate(entries, self._end + 1)]
+        self._put(moved, self._published)
 
     async def aclose(self) -> None:
         pass
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""
-        assert list(self._entries) == list(range(self._end - len(self._entries) + 1, self._end + 1))
-        assert self._bytes == sum(entry.size for entry in self._entries.values())
-        assert len(self._entries) <= self._max_updates
-        assert self._bytes <= self._max_bytes or len(self._entries) == 1
+        bounds, published, presence = self._retention, self._published, self._presence
+        assert list(self._entries) == sorted([*published.positions, *presence.positions])
+        for kept, most, most_bytes in (
+            (published, bounds.max_updates, bounds.max_bytes),
+            (presence, bounds.presence_updates, bounds.presence_bytes),
+        ):
+            assert kept.bytes == sum(self._entries[position].size for position in kept.positions)
+            assert len(kept.positions) <= max(1, most)
+            assert kept.bytes <= most_bytes or len(kept.positions) == 1
+            assert all(position > kept.forgotten for position in kept.positions)
+        assert all(position > published.forgotten for position in self._entries)
+        assert not self._end or self._end in self._entries
         by_id: dict[str, list[int]] = {}
         for position, entry in self._entries.items():
             by_id.setdefault(entry.update.id, []).append(position)

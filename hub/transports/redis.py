@@ -2,17 +2,23 @@
 
     {mercure}:log              stream      4-0 -> time, update    5-0 -> ...    6-0 -> ...        entry n has the id n-0
     {mercure}:ids              sorted set  "a 4 time"  "b 5 time"  "a 6 time"     find("a") is the first that begins so
-    {mercure}:marks            list        "time size a"  "time size b"  ...      what retention asks, without payloads
-    {mercure}:meta             hash        epoch, since, end, bytes, before       what the log has become
+    {mercure}:marks            sorted set  "4 time size a"  "5 time size b"  ...  what retention asks, by n
+    {mercure}:presence         stream      the same of the entries about presence, which have numbers of the same row
+    {mercure}:presence-marks   sorted set
+    {mercure}:meta             hash        epoch, since, end; of each kind bytes, and what was forgotten last
+    {mercure}:seen             sorted set  hashes of ids that are remembered, with their publishers, by time
     {mercure}:nodes            set         the names of nodes
     {mercure}:alive:<node>     string      expires `node_timeout` seconds after the node's last beat
     {mercure}:present:<node>   hash        id -> matchers of who is present on it
 
 All that is asked or changed is one Lua script, so an update, its index and who is present never differ.  Positions n
-count from 1 without gaps, whatever the clock says; one node's positions are its offset + n.
+count from 1, whatever the clock says, and entries of both kinds in one row; one node's positions are its offset + n.
 
-Each script comes with the newest entry that its node has heard of, the anchor, and first looks for it.  If it is not
-there, or is another one, then the server has lost what it had taken: the script begins a new epoch in which n goes on.
+Each script comes with the newest entry of each kind that its node has heard of, the anchors, and first looks for them.
+If one is not there, or is another one, then the server has lost what it had taken: the script begins a new epoch in
+which n goes on.  An anchor that was forgotten cannot be looked for.  If it was published, all places up to it are off
+the log.  If it is about presence, what may be missing up to it is about presence too, which is told; unless both were
+forgotten: then that node alone adds EPOCH to its offset.
 A node that is told of another epoch than its own adds EPOCH to its offset, so that all places of before are OffTheLog;
 and `find` knows only what came `since` the epoch began, as whatever is older may have a hole after it.
 
@@ -29,6 +35,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 import re
@@ -43,7 +50,7 @@ from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.subscriber import EARLIEST
 from hub.subscriptions import Present, to_json
 from hub.transports import base
-from hub.transports.base import Beat, Entry, Stats
+from hub.transports.base import Beat, Entry, Page, Retention, Stats
 
 try:
     from redis.asyncio import Redis
@@ -75,66 +82,133 @@ BACK_OFF: Final = 0.05, 2.0
 """Seconds between two tries to reach the server again, the first and the longest; at random below that."""
 
 _BEGIN: Final = r"""
-local log, ids, marks, meta, nodes, alive, present = unpack(KEYS)
-local seen_epoch, seen, seen_mark = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local log, ids, marks, meta, nodes, alive, present, seen_ids, presence_log, presence_marks = unpack(KEYS)
 local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local epoch, since, last, bytes, before = unpack(call('HMGET', meta, 'epoch', 'since', 'end', 'bytes', 'before'))
-local count = call('LLEN', marks)
+local seen_epoch = tonumber(ARGV[1])
+local about = call(
+    'HMGET', meta, 'epoch', 'since', 'end', 'bytes', 'before', 'forgotten',
+    'presence_bytes', 'presence_before', 'presence_forgotten'
+)
+local epoch, since, last = unpack(about)
 
-if epoch and call('XLEN', log) == count and call('ZCARD', ids) == count then
-    epoch, since, last, bytes = tonumber(epoch), tonumber(since), tonumber(last), tonumber(bytes)
+-- What 0.1.0 has left: its marks were a list, and all entries were of one kind.
+if epoch and not about[6] then
+    local old = call('LRANGE', marks, 0, -1)
+    call('DEL', marks)
+    for i, mark in ipairs(old) do
+        local n = last - #old + i
+        call('ZADD', marks, n, n .. ' ' .. mark)
+    end
+    about[6] = last - #old
+    if about[5] ~= '' then about[5] = about[6] .. ' ' .. about[5] end
+    call('HSET', meta, 'before', about[5], 'forgotten', about[6])
+end
+
+-- The entries of one kind, with what is known of the newest that was forgotten, and of the newest that the node knows.
+local function kind(log, marks, prefix, seen, seen_mark, bytes, before, forgotten)
+    return {
+        log = log, marks = marks, prefix = prefix, seen = tonumber(seen), seen_mark = seen_mark,
+        count = call('ZCARD', marks), bytes = tonumber(bytes or 0),
+        before = before or '', forgotten = tonumber(forgotten or 0),
+    }
+end
+local published = kind(log, marks, '', ARGV[2], ARGV[3], unpack(about, 4, 6))
+local presence = kind(presence_log, presence_marks, 'presence_', ARGV[4], ARGV[5], unpack(about, 7, 9))
+
+local function is_whole(kind) return call('XLEN', kind.log) == kind.count end
+if epoch and is_whole(published) and is_whole(presence) and call('ZCARD', ids) == published.count + presence.count then
+    epoch, since, last = tonumber(epoch), tonumber(since), tonumber(last)
 else  -- new, flushed, or evicted from
-    call('DEL', log, ids, marks, meta)
-    epoch, since, last, bytes, before, count = 0, 0, 0, 0, '', 0
+    call('DEL', log, ids, marks, meta, seen_ids, presence_log, presence_marks)
+    epoch, since, last = 0, 0, 0
+    for _, kind in ipairs({published, presence}) do
+        kind.count, kind.bytes, kind.before, kind.forgotten = 0, 0, '', 0
+    end
 end
-local first = last - count + 1
 
--- Whether the anchor is as it was.  Of what is forgotten, the last is known: who has a place there may still read on.
-local function holds()
-    if seen > last then return false end
-    if seen < first - 1 then return true end
-    return redis.sha1hex(seen < first and before or call('LINDEX', marks, seen - first)) == seen_mark
+local function keep()
+    call('HSET', meta, 'epoch', epoch, 'since', since, 'end', last)
+    for _, kind in ipairs({published, presence}) do
+        call('HSET', meta, kind.prefix .. 'bytes', kind.bytes)
+        call('HSET', meta, kind.prefix .. 'before', kind.before, kind.prefix .. 'forgotten', kind.forgotten)
+    end
 end
-if epoch == 0 or seen_epoch > epoch or (seen_epoch == epoch and not holds()) then
+
+-- Whether the anchor of a kind is as it was.  Of what is forgotten, the last is known.
+local function holds(kind)
+    if kind.seen > last then return false end
+    if kind.seen < kind.forgotten then return true end
+    local mark = kind.before
+    if kind.seen > kind.forgotten then mark = call('ZRANGEBYSCORE', kind.marks, kind.seen, kind.seen)[1] end
+    return mark and redis.sha1hex(mark) == kind.seen_mark
+end
+if epoch == 0 or seen_epoch > epoch or (seen_epoch == epoch and not (holds(published) and holds(presence))) then
     epoch, since = math.max(now, epoch + 1, seen_epoch + 1), last
-    call('HSET', meta, 'epoch', epoch, 'since', since, 'end', last, 'bytes', bytes, 'before', before)
+    keep()
 end
+
+-- If both anchors are forgotten, it is unknown whether the log is still the one that the node knew.  The places of the
+-- node up to the first anchor are off the log; those up to the second one must be too.
+local strays = seen_epoch == epoch and published.seen < published.forgotten
+    and published.forgotten <= presence.seen and presence.seen < presence.forgotten
 
 local function member(id, n, time) return id .. '\0' .. string.format('%016d', n) .. time end
 
-local function knows(id, window)
-    local newest = call('ZREVRANGEBYLEX', ids, '(' .. id .. '\1', '[' .. id .. '\0', 'LIMIT', 0, 1)[1]
-    return newest and tonumber(newest:sub(#id + 18)) > now - window
-end
-
-local function add(id, size, record, time)
-    last, count, bytes = last + 1, count + 1, bytes + size
-    call('XADD', log, last .. '-0', 't', time, 'u', record)
+local function add(kind, id, size, record, time)
+    last, kind.count, kind.bytes = last + 1, kind.count + 1, kind.bytes + size
+    call('XADD', kind.log, last .. '-0', 't', time, 'u', record)
     call('ZADD', ids, 0, member(id, last, time))
-    call('RPUSH', marks, time .. ' ' .. size .. ' ' .. id)
+    call('ZADD', kind.marks, last, last .. ' ' .. time .. ' ' .. size .. ' ' .. id)
 end
 
--- Slack is how far over its bounds the log may be before it is cut down to them: few scripts do so, many at once.
-local function trim(max_updates, max_bytes, max_age, slack)
-    max_updates, max_bytes, max_age = tonumber(max_updates), tonumber(max_bytes), tonumber(max_age) or math.huge
+-- Have the oldest of a kind forgotten for as long as it is to be, given n and time.  How many.
+local function forget(kind, is_due)
     local forgotten = 0
-    while count > 1 and forgotten < 2000 do
-        local mark = call('LINDEX', marks, 0)
-        local time, size, id = mark:match('^(%d+) (%d+) (.*)$')
-        if count <= max_updates * slack and bytes <= max_bytes * slack and now - time <= max_age * slack then break end
-        call('LPOP', marks)
-        call('ZREM', ids, member(id, first, time))
-        slack, before, forgotten, first, count, bytes = 1, mark, forgotten + 1, first + 1, count - 1, bytes - size
+    while kind.count > 0 do
+        local mark = call('ZRANGE', kind.marks, 0, 0)[1]
+        local n, time, size, id = mark:match('^(%d+) (%d+) (%d+) (.*)$')
+        if not is_due(tonumber(n), time, forgotten) then break end
+        call('ZREM', kind.marks, mark)
+        call('ZREM', ids, member(id, n, time))
+        kind.before, kind.forgotten, kind.count, kind.bytes = mark, tonumber(n), kind.count - 1, kind.bytes - size
+        forgotten = forgotten + 1
     end
-    if forgotten > 0 then call('XTRIM', log, 'MAXLEN', count) end
+    if forgotten > 0 then call('XTRIM', kind.log, 'MINID', kind.forgotten + 1) end
     return forgotten
 end
 
-local function keep() call('HSET', meta, 'end', last, 'bytes', bytes, 'before', before) end
+-- Slack is how far over its bounds a kind may be before it is cut down to them: few scripts do so, many at once.
+local function trim_kind(kind, max_updates, max_bytes, max_age, slack)
+    max_updates, max_bytes, max_age = tonumber(max_updates), tonumber(max_bytes), tonumber(max_age) or math.huge
+    return forget(kind, function(n, time, forgotten)
+        if kind.count <= 1 or forgotten == 2000 then return false end
+        local over = kind.count > max_updates * slack or kind.bytes > max_bytes * slack or now - time > max_age * slack
+        if over then slack = 1 end
+        return over
+    end)
+end
+
+-- With what was published goes what is about presence, and older than all that is left.
+local function trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, slack)
+    local forgotten = trim_kind(published, max_updates, max_bytes, max_age, slack)
+    if forgotten > 0 then
+        local first = tonumber(call('ZRANGE', marks, 0, 0, 'WITHSCORES')[2])
+        forgotten = forgotten + forget(presence, function(n) return n < first end)
+    end
+    return forgotten + trim_kind(presence, presence_updates, presence_bytes, max_age, slack)
+end
+
 local function reply(value)
-    return {epoch, first, last, redis.sha1hex(count > 0 and call('LINDEX', marks, -1) or before), value or false}
+    local about = {epoch, last, strays and 1 or 0, value or false}
+    for _, kind in ipairs({published, presence}) do
+        local newest, n = unpack(call('ZRANGE', kind.marks, -1, -1, 'WITHSCORES'))
+        about[#about + 1] = kind.forgotten
+        about[#about + 1] = tonumber(n or kind.forgotten)
+        about[#about + 1] = redis.sha1hex(newest or kind.before)
+    end
+    return about
 end
 """
 
@@ -146,8 +220,20 @@ class _Script:
 
 
 _WRITE: Final = _Script(r"""
-local node, node_timeout, window, max_updates, max_bytes, max_age = unpack(ARGV, 4, 9)
-local left_out, number, i = {}, 0, 10
+local node, node_timeout, window = unpack(ARGV, 6, 8)
+local max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 9, 13)
+local left_out, number, i = {}, 0, 14
+
+local is_presence = {come = true, gone = true, more = true}
+
+-- Whether it was seen in the last `window` ms; now it is.
+local function knows(one)
+    local time = call('ZSCORE', seen_ids, one)
+    if time and tonumber(time) > now - window then return true end
+    call('ZADD', seen_ids, now, one)
+    return false
+end
+
 while ARGV[i] do
     local change, subscriber, matchers, updates = unpack(ARGV, i, i + 3)
     local due = change ~= 'gone'
@@ -163,48 +249,70 @@ while ARGV[i] do
     if change == 'come' then call('HSET', present .. node, subscriber, matchers) end
     i = i + 4
     for _ = 1, updates do
-        local id, size, record, time = unpack(ARGV, i, i + 3)
-        if due and (window == '0' or not knows(id, window)) then
-            add(id, size, record, time == '' and now or time)
+        local id, size, record, time, one = unpack(ARGV, i, i + 4)
+        if due and (one == '' or not knows(one)) then
+            add(is_presence[change] and presence or published, id, size, record, time == '' and now or time)
         else
             left_out[#left_out + 1] = number
         end
-        number, i = number + 1, i + 4
+        number, i = number + 1, i + 5
     end
 end
-trim(max_updates, max_bytes, max_age, 257 / 256)
+if window ~= '0' then
+    local excess = call('ZCARD', seen_ids) - max_updates
+    if excess > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, excess - 1) end
+    local old = call('ZRANGEBYSCORE', seen_ids, '-inf', now - window, 'LIMIT', 0, 2000)
+    if #old > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, #old - 1) end
+end
+trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, 257 / 256)
 keep()
 return reply({now, left_out})
 """)
 
 _FIND: Final = _Script(r"""
-local id = ARGV[4]
+local id, wants_presence = ARGV[6], ARGV[7] == '1'
 local earliest = call('ZRANGEBYLEX', ids, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 1)[1]
 local n = earliest and tonumber(earliest:sub(#id + 2, #id + 17))
-return reply(n and n > since and n)
+return reply(n and n > since and not (wants_presence and n < presence.forgotten) and n)
 """)
 
-_NEWEST: Final = _Script("return reply(call('XREVRANGE', log, '+', '-', 'COUNT', 1))")
+_NEWEST: Final = _Script(r"""
+local function newest(log) return call('XREVRANGE', log, '+', '-', 'COUNT', 1) end
+return reply({newest(log), newest(presence_log)})
+""")
 
 _PAGE: Final = _Script(r"""
-local after, entries, size = unpack(ARGV, 4)
+local after, entries, size = unpack(ARGV, 6)
 after, size = tonumber(after), tonumber(size)
-if after < 0 then after = first - 1 end
-local page = {}
-if first - 1 <= after and after < last then
-    local page_end, fits = after - after % entries + entries, 0
-    for _, mark in ipairs(call('LRANGE', marks, after + 1 - first, page_end - first)) do
-        size = size - mark:match('^%d+ (%d+)')
-        if size < 0 and fits > 0 then break end
-        fits = fits + 1
-    end
-    page = call('XRANGE', log, after + 1, '+', 'COUNT', fits)
+local first
+for _, marks in ipairs({marks, presence_marks}) do
+    local n = tonumber(call('ZRANGEBYSCORE', marks, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+    if n and (not first or n < first) then first = n end
 end
-return reply(page)
+if not first or (0 <= after and after < published.forgotten) then return reply({{}, {}, 0}) end
+local page_end = first - 1 - (first - 1) % entries + entries
+local size_of, till, full = {}, first, page_end <= last
+for _, marks in ipairs({marks, presence_marks}) do
+    for _, mark in ipairs(call('ZRANGEBYSCORE', marks, first, page_end)) do
+        local n, size = mark:match('^(%d+) %d+ (%d+)')
+        size_of[tonumber(n)] = size
+    end
+end
+for n = first, page_end do
+    if size_of[n] then
+        size = size - size_of[n]
+        if size < 0 and n > first then
+            full = false
+            break
+        end
+        till = n
+    end
+end
+return reply({call('XRANGE', log, first, till), call('XRANGE', presence_log, first, till), full and 1 or 0})
 """)
 
 _BEAT: Final = _Script(r"""
-local node, node_timeout, max_updates, max_bytes, max_age = unpack(ARGV, 4)
+local node, node_timeout, max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 6)
 call('SADD', nodes, node)
 call('SET', alive .. node, '', 'PX', node_timeout)
 -- If nobody was heard for long, it was the log that nobody could reach: all of them get their time again.
@@ -220,7 +328,7 @@ for _, other in ipairs(call('SMEMBERS', nodes)) do
         if #some == 0 then call('SREM', nodes, other) end
     end
 end
-trim(max_updates, max_bytes, max_age, 1)
+trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, 1)
 keep()
 return reply({call('HLEN', present .. node), orphans})
 """)
@@ -232,72 +340,87 @@ _CHECK: Final = _Script("call('HSET', meta, 'checked', now) return reply()")
 _STATS: Final = _Script(r"""
 local size, here = 0, 0
 local function weigh(key) size = size + (call('MEMORY', 'USAGE', key) or 0) end
-for _, key in ipairs({log, ids, marks, meta, nodes}) do weigh(key) end
+for _, key in ipairs({log, ids, marks, meta, nodes, seen_ids, presence_log, presence_marks}) do weigh(key) end
 for _, node in ipairs(call('SMEMBERS', nodes)) do
     weigh(present .. node)
     here = here + call('HLEN', present .. node)
 end
-local newest = call('XREVRANGE', log, '+', '-', 'COUNT', 1)
-return reply({count, bytes, size, here, call('XRANGE', log, '-', '+', 'COUNT', 1), newest})
+local ends = {}
+for _, log in ipairs({log, presence_log}) do
+    for _, entry in ipairs(call('XRANGE', log, '-', '+', 'COUNT', 1)) do ends[#ends + 1] = entry end
+    for _, entry in ipairs(call('XREVRANGE', log, '+', '-', 'COUNT', 1)) do ends[#ends + 1] = entry end
+end
+return reply({published.count, published.bytes, presence.count, presence.bytes, size, here, ends})
 """)
 
-_PRUNE: Final = _Script("local forgotten = trim(ARGV[4], ARGV[5], ARGV[6], 1) keep() return reply(forgotten)")
+_PRUNE: Final = _Script(r"""
+local max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 6)
+local forgotten = trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, 1)
+keep()
+return reply(forgotten)
+""")
 
 _LEAVE: Final = _Script(r"""
-local node = ARGV[4]
+local node = ARGV[6]
 call('DEL', alive .. node)
 if call('HLEN', present .. node) == 0 then call('SREM', nodes, node) end
 return reply()
 """)
 
 
+class _Anchor(NamedTuple):
+    """The newest entry of a kind that a node has heard of: n, and the hash of its mark."""
+
+    n: int
+    mark: bytes
+
+
 class _Reply(NamedTuple):
     offset: int
     """What this node adds to n."""
-    first: int
-    """n of the oldest entry."""
     last: int
-    """n of the newest one."""
+    """n of the newest entry."""
+    published: int
+    """n of the newest published entry that is forgotten."""
+    presence: int
+    """n of the newest entry about presence that is forgotten."""
     value: Any
 
 
 class RedisTransport:
-    """The newest `max_updates` updates, of `max_bytes` together, none older than `max_age` seconds; the newest always.
+    """The newest updates, within the bounds of a `base.Retention`.
 
     There may be one part in 256 more of each, so that not every append forgets.  All its mutable state: `_epoch`, that
-    of the log as this node has last heard of it, 0 if never; `_offset`, what it adds to n; and `_anchor`, n and the
-    hash of the mark of the newest entry that it has heard of; and whether it is `_closed`.
+    of the log as this node has last heard of it, 0 if never; `_offset`, what it adds to n; `_anchors`, of what is
+    published and of what is about presence; and whether it is `_closed`.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        max_updates: int,
-        max_bytes: int,
-        max_age: float = math.inf,
         window: float = 0.0,
         node_timeout: float = 10.0,
         name: str = "mercure",
         random: Random | None = None,
+        **bounds: Any,
     ) -> None:
         self._client, self._sentinel, self._where = _open(url)
-        self._bounds = max_updates, max_bytes, max_age * 1_000
-        self._window = round(window * 1_000)
+        self._bounds = _bounds(Retention(**bounds))
+        self._window = math.ceil(window * 1_000)
         self._node = base.new_node(), round(node_timeout * 1_000)
-        self._keys = [f"{{{name}}}:{key}" for key in ("log", "ids", "marks", "meta", "nodes", "alive:", "present:")]
+        keys = ["log", "ids", "marks", "meta", "nodes", "alive:", "present:", "seen", "presence", "presence-marks"]
+        self._keys = [f"{{{name}}}:{key}" for key in keys]
         self._random = random or Random()  # noqa: S311
         self._turns = asyncio.Semaphore(CONNECTIONS)
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
         self._closed = False
         self._epoch = 0
         self._offset = 0
-        self._anchor: tuple[int, bytes] = 0, b""
+        self._anchors = _Anchor(0, b""), _Anchor(0, b"")
 
     @classmethod
-    def from_url(
-        cls, url: str, *, max_updates: int, max_bytes: int, max_age: float, window: float, node_timeout: float
-    ) -> Self:
+    def from_url(cls, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Self:
         """`?name=` is what the keys begin with; what else is in the query is for redis-py."""
         plain, _, query = url.partition("?")
         options = query.split("&")
@@ -306,18 +429,17 @@ class RedisTransport:
             raise ConfigurationError(f"transport_url: name {name!r} is empty, or has braces")
         return cls(
             f"{plain}?{'&'.join(option for option in options if not option.startswith('name='))}",
-            max_updates=max_updates,
-            max_bytes=max_bytes,
-            max_age=max_age,
             window=window,
             node_timeout=node_timeout,
             name=name,
+            **bounds,
         )
 
     # -- updates
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
-        return await self._write([("", None, [Entry(0, update) for update in updates])])
+    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+        entries = [Entry(0, update) for update in updates]
+        return await self._write([("more" if presence else "", None, entries)], publisher)
 
     async def load(self, entries: Sequence[Entry]) -> None:
         await self._write([("load", None, entries)])
@@ -330,7 +452,9 @@ class RedisTransport:
             ]
         )
 
-    async def _write(self, changes: Iterable[tuple[str, Present | None, Sequence[Entry]]]) -> list[Entry]:
+    async def _write(
+        self, changes: Iterable[tuple[str, Present | None, Sequence[Entry]]], publisher: str = ""
+    ) -> list[Entry]:
         arguments: list[str | bytes | float] = [*self._node, self._window, *self._bounds]
         written: list[Update] = []
         for change, subscriber, entries in changes:
@@ -339,6 +463,7 @@ class RedisTransport:
             for entry in entries:
                 text = to_json(base.record(entry))
                 arguments += entry.update.id, entry.size, text, entry.time if change == "load" else ""
+                arguments.append(base.seen_as(publisher, entry.update.id) if self._window and not change else b"")
                 written.append(entry.update)
         reply = await self._call(_WRITE, *arguments)
         time, left_out = reply.value
@@ -347,32 +472,33 @@ class RedisTransport:
         first = reply.offset + reply.last - len(written) + 1
         return [Entry(position, update, time) for position, update in enumerate(written, first)]
 
-    async def find(self, id: str) -> int | None:
-        reply = await self._call(_FIND, id.encode("utf-8", "surrogatepass"))
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
+        reply = await self._call(_FIND, id.encode("utf-8", "surrogatepass"), int(presence))
         return None if reply.value is None else reply.offset + reply.value
 
     async def newest(self) -> Entry | None:
         reply = await self._call(_NEWEST)
-        return next(_entries(reply.value, reply.offset), None)
+        return max(_entries(*reply.value, offset=reply.offset), key=_position, default=None)
 
     async def end(self) -> int:
         reply = await self._call(_END)
         return reply.offset + reply.last
 
-    async def read(self, after: int) -> list[Entry]:
+    async def read(self, after: int) -> Page:
         return (await self._page(after))[0]
 
-    async def _page(self, after: int, *, at_once: bool = False) -> tuple[list[Entry], int | None]:
+    async def _page(self, after: int, *, at_once: bool = False) -> tuple[Page, int | None]:
         """The next page; and, if it is the last one, n of the log's newest entry."""
         offset, anywhere = self._offset, after == EARLIEST
         if anywhere or offset <= after < offset + base.EPOCH:
             n = after if anywhere else after - offset
             reply = await self._call(_PAGE, n, base.PAGE_ENTRIES, base.PAGE_BYTES, at_once=at_once)
             if anywhere or reply.offset == offset:
-                if not anywhere and n < reply.first - 1:
-                    oldest = offset + reply.first
-                    raise OffTheLog(f"position {after} is before {oldest}, the oldest that the log still holds")
-                page = list(_entries(reply.value, reply.offset))
+                if not anywhere and n < reply.published:
+                    raise base.off_the_log(after, offset + reply.published)
+                published, presence, full = reply.value
+                entries = sorted(_entries(published, presence, offset=reply.offset), key=_position)
+                page = Page(entries, forgotten=reply.offset + reply.presence, full=bool(full))
                 last = page[-1].position - reply.offset if page else reply.last
                 return page, last if last == reply.last else None
         raise OffTheLog(f"position {after} is of an earlier epoch of the log")
@@ -384,10 +510,12 @@ class RedisTransport:
             try:
                 if end is not None:
                     # Only a bell: the page looks for the anchor too.  That also says when the log is flushed.
-                    wait = "BLOCK", round(LOOK * 1_000), "COUNT", 1, "STREAMS", self._keys[0], f"{end}-0"
+                    logs = self._keys[0], self._keys[8]
+                    wait = "BLOCK", round(LOOK * 1_000), "COUNT", 1, "STREAMS", *logs, f"{end}-0", f"{end}-0"
                     async with self._reaching():
                         await self._execute("XREAD", *wait)
                 page, end = await self._page(after, at_once=True)
+                page.require_presence(after)
             except LogUnavailable as error:
                 if self._closed:
                     raise
@@ -429,12 +557,23 @@ class RedisTransport:
 
     async def stats(self) -> Stats:
         reply = await self._call(_STATS)
-        count, size, memory, present, *ends = reply.value
-        oldest, newest = (next(_entries(end, reply.offset), None) for end in ends)
-        return Stats(count, oldest, newest, size, memory, str(self._epoch), present)
+        updates, size, presence_updates, presence_bytes, memory, present, found = reply.value
+        ends = list(_entries(found, offset=reply.offset))
+        return Stats(
+            updates=updates,
+            oldest=min(ends, key=_position, default=None),
+            newest=max(ends, key=_position, default=None),
+            bytes=size,
+            presence_updates=presence_updates,
+            presence_bytes=presence_bytes,
+            size=memory,
+            epoch=str(self._epoch),
+            present=present,
+        )
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
-        forgotten: int = (await self._call(_PRUNE, max_updates, max_bytes, max_age * 1_000)).value
+        bounds = _bounds(base.pruned_to(max_updates, max_bytes, max_age))
+        forgotten: int = (await self._call(_PRUNE, *bounds)).value
         return forgotten
 
     async def aclose(self) -> None:
@@ -449,27 +588,32 @@ class RedisTransport:
                     await close()
 
     async def _call(self, script: _Script, *arguments: str | bytes | float, at_once: bool = False) -> _Reply:
-        """What the script says, and what it says about the log; the anchor goes with it.
+        """What the script says, and what it says about the log; the anchors go with it.
 
         `at_once` is for what may not wait behind thousands who ask for their places.
         """
-        offset = self._offset
-        rest = len(self._keys), *self._keys, self._epoch, *self._anchor, *arguments
+        offset, anchors = self._offset, self._anchors
+        rest = len(self._keys), *self._keys, self._epoch, *anchors[0], *anchors[1], *arguments
         async with self._reaching(), contextlib.nullcontext() if at_once else self._turns:
             try:
                 answer = await self._execute("EVALSHA", script.sha, *rest)
             except NoScriptError:
                 answer = await self._execute("EVAL", script.text, *rest)
-        epoch, first, last, mark, value = answer
+        epoch, last, strays, value, published, *newest, presence, presence_n, presence_mark = answer
+        heard = _Anchor(*newest), _Anchor(presence_n, presence_mark)
         if epoch > self._epoch:
             if self._epoch:
                 log.warning("the log has lost entries; a new epoch begins", epoch=epoch)
                 self._offset += base.EPOCH
-            self._epoch, self._anchor = epoch, (last, mark)
-        elif epoch == self._epoch and last > self._anchor[0]:
-            self._anchor = last, mark
+            self._epoch, self._anchors = epoch, heard
+        elif strays and anchors == self._anchors:
+            log.warning("this node does not know what became of the log while it heard nothing of it; it begins anew")
+            self._offset += base.EPOCH
+            self._anchors = heard
+        elif epoch == self._epoch:  # it may be older than another answer that came before it
+            self._anchors = max(self._anchors[0], heard[0]), max(self._anchors[1], heard[1])
         # An answer of before the epoch that another one has told of by now is about places of before.
-        return _Reply(self._offset if epoch == self._epoch else offset, first, last, value)
+        return _Reply(self._offset if epoch == self._epoch else offset, last, published, presence, value)
 
     @contextlib.asynccontextmanager
     async def _reaching(self) -> AsyncIterator[None]:
@@ -489,8 +633,18 @@ class RedisTransport:
             raise LogUnavailable(f"{self._where}: {error}") from error
 
 
-def _entries(found: Iterable[tuple[bytes, list[bytes]]], offset: int) -> Iterator[Entry]:
-    for id, (_, time, _, update) in found:
+def _bounds(retention: Retention) -> tuple[float, ...]:
+    """Bounds as the scripts take them."""
+    published = retention.max_updates, retention.max_bytes, retention.max_age * 1_000
+    return *published, retention.presence_updates, retention.presence_bytes
+
+
+def _position(entry: Entry) -> int:
+    return entry.position
+
+
+def _entries(*found: Iterable[tuple[bytes, list[bytes]]], offset: int) -> Iterator[Entry]:
+    for id, (_, time, _, update) in itertools.chain(*found):
         position = offset + int(id.partition(b"-")[0])
         yield base.from_record(json.loads(update) | {"position": position, "time": int(time)})
 

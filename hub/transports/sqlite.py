@@ -34,6 +34,7 @@ import uuid
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -49,7 +50,7 @@ from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.subscriber import EARLIEST
 from hub.subscriptions import Present, to_json
 from hub.transports import base
-from hub.transports.base import Beat, Entry, Stats
+from hub.transports.base import Beat, Entry, Page, Retention, Stats
 from hub.updates import Update
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ _NO_TEXT: Final = "Could not decode to UTF-8"
 """What sqlite3 says of a text that is none, followed by the text."""
 _MARK: Final = 0x6D657263
 """SQLite's application_id of a log, and its user_version below."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _NOTHING: Final = 4_096
 """Positions without an entry after which no more are looked for, in a file whose end is damaged."""
 _VACUUM: Final = 256
@@ -87,7 +88,7 @@ _VACUUM: Final = 256
 
 _SCHEMA: Final = """
 CREATE TABLE log (
-    position INTEGER PRIMARY KEY,  -- from 1, by 1, without gaps
+    position INTEGER PRIMARY KEY,  -- from 1, by 1; only entries about presence leave gaps
     time INTEGER NOT NULL,         -- ms since 1970
     size INTEGER NOT NULL,         -- bytes, as the bound counts them
     hash INTEGER NOT NULL,         -- of the id: the index is half as large as one of ids
@@ -113,13 +114,44 @@ CREATE TABLE node (
 CREATE TABLE present (id TEXT PRIMARY KEY, node TEXT NOT NULL, matchers TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX present_node ON present (node);
 """
+_SINCE_2: Final = """
+CREATE TABLE seen (
+    number INTEGER PRIMARY KEY,    -- the oldest first
+    time INTEGER NOT NULL,         -- ms since 1970
+    hash BLOB NOT NULL UNIQUE      -- of an id and its publisher
+);
+CREATE TABLE presence (position INTEGER PRIMARY KEY);
+ALTER TABLE state RENAME COLUMN bytes TO published_bytes;
+ALTER TABLE state ADD COLUMN published INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN published_forgotten INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN presence INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN presence_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN presence_forgotten INTEGER NOT NULL DEFAULT 0;
+UPDATE state SET
+    published = (SELECT ifnull(max(position), 0) FROM log) - (SELECT ifnull(min(position) - 1, 0) FROM log),
+    published_forgotten = (SELECT ifnull(min(position) - 1, 0) FROM log);
+"""
+"""What version 2 has beside what version 1 had, so that a file of that is brought up to date: all of it is published.
+
+`seen` are the ids that are remembered.  `presence` has the positions of the entries in `log` that are about presence.
+Of each kind of entries, `state` has how many there are, their bytes, and the position of the newest that is forgotten.
+A process of version 1 that still has the file open cannot write any more, as it does not find its column `bytes`.
+"""
 _SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data FROM log "
+_PUBLISHED: Final = (
+    "SELECT position, time, size FROM log WHERE position > ?"
+    " AND NOT EXISTS (SELECT 1 FROM presence WHERE presence.position = log.position) ORDER BY position LIMIT ?"
+)
+_PRESENCE: Final = (
+    "SELECT presence.position, time, size FROM presence CROSS JOIN log USING (position)"
+    " WHERE presence.position > ? ORDER BY presence.position LIMIT ?"
+)
 
 T = TypeVar("T")
 
 
 class SqliteTransport:
-    """The newest `max_updates` updates, of about `max_bytes` together, none older than `max_age` seconds, about.
+    """The newest updates, about within the bounds of a `base.Retention`.
 
     All its mutable state on the event loop's side: `_jobs`, what waits for the next commit; `_committing`, the task
     that has them done; `_fresh`, entries that were appended here and not followed yet; `_end`, the greatest position
@@ -132,20 +164,18 @@ class SqliteTransport:
         self,
         path: str | os.PathLike[str],
         *,
-        max_updates: int,
-        max_bytes: int,
-        max_age: float = math.inf,
         window: float = 0.0,
         node_timeout: float = 10.0,
         synchronous: str = "full",
         clock: Callable[[], float] | None = None,
         since_boot: Callable[[], float] = time.monotonic,
+        **bounds: Any,
     ) -> None:
         if synchronous not in ("full", "normal"):
             raise ConfigurationError(f"transport_url: synchronous is full or normal, and not {synchronous!r}")
         self.path = os.path.abspath(path)
         self.node = base.new_node()
-        self._bounds = max_updates, max_bytes, max_age
+        self._retention = Retention(**bounds)
         self._window = window
         self._node_timeout = node_timeout
         self._synchronous = synchronous
@@ -169,9 +199,7 @@ class SqliteTransport:
         self._last: _File | None = None
 
     @classmethod
-    def from_url(
-        cls, url: str, *, max_updates: int, max_bytes: int, max_age: float, window: float, node_timeout: float
-    ) -> Self:
+    def from_url(cls, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Self:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))
         path = unquote(parts.path)[1:]  # sqlite:///a.db is relative, sqlite:////a.db is not
@@ -180,21 +208,23 @@ class SqliteTransport:
                 "transport_url is sqlite:///relative/path.db or sqlite:////absolute/path.db, and after it at most "
                 "?synchronous=full or ?synchronous=normal"
             )
-        return cls(
-            path,
-            max_updates=max_updates,
-            max_bytes=max_bytes,
-            max_age=max_age,
-            window=window,
-            node_timeout=node_timeout,
-            **options,  # type: ignore[arg-type]
-        )
+        return cls(path, window=window, node_timeout=node_timeout, **bounds, **options)  # type: ignore[arg-type]
 
     # -- writing
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         rows = [_row(update) for update in updates]
-        return await self._write(lambda writing: writing.append(rows, self._window), len(rows))
+        if not self._window or presence:
+            return await self._write(lambda writing: writing.append(rows, presence=presence), len(rows))
+        seen = [base.seen_as(publisher, update.id) for update in updates]
+        window, most = math.ceil(self._window * 1_000), self._retention.max_updates
+
+        def append(writing: _Writing) -> list[Entry]:
+            new = [row for row, known in zip(rows, writing.knows(seen, window), strict=True) if not known]
+            writing.forget_seen(window, most, 2 * len(rows) + TRIM)
+            return writing.append(new)
+
+        return await self._write(append, len(rows))
 
     async def load(self, entries: Sequence[Entry]) -> None:
         rows = [_row(entry.update, entry.time) for entry in entries]
@@ -208,7 +238,7 @@ class SqliteTransport:
             entries = []
             for (subscriber, active, _), rows in told:
                 if writing.arrives(subscriber, self.node) if active else writing.departs(subscriber.id):
-                    entries += writing.append(rows)
+                    entries += writing.append(rows, presence=True)
             return entries
 
         return await self._write(announce, sum(len(rows) for _, rows in told))
@@ -229,7 +259,8 @@ class SqliteTransport:
         writing.touch(self.node, self._since_boot(), self._port)
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
-        return await self._write(lambda writing: writing.trim((max_updates, max_bytes, max_age), 4 * TRIM))
+        bounds = base.pruned_to(max_updates, max_bytes, max_age)
+        return await self._write(lambda writing: writing.trim(bounds, 4 * TRIM))
 
     async def _write(self, job: Callable[[_Writing], T], updates: int = 1) -> T:
         """What `job` returns in the next transaction, when that is committed."""
@@ -281,12 +312,12 @@ class SqliteTransport:
                     writing = _Writing(file, self._clock())
                     results = [job(writing) for job in jobs]
                     limit = TRIM + 2 * len(writing.entries)
-                    trimmed = writing.trim(self._bounds, limit)
+                    trimmed = writing.trim(self._retention, limit)
                     bells = writing.bells(self.node) if writing.entries else []
                     writing.finish()
                 _ring(bells)
                 _give_back(file.writer)
-                return results, writing.entries, trimmed == limit
+                return results, writing.entries, trimmed >= limit
             except _Replaced:
                 pass
             except sqlite3.Error as error:
@@ -307,13 +338,15 @@ class SqliteTransport:
 
     # -- reading
 
-    async def find(self, id: str) -> int | None:
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
         def find(file: _File, connection: sqlite3.Connection) -> int | None:
             found = connection.execute(
                 "SELECT position FROM log WHERE hash = ? AND id = ? AND position >= ? ORDER BY position LIMIT 1",
                 (_hash(id), id, file.since),
             ).fetchone()
-            return None if found is None else file.offset + found[0]
+            if found is None or (presence and found[0] < _forgotten(connection)[1]):
+                return None
+            return file.offset + int(found[0])
 
         return await self._read(find)
 
@@ -327,32 +360,33 @@ class SqliteTransport:
     async def end(self) -> int:
         return await self._read(lambda file, connection: file.offset + _last(connection))
 
-    async def read(self, after: int) -> list[Entry]:
-        def page(file: _File, connection: sqlite3.Connection) -> list[Entry]:
-            if after == EARLIEST:
-                place = max(0, _first(connection) - 1)
-            elif after < file.offset:
+    async def read(self, after: int) -> Page:
+        def read(file: _File, connection: sqlite3.Connection) -> Page:
+            published, presence = _forgotten(connection)
+            last, place = _last(connection), 0 if after == EARLIEST else after - file.offset
+            if place < 0:
                 raise OffTheLog(f"position {after} is of an earlier epoch of the log")
-            else:
-                place = after - file.offset
-            rows = connection.execute(
-                _SELECT + "WHERE position > ? AND position <= ? ORDER BY position",
-                (place, base.page_end(place)),
-            )
-            entries: list[Entry] = []
+            if after != EARLIEST and place < published:
+                raise base.off_the_log(after, file.offset + published)
+            if place > last:
+                raise OffTheLog(f"position {after} is after {file.offset + last}, the last one of the log")
+            page = Page(forgotten=file.offset + presence)
+            first = _next(connection, place)
+            if first is None:
+                return page
+            end = base.page_end(first - 1)
+            rows = connection.execute(_SELECT + "WHERE position BETWEEN ? AND ? ORDER BY position", (first, end))
             size = 0
             for row in rows:
                 entry = _entry(row, file.offset)
                 size += entry.size
-                if entries and size > base.PAGE_BYTES:
-                    break
-                entries.append(entry)
-            # What was asked for is the end of the log, or the next entry is in it; all else is gone.
-            if (entries[0].position - 1 if entries else file.offset + _last(connection)) != file.offset + place:
-                raise OffTheLog(f"position {after} is not in the log, or what came after it is gone")
-            return entries
+                if page and size > base.PAGE_BYTES:
+                    return page
+                page.append(entry)
+            page.full = end <= last
+            return page
 
-        return await self._read(page)
+        return await self._read(read)
 
     async def present(self, *, own: bool = False) -> list[Present]:
         def present(_: _File, connection: sqlite3.Connection) -> list[Present]:
@@ -366,11 +400,22 @@ class SqliteTransport:
             first, last = _first(connection), _last(connection)
             rows = connection.execute(_SELECT + "WHERE position IN (?, ?) ORDER BY position", (first, last))
             ends = [_entry(row, file.offset) for row in rows]
-            epoch, size = connection.execute("SELECT epoch, bytes FROM state").fetchone()
+            epoch, updates, size, presence_updates, presence_bytes = connection.execute(
+                "SELECT epoch, published, published_bytes, presence, presence_bytes FROM state"
+            ).fetchone()
             (present,) = connection.execute("SELECT count(*) FROM present").fetchone()
-            on_disk = sum(os.path.getsize(path) for path in _files(self.path) if os.path.exists(path))
             oldest, newest = (ends[0], ends[-1]) if ends else (None, None)
-            return Stats(last - first + 1 if last else 0, oldest, newest, size, on_disk, epoch, present)
+            return Stats(
+                updates=updates,
+                oldest=oldest,
+                newest=newest,
+                bytes=size,
+                presence_updates=presence_updates,
+                presence_bytes=presence_bytes,
+                size=sum(os.path.getsize(path) for path in _files(self.path) if os.path.exists(path)),
+                epoch=epoch,
+                present=present,
+            )
 
         return await self._read(stats)
 
@@ -426,7 +471,10 @@ class SqliteTransport:
         try:
             while True:
                 grown = self._grown
-                page = self._take_fresh(after) or await self.read(after)
+                page = self._take_fresh(after)
+                if not page:
+                    page = read = await self.read(after)
+                    read.require_presence(after)
                 if page:
                     yield page
                     after = page[-1].position
@@ -642,10 +690,11 @@ class _File:
         connection.execute("PRAGMA cache_size = -16000")  # KiB
         with _transaction(connection, time.monotonic() + BUSY):
             if self._require_log():
-                for statement in _SCHEMA.split(";\n"):
-                    connection.execute(statement)
+                self._execute(_SCHEMA)
                 connection.execute("INSERT INTO state VALUES (?, 0, 0, '')", (uuid.uuid4().hex,))
                 connection.execute(f"PRAGMA application_id = {_MARK}")
+            if _pragma(connection, "user_version") < _VERSION:
+                self._execute(_SINCE_2)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
             self._renew_after_a_crash(synchronous)
             (epoch,) = connection.execute("SELECT epoch FROM state").fetchone()
@@ -653,10 +702,14 @@ class _File:
                 _renew(connection)  # an older copy: what came after that is not in it
         connection.execute("PRAGMA busy_timeout = 0")
 
+    def _execute(self, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            self.writer.execute(statement)
+
     def _require_log(self) -> bool:
         """Raise ConfigurationError for what is no log, and leave it as it is; whether the log is yet to be made."""
         mark, version = (_pragma(self.writer, name) for name in ("application_id", "user_version"))
-        if mark == _MARK and version == _VERSION:
+        if mark == _MARK and 1 <= version <= _VERSION:
             return False
         if mark == _MARK:
             raise ConfigurationError(
@@ -712,6 +765,17 @@ class _File:
                 self._idle.pop().close()
 
 
+class _Kept(NamedTuple):
+    """The entries of one kind: how many, their bytes, and the position of the newest that is forgotten."""
+
+    updates: int
+    bytes: int
+    forgotten: int
+
+    def grown(self, sizes: Sequence[int]) -> _Kept:
+        return _Kept(self.updates + len(sizes), self.bytes + sum(sizes), self.forgotten)
+
+
 class _Writing:
     """One transaction: what may be done in it, and `entries`, those that it has appended."""
 
@@ -721,56 +785,101 @@ class _Writing:
         self._offset = file.offset
         self._now = int(now * 1_000)
         self._end = _last(file.writer)
-        (self._bytes,) = file.writer.execute("SELECT bytes FROM state").fetchone()
-        self._was = self._bytes
+        row = file.writer.execute(
+            "SELECT published, published_bytes, published_forgotten, presence, presence_bytes, presence_forgotten"
+            " FROM state"
+        ).fetchone()
+        self._published, self._presence = _Kept(*row[:3]), _Kept(*row[3:])
+        self._were = self._published, self._presence
 
-    def append(self, rows: Iterable[_Row], window: float = 0.0) -> list[Entry]:
-        if window:
-            rows = self._unseen(rows, window)
+    def append(self, rows: Iterable[_Row], *, presence: bool = False) -> list[Entry]:
         entries = []
         parameters = []
-        for update, moment, *texts in rows:
+        sizes = []
+        for update, moment, size, *texts in rows:
             self._end += 1
             entries.append(Entry(self._offset + self._end, update, self._now if moment is None else moment))
-            parameters.append((self._end, entries[-1].time, *texts))
-            self._bytes += texts[0]
+            parameters.append((self._end, entries[-1].time, size, *texts))
+            sizes.append(size)
         self._connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", parameters)
+        if presence:
+            self._connection.executemany("INSERT INTO presence VALUES (?)", [row[:1] for row in parameters])
+            self._presence = self._presence.grown(sizes)
+        else:
+            self._published = self._published.grown(sizes)
         self.entries += entries
         return entries
 
-    def _unseen(self, rows: Iterable[_Row], window: float) -> Iterator[_Row]:
-        since = self._now - int(window * 1_000)
-        here: set[str] = set()
-        for row in rows:
+    def knows(self, seen: Iterable[bytes], window: int) -> Iterator[bool]:
+        """Of each of them, whether it was seen in the last `window` ms; now it is."""
+        for one in seen:
             found = self._connection.execute(
-                "SELECT 1 FROM log WHERE hash = ? AND id = ? AND time > ? LIMIT 1", (row.hash, row.id, since)
-            )
-            if row.id not in here and found.fetchone() is None:
-                here.add(row.id)
-                yield row
+                "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (one, self._now - window)
+            ).fetchone()
+            if found is None:
+                self._connection.execute("INSERT OR REPLACE INTO seen (time, hash) VALUES (?, ?)", (self._now, one))
+            yield found is not None
 
-    def trim(self, bounds: tuple[int, int, float], limit: int) -> int:
-        """Forget the oldest entries, no more than `limit`, until the log is within its bounds; how many."""
-        max_updates, max_bytes, max_age = bounds
-        first = _first(self._connection)
-        count = self._end - first + 1
-        oldest = self._now - max_age * 1_000
-        trimmed = 0
-        rows = self._connection.execute("SELECT time, size FROM log ORDER BY position LIMIT ?", (limit,))
-        for moment, size in rows:
-            within = count - trimmed <= max_updates and self._bytes <= max_bytes and moment >= oldest
-            if within or count - trimmed <= 1:
+    def forget_seen(self, window: int, most: int, limit: int) -> None:
+        """Forget the oldest that were seen, no more than `limit`, until `most` are left, of the last `window` ms."""
+        oldest = self._connection.execute(
+            "SELECT number, time, (SELECT max(number) FROM seen) FROM seen ORDER BY number LIMIT ?", (limit,)
+        )
+        # There may be fewer than their numbers say, as one that is seen again has a new number.
+        gone = takewhile(lambda row: row[1] <= self._now - window or row[0] <= row[2] - most, oldest.fetchall())
+        self._connection.executemany("DELETE FROM seen WHERE number = ?", [row[:1] for row in gone])
+
+    def trim(self, bounds: Retention, limit: int) -> int:
+        """Forget the oldest entries of each kind, up to `limit`, until they are within bounds; how many.
+
+        With published updates go the entries about presence that are older than the oldest of them that is left.
+        """
+        before, oldest = self._published.updates + self._presence.updates, self._now - bounds.max_age * 1_000
+        published = self._within(_PUBLISHED, self._published, bounds.max_updates, bounds.max_bytes, oldest, limit)
+        if published != self._published:
+            self._published = published
+            first, *_ = self._connection.execute(_PUBLISHED, (published.forgotten, 1)).fetchone()
+            self._forget_presence(first)
+            self._connection.execute("DELETE FROM log WHERE position < ?", (first,))
+        kept = self._presence
+        presence = self._within(_PRESENCE, kept, bounds.presence_updates, bounds.presence_bytes, oldest, limit)
+        if presence != kept:
+            self._forget_presence(presence.forgotten + 1)
+        return before - self._published.updates - self._presence.updates
+
+    def _within(self, rows_of_kind: str, kept: _Kept, most: int, most_bytes: int, oldest: float, limit: int) -> _Kept:
+        """What is left of a kind when its oldest are forgotten, up to `limit`, until it is within these bounds."""
+        updates, size, forgotten = kept
+        rows = self._connection.execute(rows_of_kind, (forgotten, limit))
+        for position, moment, own in rows:
+            if updates <= 1 or (updates <= most and size <= most_bytes and moment >= oldest):
                 break
-            trimmed += 1
-            self._bytes -= size
+            updates, size, forgotten = updates - 1, size - own, position
         rows.close()
-        if trimmed:
-            self._connection.execute("DELETE FROM log WHERE position < ?", (first + trimmed,))
-        return trimmed
+        return _Kept(updates, size, forgotten)
+
+    def _forget_presence(self, before: int) -> None:
+        """Forget the entries about presence that come before a position."""
+        count, size, last = self._connection.execute(
+            "SELECT count(*), ifnull(sum(size), 0), max(presence.position)"
+            " FROM presence CROSS JOIN log USING (position) WHERE presence.position < ?",
+            (before,),
+        ).fetchone()
+        if count:
+            kept = self._presence
+            self._presence = _Kept(kept.updates - count, kept.bytes - size, last)
+            self._connection.execute(
+                "DELETE FROM log WHERE position IN (SELECT position FROM presence WHERE position < ?)", (before,)
+            )
+            self._connection.execute("DELETE FROM presence WHERE position < ?", (before,))
 
     def finish(self) -> None:
-        if self._bytes != self._was:
-            self._connection.execute("UPDATE state SET bytes = ?", (self._bytes,))
+        if (self._published, self._presence) != self._were:
+            self._connection.execute(
+                "UPDATE state SET published = ?, published_bytes = ?, published_forgotten = ?,"
+                " presence = ?, presence_bytes = ?, presence_forgotten = ?",
+                (*self._published, *self._presence),
+            )
 
     def arrives(self, subscriber: Present, node: str) -> bool:
         self._connection.execute(
@@ -855,9 +964,22 @@ def _hash(id: str) -> int:
     return int.from_bytes(blake2b(id.encode("utf-8"), digest_size=8).digest(), "big", signed=True)
 
 
+def _forgotten(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The positions of the newest published entry and of the newest one about presence that are forgotten."""
+    published, presence = connection.execute("SELECT published_forgotten, presence_forgotten FROM state").fetchone()
+    return published, presence
+
+
 def _first(connection: sqlite3.Connection) -> int:
     """The position of the oldest entry; 1 in an empty log."""
     return connection.execute("SELECT min(position) FROM log").fetchone()[0] or 1
+
+
+def _next(connection: sqlite3.Connection, place: int) -> int | None:
+    """The position of the next entry after a place; None at the end."""
+    found = connection.execute("SELECT min(position) FROM log WHERE position > ?", (place,)).fetchone()
+    position: int | None = found[0]
+    return position
 
 
 def _last(connection: sqlite3.Connection) -> int:
@@ -1025,32 +1147,49 @@ def _copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]
             first = _first(damaged)
         with contextlib.suppress(sqlite3.DatabaseError):
             last, has_end = max(end, _last(damaged)), True
+        expected = last - first + 1
+        with contextlib.suppress(sqlite3.DatabaseError, TypeError):
+            expected = sum(damaged.execute("SELECT published, presence FROM state").fetchone())
+        about_presence: set[int] = set()
+        with contextlib.suppress(sqlite3.DatabaseError):  # else it all counts as published
+            about_presence.update(position for (position,) in damaged.execute("SELECT position FROM presence"))
         kept = since = 0
         reached, start = first - 1, first
         while start <= max(last, reached + (0 if has_end else _NOTHING)):
             with _transaction(new.writer, math.inf):
-                for row in _readable(damaged, start, start + base.PAGE_ENTRIES):
+                rows = _readable(damaged, start, start + base.PAGE_ENTRIES)
+                for row in rows:
                     try:
                         _entry((row[0], row[1], *row[4:]), 0)
                     except _Unreadable:
                         continue
-                    if row[0] != reached + 1:
+                    if row[0] != reached + 1:  # nobody knows whether all that is missing was about presence
                         since = kept + 1
                     reached = row[0]
                     kept += 1
                     new.writer.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (kept, *row[1:]))
+                    if row[0] in about_presence:
+                        new.writer.execute("INSERT INTO presence VALUES (?)", (kept,))
             start += base.PAGE_ENTRIES
+            if not rows:  # a gap may be as long as all that was ever announced
+                with contextlib.suppress(sqlite3.DatabaseError):
+                    start = max(start, _next(damaged, start - 1) or 0)
         last = max(last, reached)
         if reached < last or not has_end:
             since = kept + 1
         with _transaction(new.writer, math.inf):
-            new.writer.execute("UPDATE state SET since = ?, bytes = (SELECT ifnull(sum(size), 0) FROM log)", (since,))
+            new.writer.execute("UPDATE state SET since = ?", (since,))
+            for kind, condition in (("published", "NOT IN"), ("presence", "IN")):
+                new.writer.execute(
+                    f"UPDATE state SET ({kind}, {kind}_bytes) = (SELECT count(*), ifnull(sum(size), 0) FROM log"  # noqa: S608
+                    f" WHERE position {condition} (SELECT position FROM presence))"
+                )
             for table in ("node", "present"):
                 with contextlib.suppress(sqlite3.DatabaseError):  # its nodes say again who is present
                     rows = damaged.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
                     marks = ", ".join("?" * len(rows[0])) if rows else ""
                     new.writer.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
-    return kept, last - first + 1 - kept
+    return kept, max(0, expected - kept)
 
 
 def _readable(damaged: sqlite3.Connection, start: int, stop: int) -> list[tuple[Any, ...]]:

@@ -398,10 +398,10 @@ class Slow(MemoryTransport):
 
     appends = 0
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         self.appends += 1
         await asyncio.sleep(0)
-        return await super().append(updates)
+        return await super().append(updates, **options)
 
 
 @pytest.mark.anyio

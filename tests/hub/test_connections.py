@@ -493,10 +493,10 @@ async def test_t68_a_registration_that_fails_leaves_nothing_behind() -> None:
     class Broken(MemoryTransport):
         broken = True
 
-        async def append(self, updates: Sequence[Update]) -> list[Any]:
+        async def append(self, updates: Sequence[Update], **options: Any) -> list[Any]:
             if self.broken:
                 raise OSError("the disk is full")
-            return await super().append(updates)
+            return await super().append(updates, **options)
 
     log = Broken(max_updates=100, max_bytes=2**20)
     here = World(plain(subscriptions=True), log)
@@ -518,7 +518,7 @@ async def test_a_log_that_hangs_while_somebody_is_announced_does_not_hold_up_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Stuck(MemoryTransport):
-        async def append(self, updates: Sequence[Update]) -> list[Any]:
+        async def append(self, updates: Sequence[Update], **options: Any) -> list[Any]:
             raise await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr("hub.hub.LAST_WORDS", 0.01)

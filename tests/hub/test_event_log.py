@@ -22,6 +22,7 @@ from hub.event_log import _PART, EventLog, _Directory, _last_line, _salvage, _Se
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.tokens import sign_classic_token
 from hub.transports import base, sqlite
+from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 from skipfilter import compile_matcher
 from tests.asgi import application as started
@@ -771,6 +772,32 @@ async def test_updates_that_are_forgotten_before_they_are_written_are_told(
         await here.publish("a")
         await here.caught_up()
     assert [update["position"] for update in updates_in(path)] == [*range(16, 27)]
+
+
+async def test_presence_updates_that_are_forgotten_before_they_are_written_are_told(
+    tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "PAGES", 1)
+    transport = MemoryTransport(max_updates=100, max_bytes=2**20, presence_updates=2)
+    async with world(plain(event_log=str(tmp_path)), transport) as here:
+        await here.publish("a")
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 1)
+
+        def full(descriptor: int, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            for n in range(10):
+                await transport.append([Update(("p",), id=f"p{n}")], presence=True)
+                await here.caught_up()
+            await here.publish("a")
+            await here.caught_up()
+            await until(lambda: "No space" in caplog.text)
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 12)
+    assert [update["position"] for update in lines_of(tmp_path / "updates")] == [1, 10, 11, 12]
+    [told] = [record.getMessage() for record in caplog.records if "are missing from" in record.getMessage()]
+    assert "first=2 last=9" in told or "'first': 2, 'last': 9" in told
 
 
 async def test_a_disk_that_fails_while_updates_come_makes_them_late_and_loses_none(

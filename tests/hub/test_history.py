@@ -47,7 +47,7 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hub.transports.base import Transport
+    from hub.transports.base import Page, Transport
     from tests.conftest import HubProcess
 
 NOON = 1_700_000_000_000
@@ -174,8 +174,8 @@ def test_nothing_is_forgotten_because_a_log_was_opened(monkeypatch: pytest.Monke
     monkeypatch.setattr(history, "open_transport", open_with)
     fill(log, [replace(entry, time=0) for entry in made(10)])
     assert "Updates   310\n" in run("stats", "--transport", log).stdout
-    assert bounds["max_updates"] == bounds["max_bytes"] == sys.maxsize
-    assert bounds["max_age"] == math.inf
+    limits = ("max_updates", "max_bytes", "presence_updates", "presence_bytes")
+    assert bounds == dict.fromkeys(limits, sys.maxsize)
 
 
 # -- stats
@@ -185,13 +185,15 @@ def test_stats_are_for_people_and_for_programs(tmp_path: Path, log: str) -> None
     shown = run("stats", "--transport", log)
     assert (shown.exit_code, shown.stderr) == (0, "")
     lines = dict(re.findall(r"^(\w+) +(.*)$", shown.stdout, re.MULTILINE))
-    assert list(lines) == ["Updates", "Oldest", "Newest", "Rate", "Bytes", "Epoch", "Present"]
+    assert list(lines) == ["Updates", "Oldest", "Newest", "Rate", "Bytes", "Presence", "Epoch", "Present"]
     assert lines["Updates"] == "300"
     assert re.fullmatch(r"2023-11-14 22:13:21 UTC, [\d,]+\.\d d ago, urn:1", lines["Oldest"])
     assert lines["Newest"].endswith(", urn:300")
     assert lines["Rate"] == "3,600.0 an hour, 86,400.0 a day"
     assert re.fullmatch(r"\d+\.\d kB, which take \d+\.\d kB", lines["Bytes"])
+    assert lines["Presence"] == "0 updates more, of 0 bytes"
     found = json.loads(run("stats", "--transport", log, "--json").stdout)
+    assert (found["presence_updates"], found["presence_bytes"]) == (0, 0)
     assert found["oldest"] == {"position": 1, "time": NOON + 1_000, "id": "urn:1"}
     assert (found["updates"], found["newest"]["id"], found["present"]) == (300, "urn:300", 0)
     assert found["epoch"] == lines["Epoch"]
@@ -471,7 +473,7 @@ def test_an_export_that_is_killed_leaves_no_file(tmp_path: Path, log: str, forma
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(SqliteTransport):
-        async def read(self, after: int) -> list[Entry]:
+        async def read(self, after: int) -> Page:
             if after != EARLIEST:
                 raise OSError("No space left on device")
             return await super().read(after)
@@ -520,7 +522,7 @@ def test_what_is_copied_is_for_nobody_else_to_read(tmp_path: Path, log: str) -> 
 class Forgetful(MemoryTransport):
     """It keeps 10 updates from when it is asked for the second page."""
 
-    async def read(self, after: int) -> list[Entry]:
+    async def read(self, after: int) -> Page:
         if after != EARLIEST:
             await self.prune(max_updates=10, max_bytes=2**30, max_age=math.inf)
         return await super().read(after)
@@ -559,7 +561,7 @@ def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: 
         asyncio.run(fill_log(sqlite(path), made(400))) if when == "before it reads" else path.touch()
 
     class Changing(SqliteTransport):
-        async def read(self, after: int) -> list[Entry]:
+        async def read(self, after: int) -> Page:
             if when == "before it reads" and after == EARLIEST:
                 await asyncio.to_thread(change)
             return await super().read(after)

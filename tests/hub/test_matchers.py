@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hub.authorization import Grant
 from hub.broadcaster import Broadcaster, Interest
 from hub.subscriber import Subscriber
-from hub.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher
+from hub.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher, may_match_below
 from hub.transports.base import Entry
 from hub.updates import Update
 from skipfilter import PatternError, SelectorIndex, SkipFilter
@@ -49,6 +49,37 @@ def parameter(type: str) -> str:
 
 def types_of(*, classic: bool) -> tuple[str, ...]:
     return EVERY_TYPE if classic else MATCHER_TYPES
+
+
+@given(
+    st.sampled_from(EVERY_TYPE),
+    st.lists(
+        st.sampled_from(
+            ["/", ".", "*", "#", "+", "{+a}", "{a}", "{/a,b,c}", ":id", "%2F", "%", "a", "é", "exact", "https:", "//",
+             "/.well-known/mercure", "subscriptions", f"{PATH}/subscriptions/", f"{PATH}/subscriptions/exact/a/b"]
+        ),
+        max_size=6,
+    ),
+)  # fmt: skip
+@settings(max_examples=500, deadline=None)
+def test_a_matcher_that_may_match_presence_updates_says_so(type: str, parts: list[str]) -> None:
+    try:
+        matcher = COMPILER.compile(type, "".join(parts))
+    except (PatternError, ValueError):
+        return
+    topics = [f"{PATH}/subscriptions/{rest}" for rest in ("exact/a/b", "a/b", "*/%23/urn%3Auuid", "amqp/a.%2A/b")]
+    assert may_match_below(type, "".join(parts), f"{PATH}/subscriptions") or not any(map(matcher.match, topics))
+
+
+def test_a_matcher_of_other_topics_does_not_seem_to_match_presence_updates() -> None:
+    below = f"{PATH}/subscriptions"
+    for type, pattern in (
+        ("exact", "a"), ("exact", "https://hub.example" + below + "/exact/a/b"), ("uritemplate", "https://a.example/{a}"),
+        ("uritemplate", "/.well-known/other/{a}"), ("amqp", "stock.#"), ("mqtt", "sport/#"), (CLASSIC, "/books/{id}"),
+    ):  # fmt: skip
+        assert not may_match_below(type, pattern, below)
+    for type, pattern in (("exact", "*"), ("uritemplate", "{+a}"), ("amqp", "#"), ("mqtt", "+/#"), (CLASSIC, below)):
+        assert may_match_below(type, pattern, below)
 
 
 async def received(app: HubApplication, topics: Iterable[str], *asked: tuple[str, str], token: str = "") -> list[str]:

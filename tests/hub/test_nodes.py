@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub import hub as hubs
-from hub.errors import LogUnavailable
+from hub.authorization import Grant
+from hub.errors import LogUnavailable, OffTheLog
 from hub.settings import DEVELOPMENT_TOKEN
 from hub.subscriptions import Present
 from hub.transports import sqlite
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
-from tests.asgi import FORM, PATH, ask, bearer, follow, publish
+from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
 from tests.hub.presence import BELOW, EVERYTHING
 from tests.hub.test_subscription_events import application_on, said
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hub.application import HubApplication
-    from hub.transports.base import Beat, Change, Entry
+    from hub.transports.base import Beat, Change, Entry, Page
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio
@@ -301,19 +302,19 @@ class FailingLog(MemoryTransport):
         if not self.works:
             raise LogUnavailable("the host secret.example is on fire")
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         self._require()
-        return await super().append(updates)
+        return await super().append(updates, **options)
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
         self._require()
         return await super().announce(changes)
 
-    async def find(self, id: str) -> int | None:
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
         self._require()
-        return await super().find(id)
+        return await super().find(id, presence=presence)
 
-    async def read(self, after: int) -> list[Entry]:
+    async def read(self, after: int) -> Page:
         self._require()
         return await super().read(after)
 
@@ -485,7 +486,7 @@ async def test_a_stream_that_catches_up_waits_for_a_log_that_is_away(quick: None
             await publish(app, EVERYTHING, ("topic", "a"), ("data", data))
         real, asked = log.read, asyncio.Event()
 
-        async def read(after: int) -> list[Entry]:
+        async def read(after: int) -> Page:
             log.works = log.works and asked.is_set()  # not any more when it is asked first
             asked.set()
             return await real(after)
@@ -552,6 +553,65 @@ async def test_many_who_are_gone_are_announced_some_at_a_time_and_who_comes_need
         assert sorted(said(await log.read(0))[:101]) == sorted([("a", True), *((str(n), False) for n in range(100))])
 
 
+# -- what is forgotten of presence
+
+
+async def test_n108_whoever_may_miss_what_is_forgotten_of_presence_is_told(tmp_path: Path) -> None:
+    watching = ("match_urlpattern", BELOW + "/*")
+    async with two_nodes(tmp_path, presence_updates=10) as (one, other):
+        first = await publish(one, EVERYTHING, ("topic", "a"), ("data", "first"))
+        for n in range(20):
+            async with follow(other, ("match", str(n))):
+                pass
+        await publish(other, EVERYTHING, ("topic", "a"), ("data", "last"))
+        for node in (one, other):
+            await until(lambda: node.state.hub.broadcaster.position >= 42)  # noqa: B023
+            for matchers, granted, cursor in (
+                ([("match", "a"), watching], ["*"], "earliest"),
+                ([("match", "a"), watching], [], first),
+                ([("match", "a")], ["*"], first),
+                ([("match", "a"), watching], ["a"], first),
+                ([("match", "a"), watching], [BELOW + "/exact/a/b"], "earliest"),
+            ):
+                headers = [bearer(current_token(subscribe=granted))] if granted else []
+                async with follow(node, *matchers, ("last_event_id", first), headers=headers) as stream:
+                    assert stream.headers["mercure-last-event-id"] == cursor
+                    ids = [event.id for event in await stream.until("last")]
+                    assert ids[:1] == ([first] if cursor == "earliest" else ids[:0])
+
+
+async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_miss_it() -> None:
+    log = MemoryTransport(max_updates=1_000, max_bytes=2**20, presence_updates=4)
+    async with application_on(log) as app:
+        hub = app.state.hub
+        for n in range(300):
+            await publish(app, EVERYTHING, ("topic", "a"), ("data", str(n)))
+        every, only = (hub.compiler.compile("exact", pattern) for pattern in ("*", "a"))
+        cursors = "earliest", (await log.read(99))[0].update.id
+        grants = Grant(subscribe=(every,)), Grant(subscribe=(only,))
+        readers = [(await hub.subscribe([every], grant, cursor))[0] for grant in grants for cursor in cursors]
+        reading = [[entry.position for entry in await hub.read(reader)] for reader in readers]
+        assert [(positions[0], positions[-1]) for positions in reading] == [(1, 128), (101, 128)] * 2
+        for reader, positions in zip(readers, reading, strict=True):
+            reader.position = positions[-1]
+        for n in range(5):
+            async with follow(app, ("match", str(n))):
+                pass
+        await asyncio.wait_for(hub._announcements.join(), HANG)
+        for reader in readers[:2]:
+            with pytest.raises(OffTheLog, match="presence"):
+                await hub.read(reader)
+        assert [(await hub.read(reader))[0].position for reader in readers[2:]] == [129, 129]
+        # What was forgotten before it begins is not promised to a reader of all that there is.
+        late, _ = await hub.subscribe([every], grants[0], "earliest")
+        found: list[int] = []
+        while late.position != hub.broadcaster.position:
+            page = await hub.read(late)
+            found += [entry.position for entry in page]
+            late.position = found[-1]
+        assert found == [*range(1, 301), *range(307, 311)]
+
+
 # -- ids that were published
 
 
@@ -575,6 +635,25 @@ async def test_an_id_that_was_published_is_answered_again_and_dispatched_once(tm
         for node in (one, other):  # and takes no room among what is to be dispatched
             node.state.hub._backlog._settle()
             assert node.state.hub._backlog._updates == node.state.hub._backlog._bytes == 0
+
+
+async def test_a_publisher_cannot_suppress_what_another_one_publishes(tmp_path: Path) -> None:
+    """An id that is remembered belongs to its publisher, whichever node it publishes to."""
+    tokens = [
+        current_token(publish=["https://b.example/x"]),
+        current_token(publish=["https://a.example/o"]),
+        classic_token(publish=["https://a.example/o"]),
+    ]
+    topics = ["https://b.example/x", "https://a.example/o", "https://a.example/o"]
+    async with two_nodes(tmp_path, subscriptions=False, idempotency_window=3_600) as (one, other):
+        async with follow(other, ("match", "https://a.example/o"), headers=[bearer(EVERYTHING)]) as stream:
+            for node in (one, other, one):
+                for n, (token, topic) in enumerate(zip(tokens, topics, strict=True)):
+                    fields = ("topic", topic), ("id", "order-7"), ("private", ""), ("data", str(n))
+                    assert await publish(node, token, *fields) == "order-7"
+            await publish(one, EVERYTHING, ("topic", "https://a.example/o"), ("data", "end"))
+            events = await stream.until("end")
+        assert [event.data for event in events] == ["1", "2"]
 
 
 async def test_n115_an_id_may_be_used_again_unless_the_operator_says_otherwise() -> None:

@@ -11,11 +11,12 @@ from hub import pages
 from hub.errors import LogUnavailable
 from hub.pages import Pages
 from hub.subscriber import EARLIEST
+from hub.transports.base import Retention
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 
 if TYPE_CHECKING:
-    from hub.transports.base import Entry
+    from hub.transports.base import Page
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ class Counting(MemoryTransport):
         self.open.set()
         self.fails = False
 
-    async def read(self, after: int) -> list[Entry]:
+    async def read(self, after: int) -> Page:
         self.reads.append(after)
         await self.open.wait()
         if self.fails:
@@ -53,6 +54,21 @@ async def test_who_asks_for_a_page_that_is_being_read_waits_for_it() -> None:
     assert log.reads == [EARLIEST]
     assert all(page == found[0] and len(page) == 5 for page in found)
     assert read._reading == {}
+
+
+async def test_a_full_page_is_kept_though_its_end_is_forgotten_and_keeps_saying_what_it_lacks() -> None:
+    log = await filled(100)
+    log._retention = Retention(1_000, 2**30, presence_updates=1)
+    for n in range(60):
+        await log.append([Update(("t",), id=f"p{n}")], presence=True)
+    pages = Pages(log)
+    page = await pages.read(0)
+    assert (page[-1].position, page.full, page.forgotten) == (100, True, 159)
+    assert await pages.read(0) is page
+    last = await pages.read(100)
+    assert ([entry.position for entry in last], last.full) == ([160], False)
+    assert (await pages.read(100)) is not last
+    assert log.reads == [0, 100, 100]
 
 
 async def test_a_reader_that_goes_or_fails_leaves_the_others_to_ask_themselves() -> None:

@@ -435,10 +435,10 @@ class Faulty(MemoryTransport):
 
     full = True
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         if self.full:
             raise OSError("no space left on device")
-        return await super().append(updates)
+        return await super().append(updates, **options)
 
 
 @pytest.mark.parametrize(("type", "body"), [(FORM, b"topic=a"), (NDJSON, b'{"topic": "a"}\n' * 3)])

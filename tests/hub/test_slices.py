@@ -15,7 +15,7 @@ from hub.reading import Reading
 from hub.slices import SLICE, Slices
 from hub.subscriber import Subscriber
 from hub.topics import MatcherCompiler
-from hub.transports.base import Entry
+from hub.transports.base import Entry, Page
 from hub.updates import Update
 from skipfilter import SelectorIndex
 from tests.asgi import PATH, application, ask
@@ -84,14 +84,14 @@ def history(count: int, *, topics: int = 1) -> list[Entry]:
 
 
 async def walk(clock: Clock, shared: Slices, log: list[Entry], progress: list[int]) -> None:
-    async def read(after: int) -> list[Entry]:
-        return log[after : after + 7]
+    async def read(after: int) -> Page:
+        return Page(log[after : after + 7])
 
     def passes(key: object) -> bool:
         clock.work()
         return False
 
-    reading = Reading(read, passes, 0, shared)
+    reading = Reading(read, passes, Subscriber((), Grant(), 0), 0, shared)
     while (part := await reading.next()) is not None:
         progress[0] = part.end
 

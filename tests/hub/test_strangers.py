@@ -16,9 +16,11 @@ from hub.errors import Closing
 from hub.subscriber import Subscriber
 from hub.topics import MatcherCompiler, TopicMatcher
 from hub.transports.base import Entry
-from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow
+from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.hub.presence import EVERYTHING
 from tests.hub.signing import at_once
 from tests.hub.world import client_of, plain, world
+from tests.waiting import HANG
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
@@ -55,6 +57,30 @@ async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkey
 
 
 # -- announcements
+
+
+async def test_readers_that_come_and_go_do_not_push_out_what_was_published() -> None:
+    """Each connection is two presence updates a matcher, and needs no token."""
+    bounds = {"history_updates": 50, "history_bytes": 100_000, "presence_updates": 200, "presence_bytes": 200_000}
+    query = "&".join(f"match=x{n}" for n in range(20))
+    async with application(**bounds) as app:
+        first = await publish(app, EVERYTHING, ("topic", "a"))
+        for _ in range(30):
+            async with follow(app, target=f"{PATH}?{query}") as stream:
+                assert stream.status == 200
+        last = await publish(app, EVERYTHING, ("topic", "a"))
+        await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
+        stats = await app.state.hub.transport.stats()
+        assert (stats.updates, stats.presence_updates) == (2, 200)
+        assert stats.newest.position == 2 + 30 * 20 * 2
+        token = current_token(subscribe=["a"])
+        for headers in ([], [bearer(token)]):
+            cursor = ("last_event_id", first)
+            async with follow(app, ("match", "a"), cursor, headers=headers) as stream:
+                assert stream.headers["mercure-last-event-id"] == first
+                assert (await stream.next_event()).id == last
+        reply = await ask(app, "GET", f"{PATH}?match=a&last_event_id={first}", [("prefer", "wait=0")])
+        assert reply.text == f"id: {last}\ndata: \n\n: all\n\n"
 
 
 @pytest.mark.parametrize("bounds", [{"history_updates": 20}, {"history_bytes": 20_000}])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub import Settings
-    from hub.transports.base import Entry
+    from hub.transports.base import Entry, Page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
@@ -40,14 +40,14 @@ LIFETIME = 20
 class SlowTransport(MemoryTransport):
     """A log that is elsewhere, so that others run before it has done what it was asked, and after."""
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         await asyncio.sleep(0)
-        entries = await super().append(updates)
+        entries = await super().append(updates, **options)
         await asyncio.sleep(0)
         return entries
 
-    async def find(self, id: str) -> int | None:
-        found = await super().find(id)
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
+        found = await super().find(id, presence=presence)
         await asyncio.sleep(0)
         return found
 
@@ -56,7 +56,7 @@ class SlowTransport(MemoryTransport):
         await asyncio.sleep(0)
         return found
 
-    async def read(self, after: int) -> list[Entry]:
+    async def read(self, after: int) -> Page:
         page = await super().read(after)
         await asyncio.sleep(0)
         return page
@@ -530,8 +530,8 @@ async def test_publishers_that_make_dispatch_fall_off_the_log_do_not_wait_for_ev
 
 async def test_publishers_that_wait_for_room_get_it_though_dispatch_was_before_the_log_s_answer() -> None:
     class Late(MemoryTransport):
-        async def append(self, updates: Sequence[Update]) -> list[Entry]:
-            entries = await super().append(updates)
+        async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
+            entries = await super().append(updates, **options)
             while here.hub.broadcaster.position < entries[-1].position:
                 await asyncio.sleep(0)
             await here.settle(5)  # whoever waited for that has looked
@@ -562,7 +562,7 @@ async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.Monk
             with pytest.raises(UnicodeEncodeError):
                 await asyncio.wait_for(here.hub.publish(Update(("a",), "\ud800"), grant=EVERYTHING), 10)
 
-        async def fail(update: Update) -> None:
+        async def fail(updates: Sequence[Update], **options: Any) -> None:
             raise OSError("the disk is full")
 
         with monkeypatch.context() as patch:

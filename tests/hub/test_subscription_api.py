@@ -453,9 +453,9 @@ class UnsteadyLog(MemoryTransport):
         for _ in range(times * next(self._delays)):
             await asyncio.sleep(0)
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         await self._turns()
-        entries = await super().append(updates)
+        entries = await super().append(updates, **options)
         await self._turns()
         return entries
 
@@ -465,8 +465,8 @@ class UnsteadyLog(MemoryTransport):
         await self._turns(5)
         return newest
 
-    async def find(self, id: str) -> int | None:
-        found = await super().find(id)
+    async def find(self, id: str, *, presence: bool = False) -> int | None:
+        found = await super().find(id, presence=presence)
         await self._turns(5)
         return found
 

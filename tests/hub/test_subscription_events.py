@@ -334,7 +334,7 @@ class WatchedLog(MemoryTransport):
         self.fails_after = 0
         self.waiting = asyncio.Event()
 
-    async def append(self, updates: Sequence[Update]) -> list[Entry]:
+    async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         if not self.open.is_set():
             self.waiting.set()
             await self.open.wait()
@@ -343,7 +343,7 @@ class WatchedLog(MemoryTransport):
             raise error
         active = json.loads(updates[0].data)["active"]
         self.noted.append((active, self.connected()))
-        return await super().append(updates)
+        return await super().append(updates, **options)
 
 
 async def test_n127_who_comes_is_there_before_that_is_said_and_who_goes_is_gone() -> None:
@@ -482,7 +482,7 @@ async def test_t68_n127_a_subscriber_that_cannot_be_announced_is_refused_and_lea
 
 async def test_t68_n120_what_was_announced_of_a_subscriber_that_is_refused_is_taken_back() -> None:
     log = WatchedLog()
-    async with application_on(log, history_updates=4) as app:  # so the log takes two at a time
+    async with application_on(log, presence_updates=16) as app:  # so the log takes two at a time
         log.fails, log.fails_after = OSError("the disk is full"), 1
         _, task = connecting(app, "a", "b", "c")
         with pytest.raises(OSError, match="the disk is full"):

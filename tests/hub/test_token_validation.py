@@ -272,6 +272,16 @@ def test_n23_whose_token_it_is() -> None:
         assert verified(current(A, sub=sub)).subject is None
 
 
+def test_a_publisher_is_a_subject_or_else_an_issuer_and_what_it_may_publish_to() -> None:
+    b = detail({"match": "b"})
+    assert verified(current(A, sub="ann")).publisher == verified(current(b, sub="ann")).publisher == f"{ISSUER} ann"
+    assert verified(classic(["a"], sub="ann")).publisher == " ann"
+    alike = [current(A, b), current(b, A, A, exp=NOW + 9), current(A, b, detail({"match": "c"}, actions=["subscribe"]))]
+    assert len({verified(token).publisher for token in alike}) == 1
+    others = [current(A), current(b), classic(["a"]), classic(["b"]), classic(["a", "b"])]
+    assert len({verified(token).publisher for token in (*alike, *others)}) == 6
+
+
 # -- any text
 
 

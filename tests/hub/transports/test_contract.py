@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.subscriber import EARLIEST
 from hub.subscriptions import Present
-from hub.transports import TRANSPORTS, base, open_transport
+from hub.transports import TRANSPORTS, base, open_transport, sqlite
 from hub.transports.base import Change, Entry
+from hub.transports.redis import RedisTransport
 from hub.updates import Update
 from tests.redis_server import RedisServer
 from tests.waiting import HANG
@@ -116,28 +117,48 @@ class Model(RuleBasedStateMachine):
     def run(self, asked: Any) -> Any:
         return self.runner.run(asyncio.wait_for(asked, HANG))
 
-    @initialize(most=st.sampled_from([2, 5, 300]), two=st.booleans())
-    def begin(self, most: int, two: bool) -> None:
+    @initialize(most=st.sampled_from([2, 5, 300]), most_presence=st.sampled_from([1, 2, 5, 300]), two=st.booleans())
+    def begin(self, most: int, most_presence: int, two: bool) -> None:
         url = Model.new_url(self.kind)  # type: ignore[attr-defined]
-        self.most = most
-        self.nodes = [node_of(url, max_updates=most) for _ in range(1 + (two and self.kind in SHARED))]
+        self.most = {False: most, True: most_presence}
+        bounds = {"max_updates": most, "presence_updates": most_presence}
+        self.nodes = [node_of(url, **bounds) for _ in range(1 + (two and self.kind in SHARED))]
+        self.all: list[tuple[int, Update]] = []
+        self.presence: set[int] = set()
         self.kept: list[tuple[int, Update]] = []
         self.end = 0
+        self.forgotten = {False: 0, True: 0}
         self.present: dict[str, Present] = {}
-        self.followers: list[tuple[Any, list[tuple[int, Update]], int]] = []
+        self.followers: list[tuple[Any, int]] = []
 
     def node(self, which: int) -> Transport:
         return self.nodes[which % len(self.nodes)]
 
-    def expect(self, entries: Sequence[Entry], updates: Sequence[Update]) -> None:
+    def expect(self, entries: Sequence[Entry], updates: Sequence[Update], *, presence: bool) -> None:
         assert [(entry.position, entry.update) for entry in entries] == list(enumerate(updates, self.end + 1))
-        self.kept += [(entry.position, entry.update) for entry in entries]
+        new = [(entry.position, entry.update) for entry in entries]
+        self.all += new
+        self.kept += new
         self.end += len(updates)
-        # It may keep more than it has to, and then some; but forgets nothing but the oldest.
-        first = self.run(self.node(0).read(EARLIEST))[0].position if self.kept else 0
-        assert first <= max(self.kept[0][0] if self.kept else 0, self.end - self.most + 1)
-        assert self.end - first < self.most + 2_500
-        self.kept = [(position, update) for position, update in self.kept if position >= first]
+        if presence:
+            self.presence |= {position for position, _ in new}
+        self.forget(self.most)
+
+    def forget(self, most: dict[bool, int]) -> None:
+        """Look at what is left: the log may keep more than it has to, and forgets the oldest of each kind."""
+        left = {entry.position for entry in self.run(everything(self.node(0)))}
+        of_kind = {kind: [p for p, _ in self.kept if (p in self.presence) == kind] for kind in (False, True)}
+        gone = {kind: [p for p in of_kind[kind] if p not in left] for kind in (False, True)}
+        for kind in (False, True):
+            assert gone[kind] == of_kind[kind][: len(gone[kind])]
+            assert len(of_kind[kind]) - len(gone[kind]) < most[kind] + 2_500
+            self.forgotten[kind] = max([self.forgotten[kind], *gone[kind]])
+        assert len(gone[False]) <= max(0, len(of_kind[False]) - most[False])
+        first = min((p for p in of_kind[False] if p in left), default=0)
+        older = [p for p in of_kind[True] if p < first] if self.forgotten[False] else []
+        assert len(gone[True]) <= max(len(older), len(of_kind[True]) - most[True])
+        assert set(older) <= set(gone[True])
+        self.kept = [(position, update) for position, update in self.kept if position in left]
 
     @rule(
         which=st.integers(0, 1),
@@ -150,16 +171,19 @@ class Model(RuleBasedStateMachine):
             ),
             max_size=7,
         ),
+        presence=st.booleans(),
     )
-    def append(self, which: int, updates: list[Update]) -> None:
-        self.expect(self.run(self.node(which).append(updates)), updates)
+    def append(self, which: int, updates: list[Update], presence: bool) -> None:
+        entries = self.run(self.node(which).append(updates, presence=presence))
+        self.expect(entries, updates, presence=presence)
 
-    @rule(which=st.integers(0, 1), before=st.integers(0, 3), after=st.integers(0, 3))
-    def fail_to_append(self, which: int, before: int, after: int) -> None:
+    @rule(which=st.integers(0, 1), before=st.integers(0, 3), after=st.integers(0, 3), presence=st.booleans())
+    def fail_to_append(self, which: int, before: int, after: int, presence: bool) -> None:
         """All or none: one of them is no Unicode."""
         good = Update(("t",), id="a")
+        updates = [*[good] * before, Update(("t",), "\ud800", id="b"), *[good] * after]
         with pytest.raises(UnicodeEncodeError):
-            self.run(self.node(which).append([*[good] * before, Update(("t",), "\ud800", id="b"), *[good] * after]))
+            self.run(self.node(which).append(updates, presence=presence))
 
     @rule(which=st.integers(0, 1), who=st.sampled_from("pqr"), active=st.booleans(), told=st.integers(0, 2))
     def announce(self, which: int, who: str, active: bool, told: int) -> None:
@@ -167,49 +191,62 @@ class Model(RuleBasedStateMachine):
         updates = named(*["s"] * told, data=f"{who} {active}")
         known = who in self.present
         entries = self.run(self.node(which).announce([Change(subscriber, active, updates)]))
-        self.expect(entries, updates if active or known else [])
+        self.expect(entries, updates if active or known else [], presence=True)
         self.present.pop(who, None)
         if active:
             self.present[who] = subscriber
 
-    @rule(which=st.integers(0, 1), id=st.sampled_from("abcds"))
-    def find(self, which: int, id: str) -> None:
+    @rule(which=st.integers(0, 1), id=st.sampled_from("abcds"), presence=st.booleans())
+    def find(self, which: int, id: str, presence: bool) -> None:
         expected = next((position for position, update in self.kept if update.id == id), None)  # N115
-        assert self.run(self.node(which).find(id)) == expected
+        if expected is not None and presence and expected < self.forgotten[True]:
+            expected = None
+        assert self.run(self.node(which).find(id, presence=presence)) == expected
 
     @rule(which=st.integers(0, 1), back=st.integers(-2, 12))
     def read(self, which: int, back: int) -> None:
         after = max(0, self.end - back)
         if back < 0:
             after = self.end - back
-        if self.kept and after < self.kept[0][0] - 1:
+        if after < self.forgotten[False]:
             with pytest.raises(OffTheLog, match=str(after)):
                 self.run(self.node(which).read(after))
         elif after <= self.end:
             page = self.run(self.node(which).read(after))
-            wanted = [(p, u) for p, u in self.kept if after < p <= base.page_end(after)]
-            assert [(entry.position, entry.update) for entry in page] == wanted
+            wanted = [(p, u) for p, u in self.kept if p > after]
+            end = base.page_end(wanted[0][0] - 1) if wanted else 0
+            assert [(entry.position, entry.update) for entry in page] == [(p, u) for p, u in wanted if p <= end]
+            assert page.forgotten == self.forgotten[True]
+            assert page.full == bool(wanted and end <= self.end)
 
     @rule(which=st.integers(0, 1))
     def follow(self, which: int) -> None:
-        self.followers.append((self.node(which).follow(self.end), [], self.end))
+        self.followers.append((self.node(which).follow(self.end), self.end))
 
     @precondition(lambda self: bool(getattr(self, "followers", None)))
     @rule(which=st.integers(0, 9))
     def see(self, which: int) -> None:
-        """One who follows sees what there is, if it has not fallen off the log."""
-        pages, seen, start = self.followers[which % len(self.followers)]
-        place = start + len(seen)
-        if self.kept and self.kept[0][0] - 1 <= place < self.end:
+        """One who follows sees all that there was, or is told that it has fallen off the log."""
+        pages, place = self.followers.pop(which % len(self.followers))
+        if place == self.end:
+            self.followers.append((pages, place))
+            return
+        try:
             page = self.run(anext(pages))
-            assert [(entry.position, entry.update) for entry in page] == self.kept[place - self.end :][: len(page)]
-            seen += [(entry.position, entry.update) for entry in page]
+        except OffTheLog:
+            assert place < max(self.forgotten.values())
+            return
+        assert [(entry.position, entry.update) for entry in page] == self.all[place : place + len(page)]
+        # It may have in memory what the log has forgotten.
+        assert self.kind == "sqlite" or place >= max(self.forgotten.values())
+        self.followers.append((pages, page[-1].position))
 
     @rule(which=st.integers(0, 1), most=st.integers(1, 4))
     def prune(self, which: int, most: int) -> None:
         while self.run(self.node(which).prune(max_updates=most, max_bytes=2**30, max_age=math.inf)):
             pass
-        self.kept = self.kept[-most:]
+        self.forget({False: most, True: 10**6})
+        assert sum(position not in self.presence for position, _ in self.kept) <= most
 
     @rule(which=st.integers(0, 1))
     def beat(self, which: int) -> None:
@@ -219,6 +256,9 @@ class Model(RuleBasedStateMachine):
     def agree(self) -> None:
         if not hasattr(self, "nodes"):
             return
+        published, presence = (
+            [update for position, update in self.kept if (position in self.presence) == kind] for kind in (False, True)
+        )
         for node in self.nodes:
             newest = self.run(node.newest())
             assert (None if newest is None else (newest.position, newest.update)) == (
@@ -229,13 +269,19 @@ class Model(RuleBasedStateMachine):
             assert [(entry.position, entry.update) for entry in found] == self.kept
             assert {one.id: one for one in self.run(node.present())} == self.present
             stats = self.run(node.stats())
-            assert (stats.updates, stats.present) == (len(self.kept), len(self.present))
+            assert (stats.updates, stats.bytes) == (len(published), self.size(published))
+            assert (stats.presence_updates, stats.presence_bytes) == (len(presence), self.size(presence))
+            assert (stats.oldest, stats.newest) == ((found[0], found[-1]) if found else (None, None))
+            assert stats.present == len(self.present)
         own = [one.id for node in self.nodes for one in self.run(node.present(own=True))]
         assert sorted(own) == sorted(self.present)
 
+    def size(self, updates: Sequence[Update]) -> int:
+        return sum(sqlite._row(update).size if self.kind == "sqlite" else update.size for update in updates)
+
     def teardown(self) -> None:
         async def end() -> None:
-            for pages, _, _ in self.followers:
+            for pages, _ in self.followers:
                 await pages.aclose()
             for node in self.nodes:
                 await node.aclose()
@@ -416,24 +462,160 @@ async def test_what_is_loaded_keeps_its_time_and_what_is_pruned_is_gone(
         assert stats.oldest == stats.newest == (await everything(node))[0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_presence_updates_have_bounds_of_their_own(kind: str, new_url: Callable[[str], str]) -> None:
+    """Nobody pushes out what was published by coming and going."""
+    count = 2 if kind in SHARED else 1
+    for bounds in ({"presence_updates": 500}, {"presence_bytes": 200_000}):
+        async with nodes(new_url(kind), count, max_updates=10, max_bytes=100_000, **bounds) as made:
+            one, other = made[0], made[-1]
+            await one.append(named("first"))
+            (came, *_) = await one.announce([arrival("p", "came")])
+            for n in range(50):
+                changes = [arrival(f"{n} {m}", *(f"{n} {m} {part}" for part in range(10))) for m in range(10)]
+                told = await other.announce(changes)
+            await other.append(named("last"))
+            page = await one.read(EARLIEST)
+            stats = await one.stats()
+            assert page[0].update.id == "first"
+            assert stats.updates == 2
+            assert 500 <= stats.presence_updates <= 3_000
+            assert stats.presence_bytes < 1_500_000
+            for node in made:
+                assert await node.find("first") == await node.find("first", presence=False) == 1
+                assert await node.find("first", presence=True) is None  # something after it is forgotten
+                assert await node.find("came") is None
+                assert await node.find(told[-1].update.id, presence=True) == told[-1].position
+                assert await node.end() == 5_003
+                # A gap is none for a reader that does not want what is forgotten, and else it says so.
+                after = await node.read(1)
+                assert after[0].position > came.position + 1
+                assert after[0].position == after.forgotten + 1
+                with pytest.raises(OffTheLog, match=str(after.forgotten)):
+                    after.require_presence(1)
+                with pytest.raises(OffTheLog):
+                    await anext(node.follow(1))
+            assert ids_of(await everything(one))[-1] == "last"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_gap_of_any_length_is_one_step(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), presence_updates=1) as (node,):
+        for n in range(3):
+            await node.append(named(f"{n}"))
+            for m in range(7):
+                await node.append(named(*(f"{n} {m} {part}" for part in range(1_000))), presence=True)
+        page = await node.read(EARLIEST)
+        assert ids_of(page) == ["0"]
+        assert page.full
+        page = await node.read(page[-1].position)
+        assert (ids_of(page), page.full) == (["1"], True)
+        assert ids_of(await node.read(page[-1].position)) == ["2"]
+        assert ids_of(await everything(node)) == ["0", "1", "2", "2 6 999"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_presence_updates_age_too_and_go_with_what_was_published_after_them(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
+    async with nodes(new_url(kind)) as (node,):
+        await node.append(named("a"))
+        await node.append(named("p", "q"), presence=True)
+        await node.append(named("b"))
+        await node.append(named("r"), presence=True)
+        assert await node.prune(max_updates=1, max_bytes=2**30, max_age=math.inf) == 3
+        assert ids_of(await everything(node)) == ["b", "r"]
+        assert ids_of(await node.read(2)) == ["b", "r"]  # what it has not seen between was about presence
+        assert (await node.read(2)).forgotten == 3
+        with pytest.raises(OffTheLog):
+            await node.read(0)
+        assert await node.find("b", presence=True) == 4
+        await node.append(named("s"), presence=True)
+        await later(node, 7_200)
+        if not isinstance(node, RedisTransport):  # which goes by the server's clock
+            assert await node.prune(max_updates=9, max_bytes=2**30, max_age=3_600) == 1
+            assert ids_of(await everything(node)) == ["b", "s"]  # the newest of each kind stays
+
+
 # -- ids that were seen
+
+
+async def later(node: Any, seconds: float) -> None:
+    """Have the ids that a log remembers be older by so many seconds."""
+    if isinstance(node, RedisTransport):
+        client: Any = node._client
+        key = node._keys[7]
+        for seen, time in await client.zrange(key, 0, -1, withscores=True):
+            await client.zadd(key, {seen: time - seconds * 1_000})
+    else:
+        clock = node._clock
+        node._clock = lambda: clock() + seconds
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_id_that_was_seen_is_left_out_for_as_long_as_the_window(
     kind: str, new_url: Callable[[str], str]
 ) -> None:
-    now = int(time.time() * 1_000)
     async with nodes(new_url(kind), window=3_600.0) as (node,):
-        await node.load([Entry(0, update, now - 7_200_000) for update in named("old", "again")])
-        await node.load([Entry(0, update, now - 1_800_000) for update in named("again", "new")])
-        entries = await node.append(named("old", "again", "new", "a", "b", "a"))
-        assert ids_of(entries) == ["old", "a", "b"]
-        assert [entry.position for entry in entries] == [5, 6, 7]
+        await node.append(named("old"))
+        await later(node, 1_800)
+        entries = await node.append(named("old", "a", "b", "a"))
+        assert ids_of(entries) == ["a", "b"]
+        assert [entry.position for entry in entries] == [2, 3]
         assert await node.append(named("a", "b", "old")) == []
-        assert await node.end() == 7
+        await later(node, 1_801)
+        assert ids_of(await node.append(named("a", "old", "old"))) == ["old"]
+        assert await node.end() == 4
         both = await asyncio.gather(*(node.append(named("at once")) for _ in range(5)))
         assert sorted(map(len, both)) == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_id_that_was_seen_belongs_to_its_publisher(kind: str, new_url: Callable[[str], str]) -> None:
+    """Else one that may publish to one topic could suppress what another publishes to any other."""
+    async with nodes(new_url(kind), 2 if kind in SHARED else 1, window=3_600.0) as made:
+        one, other = made[0], made[-1]
+        first, second = Update(("b",), id="order-7"), Update(("a",), id="order-7", private=True)
+        assert len(await one.append([first], publisher="B")) == 1
+        assert len(await other.append([second], publisher="A")) == 1
+        assert len(await other.append([first], publisher="C")) == 1
+        assert len(await one.append([first])) == 1
+        for node in made:
+            for publisher in ("A", "B", "C", ""):
+                assert await node.append([second], publisher=publisher) == []
+        entries = await other.append([first, second, *named("order-8", "order-8")], publisher="A")
+        assert ids_of(entries) == ["order-8"]
+        assert ids_of(await one.append(named("order-7", "order-8", "order-8"), publisher="D")) == ["order-7", "order-8"]
+        # Nor can one that chooses its name write that of another before its id.
+        assert len(await one.append(named("2b c"), publisher="a")) == 1
+        assert len(await one.append(named("b c"), publisher="a2")) == 1
+        assert len(await one.append(named("c"), publisher="a2b ")) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_as_many_ids_are_remembered_as_updates_are_kept(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), max_updates=3, window=3_600.0) as (node,):
+        for n in range(20):
+            await node.append(named(str(n)))
+        assert len(await node.append(named(*map(str, range(20))))) == 17
+        assert len(await node.append(named(*map(str, range(20))))) == 17
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_id_whose_append_has_failed_is_not_remembered(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), window=3_600.0) as (node,):
+        with pytest.raises(UnicodeEncodeError):
+            await node.append([*named("a"), Update(("t",), "\ud800", id="b")])
+        assert ids_of(await node.append(named("a", "b"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_imported_or_announced_suppresses_nothing(kind: str, new_url: Callable[[str], str]) -> None:
+    async with nodes(new_url(kind), window=3_600.0) as (node,):
+        await node.load([Entry(7, update, 1_000) for update in named("a")])
+        await node.announce([arrival("p", "b")])
+        assert len(await node.append(named("b", "c", "c"), presence=True)) == 3
+        assert ids_of(await node.append(named("a", "b", "c"))) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

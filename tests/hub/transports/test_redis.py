@@ -81,22 +81,31 @@ async def node() -> AsyncIterator[Callable[..., RedisTransport]]:
 
 async def check_keys(log: RedisTransport) -> None:
     """Assert every invariant of what is in the server."""
-    stream, ids, marks, meta, nodes, _, present = log._keys
+    _, ids, _, meta, nodes, _, present, *_ = log._keys
     pipeline: Any = log._client.pipeline(transaction=True)
-    pipeline.xrange(stream).zrange(ids, 0, -1).lrange(marks, 0, -1).hgetall(meta).smembers(nodes).keys(f"{present}*")
-    entries, members, marked, about, names, here = await reaching(log, pipeline.execute)
-    found = [(int(id.partition(b"-")[0]), int(fields[b"t"]), json.loads(fields[b"u"])) for id, fields in entries]
-    assert all(id.endswith(b"-0") for id, _ in entries)
-    if not about:
-        assert not found
-        return
-    end = int(about[b"end"])
-    assert [n for n, _, _ in found] == list(range(end - len(found) + 1, end + 1))
-    update_of = {n: base.from_record(record).update for n, _, record in found}
-    assert marked == [f"{time} {update_of[n].size} {record['id']}".encode() for n, time, record in found]
-    assert members == sorted(f"{record['id']}\0{n:016d}{time}".encode() for n, time, record in found)
-    assert int(about[b"bytes"]) == sum(update.size for update in update_of.values())
-    assert int(about[b"since"]) <= end
+    pipeline.zrange(ids, 0, -1).hgetall(meta).smembers(nodes).keys(f"{present}*")
+    streams = (log._keys[0], log._keys[2], ""), (log._keys[8], log._keys[9], "presence_")
+    for stream, marks, _ in streams:
+        pipeline.xrange(stream).zrange(marks, 0, -1, withscores=True)
+    members, about, names, here, *kinds = await reaching(log, pipeline.execute)
+    expected = []
+    first = 0
+    for n, (_, _, prefix) in enumerate(streams):
+        entries, marked = kinds[2 * n : 2 * n + 2]
+        found = [(int(id.partition(b"-")[0]), int(fields[b"t"]), json.loads(fields[b"u"])) for id, fields in entries]
+        assert all(id.endswith(b"-0") for id, _ in entries)
+        if not about:
+            assert not found
+            continue
+        update_of = {n: base.from_record(record).update for n, _, record in found}
+        sized = [(n, f"{time} {update_of[n].size} {record['id']}") for n, time, record in found]
+        assert marked == [(f"{n} {mark}".encode(), n) for n, mark in sized]
+        expected += [f"{record['id']}\0{n:016d}{time}".encode() for n, time, record in found]
+        assert int(about[f"{prefix}bytes".encode()]) == sum(update.size for update in update_of.values())
+        first = first or int(about[b"forgotten"])
+        assert all(max(first, int(about[f"{prefix}forgotten".encode()])) < n <= int(about[b"end"]) for n in update_of)
+    assert members == sorted(expected)
+    assert not about or int(about[b"since"]) <= int(about[b"end"])
     assert {key.removeprefix(present.encode()) for key in here} <= names
 
 
@@ -118,7 +127,8 @@ async def append(log: RedisTransport, text: str) -> list[Entry]:
 
 
 async def everything(log: RedisTransport) -> list[Entry]:
-    entries, after = [], EARLIEST
+    entries: list[Entry] = []
+    after = EARLIEST
     while page := await log.read(after):
         entries += page
         after = page[-1].position
@@ -342,6 +352,85 @@ async def test_a_lost_tail_is_noticed_though_the_log_has_forgotten_up_to_there(
     await off(first, after_d)
 
 
+async def test_a_lost_tail_is_noticed_by_either_kind_of_entries(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    """Also if entries of the other kind stand in their places, and what came after them."""
+    for number, (lost, instead) in enumerate([(False, True), (True, False), (False, False), (True, True)]):
+        first, second = node(server, name=f"{number}"), node(server, name=f"{number}", presence_updates=2)
+        await append(first, "a")
+        await first.append([update("b")], presence=True)
+        await second.end()
+        server.ask("SAVE")
+        [c] = await first.append([update("c")], presence=lost)
+        await asyncio.to_thread(server.restart)
+        await second.append([update("C")], presence=instead)
+        await second.append([update("D")], presence=not instead)
+        await off(first, c.position)
+        assert await first.find("a") is None
+        assert ids(await everything(first)) == "a b C D"
+
+
+async def test_a_node_whose_anchors_are_forgotten_does_not_take_another_log_for_its_own(
+    server: RedisServer, node: Callable[..., RedisTransport], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = node(server), node(server, max_updates=2, presence_updates=2)
+    await append(first, "a")
+    await second.end()
+    server.ask("SAVE")
+    await append(first, "b c")
+    [known] = await first.append([update("d")], presence=True)
+    await asyncio.to_thread(server.restart)
+    await append(second, "B C D")  # which has no reason to think that anything is lost
+    for text in "E F G":
+        await second.append([update(text)], presence=True)
+    published, _ = await append(second, "X Y")
+    assert published.position > known.position
+    await off(first, known.position)
+    assert "begins anew" in caplog.text
+    assert await first.end() == base.EPOCH + await second.end()
+    assert await first.find("Y") == base.EPOCH + published.position + 1, "it is no loss for the others"
+    assert ids(await everything(first)) == "X Y"
+
+
+async def test_presence_that_goes_on_without_a_node_is_no_loss(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    first, second = node(server, presence_updates=2), node(server, presence_updates=2)
+    await append(first, "a")
+    [b] = await first.append([update("b")], presence=True)
+    for text in "cdefg":
+        await second.append([update(text)], presence=True)
+    assert ids(await first.read(b.position)) == "f g"
+    assert await first.find("a") == 1
+    assert await first.find("a", presence=True) is None
+    assert await first.end() == 7
+
+
+async def test_a_log_of_0_1_0_is_brought_up_to_date_once(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    log = node(server)
+    await append(log, "a b c")
+    await log.prune(max_updates=2, max_bytes=2**30, max_age=float("inf"))
+    client: Any = log._client
+    stream, _, marks, meta, *_ = log._keys
+    old = [mark.partition(b" ")[2] for mark in await client.zrange(marks, 0, -1)]
+    before = (await client.hget(meta, "before")).partition(b" ")[2]
+    await client.delete(marks)
+    await client.rpush(marks, *old)
+    await client.hset(meta, "before", before)
+    about = ("bytes", "before", "forgotten")
+    await client.hdel(meta, "forgotten", *(f"presence_{name}" for name in about))
+    assert ids(await everything(log)) == "b c", "and its anchor holds"
+    assert ids(await log.read(1)) == "b c"
+    with pytest.raises(OffTheLog):
+        await log.read(0)
+    await append(log, "d")
+    assert await log.end() == 4
+    assert await client.xlen(stream) == 3
+
+
 async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
     first, second = node(server), node(server)
     async with Follower(first) as one, Follower(second) as other:
@@ -401,18 +490,31 @@ async def test_a_flushed_log_in_which_others_write_on_is_another_one(
     assert ids(await everything(first)) == "A B C"
 
 
-@pytest.mark.parametrize("key", ["log", "ids", "marks", "meta"])
+@pytest.mark.parametrize("key", ["log", "ids", "marks", "meta", "presence", "presence-marks"])
 async def test_a_log_of_which_a_key_is_gone_begins_anew(
     server: RedisServer, node: Callable[..., RedisTransport], key: str
 ) -> None:
     log = node(server)
-    await append(log, "a b")
+    await append(log, "a")
+    await log.append([update("b")], presence=True)
     server.ask("DEL", f"{{mercure}}:{key}")
     assert await log.find("a") is None
     [c] = await append(log, "c")
     assert c.position == base.EPOCH + 1
     await off(log, 1)
     assert ids(await everything(log)) == "c"
+
+
+async def test_no_id_is_remembered_of_which_the_update_was_lost(
+    server: RedisServer, node: Callable[..., RedisTransport]
+) -> None:
+    first, second = node(server, window=3_600), node(server, window=3_600)
+    await lose_a_tail(server, first, second)
+    assert ids(await append(first, "a b c d")) == "c d"
+    assert await append(second, "a b c d") == []
+    for lose in (("FLUSHALL",), ("DEL", "{mercure}:log")):
+        server.ask(*lose)
+        assert ids(await append(first, "a b c d")) == "a b c d"
 
 
 async def test_epochs_grow_even_where_the_server_knows_of_earlier_ones_only(
@@ -965,9 +1067,7 @@ def test_a_url_that_names_no_log_is_refused_without_its_password(url: str, messa
 
 
 def from_url(url: str) -> RedisTransport:
-    return RedisTransport.from_url(
-        url, max_updates=10, max_bytes=2**20, max_age=float("inf"), window=0.0, node_timeout=10.0
-    )
+    return RedisTransport.from_url(url, max_updates=10, max_bytes=2**20, window=0.0, node_timeout=10.0)
 
 
 @pytest.mark.parametrize(
