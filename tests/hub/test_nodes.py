@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from hub import hub as hubs
 from hub.authorization import Grant
 from hub.errors import LogUnavailable, OffTheLog
+from hub.replay import Replay
 from hub.settings import DEVELOPMENT_TOKEN
 from hub.subscriptions import Present
 from hub.transports import sqlite
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hub.application import HubApplication
+    from hub.reading import Reading
     from hub.transports.base import Beat, Change, Entry, Page
     from tests.conftest import HubProcess
 
@@ -582,33 +584,38 @@ async def test_n108_whoever_may_miss_what_is_forgotten_of_presence_is_told(tmp_p
 
 async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_miss_it() -> None:
     log = MemoryTransport(max_updates=1_000, max_bytes=2**20, presence_updates=4)
-    async with application_on(log) as app:
+    async with application_on(log) as app, AsyncExitStack() as stack:
         hub = app.state.hub
         for n in range(300):
             await publish(app, EVERYTHING, ("topic", "a"), ("data", str(n)))
-        every, only = (hub.compiler.compile("exact", pattern) for pattern in ("*", "a"))
+        grants = [Grant(subscribe=(hub.compiler.compile("exact", pattern),)) for pattern in ("*", "a")]
+
+        async def reading(grant: Grant, cursor: str) -> Reading:
+            subscriber, _ = await hub.subscribe([("exact", "*")], grant, cursor)
+            reader = Replay(hub, subscriber)
+            stack.enter_context(hub.connected(reader))
+            walk: Reading = hub.reading(reader)
+            return walk
+
         cursors = "earliest", (await log.read(99))[0].update.id
-        grants = Grant(subscribe=(every,)), Grant(subscribe=(only,))
-        readers = [(await hub.subscribe([every], grant, cursor))[0] for grant in grants for cursor in cursors]
-        reading = [[entry.position for entry in await hub.read(reader)] for reader in readers]
-        assert [(positions[0], positions[-1]) for positions in reading] == [(1, 128), (101, 128)] * 2
-        for reader, positions in zip(readers, reading, strict=True):
-            reader.position = positions[-1]
+        readers = [await reading(grant, cursor) for grant in grants for cursor in cursors]
+        parts = [await reader.next() for reader in readers]
+        assert [part and (part.start, part.end) for part in parts] == [(0, 128), (100, 128)] * 2
         for n in range(5):
             async with follow(app, ("match", str(n))):
                 pass
         await asyncio.wait_for(hub._announcements.join(), HANG)
         for reader in readers[:2]:
             with pytest.raises(OffTheLog, match="presence"):
-                await hub.read(reader)
-        assert [(await hub.read(reader))[0].position for reader in readers[2:]] == [129, 129]
+                await reader.next()
+        for reader in readers[2:]:
+            part = await reader.next()
+            assert part is not None
+            assert part.wanted[0].position == 129
         # What was forgotten before it begins is not promised to a reader of all that there is.
-        late, _ = await hub.subscribe([every], grants[0], "earliest")
-        found: list[int] = []
-        while late.position != hub.broadcaster.position:
-            page = await hub.read(late)
-            found += [entry.position for entry in page]
-            late.position = found[-1]
+        late, found = await reading(grants[0], "earliest"), []
+        while (part := await late.next()) is not None:
+            found += [entry.position for entry in part.wanted]
         assert found == [*range(1, 301), *range(307, 311)]
 
 

@@ -209,7 +209,7 @@ def check_lifetimes(here: World) -> None:
         subscriber, reason = connection.subscriber, connection.reason
         if here.hub.settings.max_lifetime and here.hub.broadcaster.subscriber(subscriber.id):
             age = here.now - connection.since
-            assert reason is not None or age < LIFETIME
+            assert reason is not None or age < LIFETIME or connection.connected >= here.ticked
             assert reason != subscriber.lapse or age >= 0.8 * LIFETIME - broadcaster.LATE
 
 

@@ -71,6 +71,9 @@ class Connection:
         """What a write raises."""
         self.full_after: bytes | None = None
         """What is in the last write that there is room for."""
+        self.connected = world.now
+        """When its response began."""
+        self._world = world
         self._note = world.note
         self._broadcaster = world.hub.broadcaster
         self._room = asyncio.Event()
@@ -90,6 +93,7 @@ class Connection:
         self.has_run = True
         if self.refusal is not None:
             raise self.refusal
+        self.connected = self._world.now
         self._note("begins", self)
         try:
             await self.response({"type": "http", "http_version": "1.1", "method": "GET"}, self.receive, self.send)
@@ -259,7 +263,7 @@ class World:
     """Whether their streams are parked."""
 
     def __init__(self, settings: Settings = SETTINGS, log: MemoryTransport | None = None) -> None:
-        self.now = 1_000.0
+        self.now = self.ticked = 1_000.0
         self.count = 0
         self.connections: list[Connection] = []
         self.note: Note = lambda what, connection: None
@@ -332,7 +336,7 @@ class World:
 
     async def tick(self, seconds: float = 1.0) -> None:
         """Let so much time pass in one step."""
-        self.now += seconds
+        self.now = self.ticked = self.now + seconds
         await self.hub.broadcaster.tick()
 
     async def pass_by(self, seconds: int) -> None:
