@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import Headers
     from starlette.types import Message, Receive, Scope, Send
-    from structlog.typing import EventDict
+    from structlog.typing import EventDict, Processor
 
     from hub.settings import Settings
     from hub.stream import Stream
@@ -257,7 +257,7 @@ def _configure_log() -> None:
 def log_to_stdlib() -> None:
     """Have structlog write its lines to the standard library's loggers."""
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, structlog.processors.format_exc_info, _render],
+        processors=_PROCESSORS,
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
@@ -288,6 +288,10 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else "\n    " if one == "\n" else ascii(one)[1:-1] for one in text)
+
+
+# One list, however often it is configured: a logger keeps the one that it was first used with.
+_PROCESSORS: Final[list[Processor]] = [structlog.stdlib.filter_by_level, structlog.processors.format_exc_info, _render]
 
 
 class LogFormatter(logging.Formatter):

@@ -210,7 +210,7 @@ async def test_r24_every_response_has_them_once(origins: str) -> None:
 async def test_r24_also_where_something_breaks() -> None:
     async with application() as app:
 
-        async def fail(*_: Any) -> Any:
+        async def fail(*_: Any, **options: Any) -> Any:
             raise RuntimeError("planted")
 
         app.state.hub.transport.append = fail
