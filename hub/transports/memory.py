@@ -76,7 +76,8 @@ class MemoryTransport:
         time = int(now * 1_000)
         entries = [Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)]
         self._put(entries, self._presence if presence else self._published)
-        self._remember(new, now)
+        if new or self._seen:
+            self._remember(new, now)
         return entries
 
     def _remember(self, new: Iterable[bytes], now: float) -> None:
@@ -139,19 +140,28 @@ class MemoryTransport:
         if after != EARLIEST and after < self._published.forgotten:
             raise base.off_the_log(after, self._published.forgotten)
         page = Page(forgotten=self._presence.forgotten)
-        first = next(self._entries.irange(max(after, 0) + 1), None)
+        first = self._next(max(after, 0))
         if first is None:
             return page
         end = base.page_end(first - 1)
         size = 0
-        for position in self._entries.irange(first, end):
+        position: int | None = first
+        while position is not None and position <= end:
             entry = self._entries[position]
             size += entry.size
             if page and size > base.PAGE_BYTES:
                 return page
             page.append(entry)
+            position = self._next(position)
         page.full = end <= self._end
         return page
+
+    def _next(self, place: int) -> int | None:
+        """The position of the first entry after a place; None at the end."""
+        if place >= self._end:
+            return None
+        # Nearly always there is no gap, and a search costs more than a look.
+        return place + 1 if place + 1 in self._entries else next(self._entries.irange(place + 1), None)
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         while True:
