@@ -318,7 +318,7 @@ class Authorizer:
         self._check_count(len(ours), "details")
         parsed = [self._parse_detail(detail) for detail in ours]
         self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
-        compiled = await self._compiler.compile_all(selector for detail in parsed for selector in detail.selectors)
+        compiled = await self._compiler.compile_all([selector for detail in parsed for selector in detail.selectors])
         granted = [
             _Granted(detail.actions, tuple(compiled[selector] for selector in detail.selectors), detail.payload)
             for detail in parsed
@@ -377,7 +377,7 @@ class Authorizer:
                 raise InvalidToken("authorization_details without a mercure claim go with the typ at+jwt (V81)")
             claim = {}
         published, subscribed = self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
-        compiled = await self._compiler.compile_all(selector for selector, _ in published + subscribed)
+        compiled = await self._compiler.compile_all([selector for selector, _ in published + subscribed])
         payloads = [((compiled[selector],), payload) for selector, payload in subscribed if payload is not None]
         if (payload := claim.get("payload")) is not None:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))

@@ -271,7 +271,7 @@ class Hub:
         )
         return subscriber, preceding
 
-    async def _compile(self, selectors: Iterable[Selector]) -> Iterable[TopicMatcher]:
+    async def _compile(self, selectors: Sequence[Selector]) -> Iterable[TopicMatcher]:
         """Return the matchers of a request.  Raises InvalidRequest and TooMany."""
         try:
             return (await self.compiler.compile_all(selectors)).values()

@@ -128,14 +128,17 @@ def _check_matchers(wanted: Sequence[tuple[str, str]], settings: Settings) -> No
     if not wanted:
         classic = ' or "topic"' if settings.classic else ""
         raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
-    topics = sum(name == CLASSIC for name, _ in wanted)
+    topics = size = 0
+    for name, value in wanted:
+        topics += name == CLASSIC
+        size += len(value.encode("utf-8"))
     for count, limit, what in (
         (len(wanted) - topics, settings.max_matchers, "matchers"),
         (topics, settings.max_classic_matchers, "topics"),
     ):
         if count > limit:
             raise InvalidRequest(f"{count} {what} are more than the {limit} of a request")
-    if (size := sum(len(value.encode("utf-8")) for _, value in wanted)) > settings.max_matchers_bytes:
+    if size > settings.max_matchers_bytes:
         raise InvalidRequest(f"patterns of {size} bytes are more than the {settings.max_matchers_bytes} of a request")
     for name, value in wanted:
         check_text(name, value)
@@ -151,8 +154,9 @@ def check_pattern_length(pattern: str, settings: Settings) -> None:
 def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, settings: Settings) -> str | None:
     # EventSource sends the id as UTF-8, which an ASGI server hands on as bytes (R77).
     given = [value.decode("utf-8", "replace") for value in header_values(headers, b"last-event-id")]
-    for name in _CURSOR_PARAMETERS + (_CLASSIC_CURSOR_PARAMETERS if settings.classic else ()):
-        given += [text for key, text in pairs if key == name]  # those of the query come first (N13)
+    names = _CURSOR_PARAMETERS + (_CLASSIC_CURSOR_PARAMETERS if settings.classic else ())
+    if parameters := [pair for pair in pairs if pair[0] in names]:  # those of the query come first (N13)
+        given += [text for name in names for key, text in parameters if key == name]
     # A page that has no cursor yet sends an empty one, which says less than any other.
     return next(filter(None, given), "" if given else None)
 

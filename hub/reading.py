@@ -29,6 +29,8 @@ class Part(NamedTuple):
     start: int
     """The position before the first entry of the page."""
     wanted: list[Entry]
+    size: int
+    """Bytes of the frames of what is wanted."""
     end: int
     """The position of the last entry of the page."""
 
@@ -68,6 +70,7 @@ class Reading:
         if not page:
             return None
         wanted: list[Entry] = []
+        size = 0
         answers: dict[tuple[tuple[str, ...], bool], bool] = {}  # many updates of a page have the same topics
         async with self._slices:
             for entry in page:
@@ -76,9 +79,12 @@ class Reading:
                     answers[asked] = await self._wants(entry.update)
                 if answers[asked]:
                     wanted.append(entry)
+                    size += len(entry.frame)  # which is encoded now, as that takes time too
+                    if self._slices.is_over():
+                        await self._slices.pause()
         start = page[0].position - 1 if self._after == EARLIEST else self._after
         self._after = page[-1].position
-        return Part(start, wanted, self._after)
+        return Part(start, wanted, size, self._after)
 
     async def _wants(self, update: Update) -> bool:
         """N21, N81: some topic is subscribed to and, if the update is private, some topic is granted."""

@@ -114,7 +114,7 @@ class Replay:
                 await hub.broadcaster.moved()
                 continue
             frames += [entry.frame for entry in part.wanted]
-            size += sum(len(entry.frame) for entry in part.wanted)
+            size += part.size
             subscriber.position = part.end
             if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, of which little is wanted
                 self._is_sending = True

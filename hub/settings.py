@@ -230,7 +230,8 @@ class Settings(BaseModel):
     subscriber_algorithm: Algorithm | None = None
 
     jwks_ttl: float = Field(300.0, gt=0, le=YEAR)
-    """Seconds for which a key set is not fetched again; for so long a key that was withdrawn is good."""
+    """Seconds for which a key set is not fetched again; for so long a key that was withdrawn is good.  A stream that
+    has begun with it ends with its token, or after `max_lifetime`."""
 
     cookie: Annotated[
         str, _like(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "the name of a cookie: letters, digits and !#$%&'*+.^_`|~-")
@@ -271,7 +272,8 @@ class Settings(BaseModel):
     full; 0 for what the kernel thinks right."""
 
     max_connections: int = Field(100_000, ge=1, le=10_000_000)
-    """Subscribers that may be connected (N23)."""
+    """Subscribers that may be connected (N23).  Limits and rates are those of one process: with `--workers`, each has
+    its own."""
     max_connections_per_client: int = Field(0, ge=0, le=10_000_000)
     """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  uvicorn believes what
     X-Forwarded-For says of that address from 127.0.0.1 and ::1, or from what FORWARDED_ALLOW_IPS lists.  So a proxy on

@@ -1,6 +1,6 @@
 """Slices: how much of the event loop the work for readers takes at a time.
 
-    readers   ▇▇▇▇▇ 2 ms                         ▇▇▇▇▇ 2 ms
+    readers   ▇▇▇▇▇ 1 ms                         ▇▇▇▇▇ 1 ms
     others               turn  turn  turn  turn              turn  turn …
 
 Matching old updates and compiling patterns take as long as a client asks for.  All tasks that do such work share one
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SLICE: Final = 0.002
+SLICE: Final = 0.001
 """Seconds of work between two pauses."""
 TURNS: Final = 4
 """Turns of the event loop that a pause lasts: a publish needs about so many from its request to its answer."""

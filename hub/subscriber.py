@@ -59,6 +59,8 @@ class Subscriber:
 
 def may_want_presence(subscribed: Iterable[Selector], grant: Grant, path: str) -> bool:
     """Whether a subscriber may receive presence updates of the hub at `path`, which are private; True if not clear."""
+    if not grant.subscribe:
+        return False
     below = path + "/subscriptions"
     granted = ((matcher.type, matcher.pattern) for matcher in grant.subscribe)
     return all(any(may_match_below(*selector, below) for selector in some) for some in (granted, subscribed))

@@ -46,7 +46,7 @@ from skipfilter import Everything, Exact, PatternError, UriTemplate, compile_mat
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from skipfilter import CompiledSelector, Selector
 
@@ -58,6 +58,9 @@ CLASSIC: Final = "topic"
 
 MATCHER_TYPES: Final = ("exact", "urlpattern", "uritemplate", "amqp", "mqtt")
 """The matcher types of the current dialect (N38, V83)."""
+
+FEW: Final = 8
+"""Patterns that are compiled at once, if none is a URL Pattern: most take 20 µs, and the worst 0.1 ms."""
 
 # Unicode 17.0, general category Cf.  Frozen here: an older Python knows fewer (N1).
 _FORMAT_CHARACTERS: Final = (
@@ -134,8 +137,10 @@ class MatcherCompiler:
                 self._url_patterns.add(matcher)
         return matcher
 
-    async def compile_all(self, selectors: Iterable[Selector]) -> dict[Selector, TopicMatcher]:
+    async def compile_all(self, selectors: Sequence[Selector]) -> dict[Selector, TopicMatcher]:
         """Return the matchers of types and patterns, each once; other tasks run meanwhile.  Raises as `compile`."""
+        if len(selectors) <= FEW and not any(type == "urlpattern" for type, _ in selectors):
+            return {selector: self.compile(*selector) for selector in selectors}
         matchers: dict[Selector, TopicMatcher] = {}
         async with self._slices:
             for selector in selectors:

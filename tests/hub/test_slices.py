@@ -124,6 +124,26 @@ async def test_a_task_that_needs_a_few_turns_waits_for_one_slice() -> None:
     assert max(waited) <= SLICE + WORK
 
 
+async def test_encoding_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def frame(update: Update) -> bytes:
+        clock.work()
+        return b"x"
+
+    monkeypatch.setattr("hub.sse.frame", frame)
+    log = [Entry(n + 1, Update(("a",))) for n in range(100)]
+
+    async def read(after: int) -> Page:
+        return Page(log[after : after + 50])
+
+    reading = Reading(read, lambda key: True, Subscriber((), Grant(), 0), 0, Slices(clock))
+    async with clock.watched():
+        parts = [await reading.next() for _ in range(3)]
+    assert [part and (len(part.wanted), part.size) for part in parts] == [(50, 50), (50, 50), None]
+    assert SLICE <= clock.longest <= SLICE + WORK
+
+
 async def test_readers_take_turns() -> None:
     clock = Clock()
     shared, log = Slices(clock), history(300)
