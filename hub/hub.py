@@ -338,7 +338,7 @@ class Hub:
             if announced.done():
                 announced.result()
             else:
-                announced.add_done_callback(asyncio.Future.exception)  # nothing else asks for it any more
+                announced.add_done_callback(_report)  # nothing else asks for it any more
         except asyncio.CancelledError:
             self.disconnect(receiver)
             raise
@@ -697,3 +697,8 @@ class Hub:
                 await self.broadcaster.tick()
             except Exception:
                 log.exception("a round of heartbeats failed")
+
+
+def _report(announced: asyncio.Future[None]) -> None:
+    if (error := announced.exception()) is not None:
+        log.error("a subscriber could not be announced", reason=repr(error))

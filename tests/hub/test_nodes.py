@@ -412,6 +412,26 @@ async def test_n120_n127_a_stream_does_not_wait_for_a_log_that_is_slow(monkeypat
                 await asyncio.sleep(0)
 
 
+async def test_n120_a_coming_that_fails_after_its_stream_has_begun_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hubs, "ANNOUNCED", 0.001)
+    log, locked = FailingLog(), asyncio.Event()
+
+    async def slow(changes: Sequence[Change]) -> list[Entry]:
+        await locked.wait()
+        raise OSError("planted")
+
+    monkeypatch.setattr(log, "announce", slow)
+    async with application_on(log) as app, follow(app, ("match", "a")) as stream:
+        locked.set()
+        await publish(app, EVERYTHING, ("topic", "a"), ("data", "x"))
+        assert (await stream.next_event()).data == "x"
+        async with asyncio.timeout(HANG):
+            while "planted" not in caplog.text:
+                await asyncio.sleep(0)
+
+
 async def test_a_hub_starts_while_its_log_is_away_and_serves_when_it_is_there(quick: None) -> None:
     log = FailingLog()
     await log.append([Update(("a",), "old")])
