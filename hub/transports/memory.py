@@ -38,17 +38,19 @@ class _Kept:
 class MemoryTransport:
     """The newest updates, within the bounds of a `base.Retention`.
 
-    All its mutable state: `_entries`, position -> entry, oldest first; `_positions`, id -> the positions in `_entries`
-    that have it; what is `_published`, and what is about `_presence`; `_end`, the last position; `_seen`, the ids that
-    are remembered, each as `base.seen_as` has it, with its time, oldest first; `_present`, who is, by id; and `_grown`,
-    the event that those who wait for the next entry wait for.
+    All its mutable state: `_entries`, position -> entry, oldest first; `_gaps`, of presence updates that are forgotten
+    while older published ones are kept: the first position of a gap -> the one after its last; `_positions`, id -> the
+    positions in `_entries` that have it; what is `_published`, and what is about `_presence`; `_end`, the last
+    position; `_seen`, the ids that are remembered, each as `base.seen_as` has it, with its time, oldest first;
+    `_present`, who is, by id; and `_grown`, the event that those who wait for the next entry wait for.
     """
 
     def __init__(self, *, window: float = 0.0, clock: Callable[[], float] | None = None, **bounds: Any) -> None:
         self._retention = Retention(**bounds)
         self._window = window
         self._clock = clock or base.steady_clock()
-        self._entries: SortedDict[int, Entry] = SortedDict()
+        self._entries: dict[int, Entry] = {}
+        self._gaps: SortedDict[int, int] = SortedDict()
         self._positions: defaultdict[str, deque[int]] = defaultdict(deque)
         self._published = _Kept()
         self._presence = _Kept()
@@ -115,6 +117,8 @@ class MemoryTransport:
         if self._published.forgotten:
             while self._presence.positions and self._presence.positions[0] < self._published.positions[0]:
                 self._forget_oldest(self._presence)
+            while self._gaps and self._gaps.peekitem(0)[1] <= self._published.forgotten:
+                self._gaps.popitem(0)
         return before - len(self._entries)
 
     def _forget_oldest(self, kept: _Kept) -> None:
@@ -125,13 +129,16 @@ class MemoryTransport:
         positions.remove(entry.position)
         if not positions:
             del self._positions[entry.update.id]
+        if kept is self._presence:  # whose oldest go first, so the newest gap grows, or a newer one begins
+            start, end = self._gaps.peekitem() if self._gaps else (0, 0)
+            self._gaps[start if end == entry.position else entry.position] = entry.position + 1
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
         position = self._positions[id][0] if id in self._positions else None
         return None if position is None or (presence and position < self._presence.forgotten) else position
 
     async def newest(self) -> Entry | None:
-        return self._entries[self._end] if self._end else None
+        return self._entries.get(self._end)
 
     async def end(self) -> int:
         return self._end
@@ -160,8 +167,11 @@ class MemoryTransport:
         """The position of the first entry after a place; None at the end."""
         if place >= self._end:
             return None
-        # Nearly always there is no gap, and a search costs more than a look.
-        return place + 1 if place + 1 in self._entries else next(self._entries.irange(place + 1), None)
+        first = max(place, self._published.forgotten) + 1
+        if first in self._entries:
+            return first
+        _, end = self._gaps.peekitem(self._gaps.bisect_right(first) - 1)
+        return int(end)
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         while True:
@@ -208,7 +218,7 @@ class MemoryTransport:
 
     async def stats(self) -> Stats:
         published, presence = ((len(kept.positions), kept.bytes) for kept in (self._published, self._presence))
-        oldest = self._entries.peekitem(0)[1] if self._entries else None
+        oldest = next(iter(self._entries.values()), None)
         return Stats(
             updates=published[0],
             oldest=oldest,
@@ -245,6 +255,10 @@ class MemoryTransport:
             assert all(position > kept.forgotten for position in kept.positions)
         assert all(position > published.forgotten for position in self._entries)
         assert not self._end or self._end in self._entries
+        gaps = {position for start, end in self._gaps.items() for position in range(start, end)}
+        assert gaps.isdisjoint(self._entries)
+        assert gaps.issuperset(set(range(published.forgotten + 1, self._end)).difference(self._entries))
+        assert sum(end - start for start, end in self._gaps.items()) == len(gaps)
         by_id: dict[str, list[int]] = {}
         for position, entry in self._entries.items():
             by_id.setdefault(entry.update.id, []).append(position)
