@@ -319,19 +319,16 @@ class Authorizer:
         parsed = [self._parse_detail(detail) for detail in ours]
         self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
         compiled = await self._compiler.compile_all([selector for detail in parsed for selector in detail.selectors])
-        granted = [
-            _Granted(detail.actions, tuple(compiled[selector] for selector in detail.selectors), detail.payload)
-            for detail in parsed
-        ]
-        publish = tuple(matcher for detail in granted if "publish" in detail.actions for matcher in detail.matchers)
+        granted = [(detail, tuple(compiled[selector] for selector in detail.selectors)) for detail in parsed]
+        publish = tuple(matcher for detail, its in granted if "publish" in detail.actions for matcher in its)
         subject = f"{claims['iss']} {claims['sub']}" if _has_subject(claims) else None
         return Grant(
             publish=publish,
-            subscribe=tuple(m for detail in granted if "subscribe" in detail.actions for m in detail.matchers),
+            subscribe=tuple(matcher for detail, its in granted if "subscribe" in detail.actions for matcher in its),
             expires=expires,
             subject=subject,
             publisher=subject or _digest(claims["iss"], publish),
-            payloads=tuple((detail.matchers, detail.payload) for detail in granted if "subscribe" in detail.actions),
+            payloads=tuple((its, detail.payload) for detail, its in granted if "subscribe" in detail.actions),
         )
 
     def _parse_detail(self, detail: Mapping[str, Any]) -> _Detail:
@@ -431,12 +428,6 @@ class Authorizer:
 class _Detail(NamedTuple):
     actions: list[str]
     selectors: tuple[Selector, ...]
-    payload: Any
-
-
-class _Granted(NamedTuple):
-    actions: list[str]
-    matchers: tuple[TopicMatcher, ...]
     payload: Any
 
 

@@ -531,9 +531,9 @@ class Hub:
         """
         while after != (dispatched := self.broadcaster.position):
             page = await self._patiently(partial(self._pages.read, after))
-            dispatched_of_it = [entry for entry in page if entry.position <= self.broadcaster.position]
-            if dispatched_of_it:
-                return Page(dispatched_of_it, forgotten=page.forgotten)
+            entries = [entry for entry in page if entry.position <= self.broadcaster.position]
+            if entries:
+                return Page(entries, forgotten=page.forgotten)
             if dispatched == self.broadcaster.position:  # what there is to read was appended and not yet dispatched
                 await self.broadcaster.moved()
         return Page()
