@@ -30,7 +30,6 @@ from hub.protocol import take_tokens
 from hub.settings import settings_from_environment
 from hub.stream import REST
 from hub.transports import open_transport
-from hub.warm import hot_topics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -117,7 +116,7 @@ def create_app(settings: Settings) -> HubApplication:
     _configure_log()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
-    hub = Hub(settings, _transport(settings), hot_topics=hot_topics(settings))
+    hub = Hub(settings, _transport(settings))
     middleware = []
     if settings.cors_origins:
         middleware.append(

@@ -229,11 +229,6 @@ class Broadcaster:
         """How many connections there are."""
         return len(self._connected)
 
-    @property
-    def newest(self) -> int | None:
-        """The number of the one that came last, of those; None where there is none."""
-        return next((receiver.number for receiver in reversed(self._connected.values())), None)
-
     def subscriber(self, id: str) -> Subscriber | None:
         """The connected subscriber of this id."""
         receiver = self._connected.get(id)
@@ -304,15 +299,11 @@ class Broadcaster:
     async def _look_up(self, topics: tuple[str, ...], private: bool) -> None:
         """Have the receivers of many topics remembered, so that they can be asked for at once."""
         if len(topics) > MATCHES:
-            await self.look_up(topics, private=private)
-
-    async def look_up(self, topics: Iterable[str], *, private: bool) -> None:
-        """Have the receivers of `topics` remembered; lets other tasks run between slices."""
-        async for some in _in_turns(topics, MATCHES):
-            for topic in some:
-                self._filter.bitmap(("subscribed", topic))
-                if private:
-                    self._filter.bitmap(("granted", topic))
+            async for some in _in_turns(topics, MATCHES):
+                for topic in some:
+                    self._filter.bitmap(("subscribed", topic))
+                    if private:
+                        self._filter.bitmap(("granted", topic))
 
     def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
         filter = self._source(topics[0])

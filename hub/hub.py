@@ -30,7 +30,6 @@ from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
 from hub.transports.base import Change, Page
 from hub.updates import check_fields, check_topic
-from hub.warm import ask_ahead
 from skipfilter import LimitError, PatternError
 from skipfilter.errors import shown
 
@@ -111,14 +110,12 @@ class Hub:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         random: Random | None = None,
-        hot_topics: Sequence[str] = (),
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random or Random()  # noqa: S311
         self.transport = transport
-        self._hot_topics = hot_topics
         self.slices = Slices()
         self.admission = Admission(settings, clock=clock, random=self._random)
         self.compiler = MatcherCompiler(
@@ -547,8 +544,6 @@ class Hub:
         except LogUnavailable as error:
             log.warning("the log is not there yet; until it is, nobody is served", reason=error.reason)
         tasks = [asyncio.create_task(run()) for run in (self._follow, self._keep_time, self._publish_announcements)]
-        if self._hot_topics:
-            tasks.append(asyncio.create_task(ask_ahead(self.broadcaster, self._hot_topics)))
         if self.event_log is not None:
             self.event_log.start()
         self.is_running = True

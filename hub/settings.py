@@ -359,9 +359,6 @@ class Settings(BaseModel):
     """Different URL Patterns in use at a time, which take some 100 KB each, and 2 MB at worst."""
     cached_topics: int = Field(100_000, ge=1, le=10**9)
     """Topics whose receivers are remembered."""
-    warm_index: str = ""
-    """Parquet file with the topics that were hot, whose receivers are looked up before they are needed, once, when
-    nobody has come for a second; see hub/warm.py, also for how little that gains.  Off unless it is set."""
     cached_tokens: int = Field(10_000, ge=1, le=10**9)
     """Tokens that are not verified again while they last; one that grants much counts as several."""
 

@@ -20,7 +20,7 @@ or any predicate says it, or criteria on a message's fields (`FieldFilter`):
 
 from __future__ import annotations
 
-from skipfilter.container import Loaded, SkipFilter, Source, WarmEntry
+from skipfilter.container import SkipFilter, Source
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
 from skipfilter.fields import FieldFilter
 from skipfilter.index import SelectorIndex
@@ -46,7 +46,6 @@ __all__ = [
     "Exact",
     "FieldFilter",
     "LimitError",
-    "Loaded",
     "Matcher",
     "Mqtt",
     "PatternError",
@@ -57,6 +56,5 @@ __all__ = [
     "Source",
     "UriTemplate",
     "UrlPattern",
-    "WarmEntry",
     "compile_matcher",
 ]

@@ -26,8 +26,6 @@ Entry = TypeVar("Entry")
 class SegmentedCache(Generic[Key, Entry]):
     """At most `capacity` entries, at least 2.  All its mutable state is the two segments, the next to go first."""
 
-    # Two dicts in order rather than cachetools' LRUCache: that does not tell its order, which a dump goes by.
-
     def __init__(self, capacity: int) -> None:
         if capacity < 2:
             raise ValueError(f"capacity must be at least 2, not {capacity}")
@@ -54,24 +52,6 @@ class SegmentedCache(Generic[Key, Entry]):
             self._new.popitem(last=False)
         self._new[key] = entry
 
-    def add_behind(self, key: Key, entry: Entry) -> bool:
-        """Take in an entry for a key that has none, to be forgotten before all others, if there is room for it.
-
-        Whether there was.  As long as there is, it is kept as if it had been asked for again.
-        """
-        if len(self._kept) < self._most_kept:
-            segment = self._kept
-        elif len(self._new) < self._most_new:
-            segment = self._new
-        else:
-            return False
-        segment[key] = entry
-        segment.move_to_end(key, last=False)
-        return True
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._kept or key in self._new
-
     def __len__(self) -> int:
         return len(self._kept) + len(self._new)
 
@@ -79,11 +59,6 @@ class SegmentedCache(Generic[Key, Entry]):
         """All of them; none counts as asked for."""
         yield from self._kept.values()
         yield from self._new.values()
-
-    def items(self) -> Iterator[tuple[Key, Entry]]:
-        """All of them with their keys, the most valuable first: the kept, most recently used first, then the newest."""
-        yield from reversed(self._kept.items())
-        yield from reversed(self._new.items())
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""

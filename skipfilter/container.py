@@ -10,9 +10,6 @@ suffix of the ids, and one integer says where it starts.
 A removal touches no bitmap: it takes the id out of `alive` and is counted.  An entry that has not followed as
 many is intersected with `alive` when it is next asked, so `passed` above loses the 2 then.
 
-So an entry is true wherever the ids mean the same, however old it is: `dump` and `load` carry entries over to
-another process.
-
 Source: K. Burns, skipfilter (Go), 2022, for the cursor and the lazy eviction; the inverted bitmaps of
 Svalgaard and Tveden, 1980, for the rest.
 """
@@ -21,9 +18,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from pyroaring import BitMap64
 from sortedcontainers import SortedDict
@@ -147,36 +143,6 @@ class _Entry:
         self.passed |= fresh
         self.cursor = max(self.cursor, cursor)
         self.removals = min(self.removals, removals)  # what passed may have been removed since
-
-
-class WarmEntry(NamedTuple, Generic[Key]):
-    """What a key knows, for any storage: of the ids below `cursor`, those in `passed` pass `key`, and no others."""
-
-    key: Key
-    epoch: str
-    """Names what this is true of: which id means which value, and what passes.  See `SkipFilter.load`."""
-    cursor: int
-    passed: bytes
-    """A roaring bitmap in the portable format for 64 bits."""
-
-
-def _thawed(warm: WarmEntry[Any]) -> _Entry:
-    """What it knows.  Raises ValueError or IndexError where it is damaged."""
-    passed = BitMap64.deserialize(warm.passed)
-    if warm.cursor < 0 or (passed and passed.max() >= warm.cursor):
-        raise ValueError("an id is not below the cursor")
-    return _Entry(passed, warm.cursor, 0)  # so the first question looks who is still there
-
-
-class Loaded(NamedTuple):
-    """How many entries `SkipFilter.load` has taken, and refused."""
-
-    warm: int
-    """What they know is known here."""
-    cold: int
-    """Of another epoch, or with a cursor beyond the ids that there are: only their keys have a place in the cache."""
-    refused: int
-    """Damaged: `passed` is no bitmap, or has ids that are not below `cursor`."""
 
 
 class SkipFilter(Generic[Value, Key]):
@@ -348,80 +314,6 @@ class SkipFilter(Generic[Value, Key]):
         """The values with these ids, oldest first.  An id that is no longer in use is left out."""
         with self._lock:
             return self._resolve(ids & self._alive)
-
-    # -- what is known, for another process
-
-    def dump(self, epoch: str, limit: int | None = None) -> Iterator[WarmEntry[Key]]:
-        """What the cached keys know, the most valuable first, at most `limit` of them; none counts as asked for.
-
-        `epoch` goes into every entry; see `load`.  O(1) an entry, and the bytes.  It holds the lock for one entry at a
-        time, after a look at which keys there are; each entry is true by itself, of the moment when it was met.
-        """
-        with self._lock:
-            entries = list(islice(self._entries.items(), limit))
-        for key, entry in entries:
-            with self._lock:
-                # Who is gone is left out, and so are the ids after the newest value's: a filter to which the values
-                # that are left are added again will give those to others.
-                passed = self._current(entry)
-                end = self._alive.max() + 1 if self._alive else 0
-                warm = WarmEntry(key, epoch, min(entry.cursor, end), passed.serialize())
-            yield warm
-
-    def load(self, entries: Iterable[WarmEntry[Key]], epoch: str) -> Loaded:
-        """Take in what `entries` know, the most valuable first, as far as it is true here and there is room.
-
-        `epoch` is the caller's word for what is true here.  It may be that of a dump if every id in use here that is
-        below its cursors means an equal value, which was there at the dump and passes the same keys as it did.  Equal
-        values with other ids are another epoch: whoever comes back in any order, as connections do after a restart,
-        makes a new one.
-
-        An entry of another epoch is cold: its key has a place in the cache, and its first question tests everybody; to
-        fill such keys ahead, ask them.  So is one that has seen more ids than were given out here, lest it speak for
-        values to come.  A key that is cached is left as it is, none is forgotten, and where there is no more room it
-        stops; those entries are not counted.  O(1) an entry, and the bytes.  It holds the lock for one entry at a time.
-
-        Bytes that are no bitmap are refused, those of a wrong bitmap are not: keep entries where damage is found when
-        they are read, and where nobody else writes.
-
-        It is for predicates.  A SelectorIndex finds all ids of a key at once, in microseconds, and does so again for
-        any key after any addition: then no key is warm to it.
-
-        >>> before = SkipFilter(lambda value, key: value % key == 0)
-        >>> for number in range(10):
-        ...     _ = before.add(number)
-        >>> before.match_any(3)
-        [0, 3, 6, 9]
-        >>> before.remove(6)
-        >>> saved, entries = list(before.walk()), list(before.dump("numbers, 1"))
-
-        Elsewhere, the values get the ids that they had; those in between go to nobody:
-
-        >>> after = SkipFilter(lambda value, key: value % key == 0)
-        >>> for id, number in saved:
-        ...     while after.add(number) != id:
-        ...         after.remove(number)
-        >>> after.load(entries, "numbers, 1")
-        Loaded(warm=1, cold=0, refused=0)
-        >>> after.match_any(3)
-        [0, 3, 9]
-        """
-        warm = cold = refused = 0
-        for entry in entries:
-            with self._lock:
-                if entry.key in self._entries:
-                    continue
-                is_true = entry.epoch == epoch and entry.cursor <= self._next_id
-                try:
-                    known = _thawed(entry) if is_true else _Entry(BitMap64(), 0, self._removals)
-                except (ValueError, IndexError):  # the latter for no bytes at all
-                    refused += 1
-                    continue
-                if not self._entries.add_behind(entry.key, known):
-                    break
-                warm += is_true
-                cold += not is_true
-        return Loaded(warm, cold, refused)
 
     # -- underneath, with the lock held
 

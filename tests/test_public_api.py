@@ -14,8 +14,8 @@ import hub
 import skipfilter
 
 PUBLIC = {
-    "skipfilter": "Amqp CompiledSelector Everything Exact FieldFilter LimitError Loaded MATCHERS Matcher Mqtt "
-    "PatternError Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern WarmEntry "
+    "skipfilter": "Amqp CompiledSelector Everything Exact FieldFilter LimitError MATCHERS Matcher Mqtt "
+    "PatternError Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern "
     "compile_matcher",
     "skipfilter.engines": "ENGINES Engine InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "
     "SnapshotTrie TrieEngine",

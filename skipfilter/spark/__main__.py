@@ -1,7 +1,7 @@
 """python -m skipfilter.spark JOB: the pipeline on the command line, over a directory of tables.
 
-    TABLES/updates  sessions                                                what happened; `generate` makes some up
-    TABLES/postings  fanout  bitmaps  rows  received  audit  warm_index  report    what the jobs make of it
+    TABLES/updates  sessions                                           what happened; `generate` makes some up
+    TABLES/postings  fanout  bitmaps  rows  received  audit  report    what the jobs make of it
 
 A directory is anything that Spark can write to.  Where Spark runs is said by spark-submit, which takes this file, by
 SPARK_REMOTE, spark-defaults.conf, or --conf.  What is done twice is done once: a job writes over what it wrote.
@@ -29,7 +29,6 @@ from skipfilter.spark.page import page
 from skipfilter.spark.postings import postings
 from skipfilter.spark.report import report as what_happened
 from skipfilter.spark.schemas import FANOUT, SESSIONS, UPDATES
-from skipfilter.spark.warm import TOP, warm_index
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,21 +187,6 @@ def audit(
             parts = [who_could_read(topic, *each, start, end, by=by, base_url=base_url) for each in logs]
             files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
-
-
-@main.command()
-def warm(
-    tables: Tables,
-    epoch: Annotated[str, typer.Option(help="A name of what the ids mean, as SkipFilter.load has it.")],
-    top: Annotated[int, typer.Option(help="How many topics.", min=1)] = TOP,
-    base_url: Url = None,
-    conf: Conf = None,
-) -> None:
-    """Write the hottest topics with who passes them, for a hub (HUB_WARM_INDEX) or a SkipFilter that starts."""
-    with job("warm", conf) as spark, step(f"{tables}/warm_index"):
-        updates, sessions = _updates(spark, tables), _sessions(spark, tables)
-        made = warm_index(updates, sessions, epoch, top=top, base_url=base_url or _hub(sessions))
-        files.write(made.coalesce(1), f"{tables}/warm_index")
 
 
 def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:

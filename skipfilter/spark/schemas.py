@@ -84,16 +84,3 @@ FANOUT: Final = StructType(
         _column("dt", DateType()),  # of ts
     ]
 )
-
-WARM_INDEX: Final = StructType(
-    [
-        _column("hub", StringType(), null=True),
-        _column("epoch", StringType()),  # ids mean the same in one epoch
-        _column("topic", StringType()),
-        _column("cursor", LongType()),  # the first id that is not decided
-        _column("subscribed", BinaryType()),
-        _column("authorised", BinaryType()),
-        _column("hits", LongType()),
-        _column("format_version", IntegerType()),
-    ]
-)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections import Counter
 from contextlib import nullcontext
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyroaring import BitMap64
 
 from skipfilter import SelectorIndex, SkipFilter
-from skipfilter.container import WarmEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -368,189 +366,6 @@ def test_keys_that_come_once_do_not_push_out_one_that_comes_again() -> None:
     assert meddling.asked == [(1, 2)]
 
 
-# -- what is known, elsewhere
-
-
-def restored(saved: Iterable[tuple[int, int]], numbers: SkipFilter[int, int]) -> None:
-    """Add the values to `numbers` with the ids that they had."""
-    for id, number in saved:
-        while numbers.add(number) != id:
-            numbers.remove(number)
-
-
-def asked(meddling: Meddling, key: int) -> list[int]:
-    """Whom a question about `key` asks, now."""
-    meddling.asked.clear()
-    meddling.filter.match_any(key)
-    return [value for value, _ in meddling.asked]
-
-
-def test_what_was_known_is_not_asked_again_elsewhere_and_who_came_since_is() -> None:
-    before = filled(range(6))
-    before.match_any(2, 3)
-    entries = pickle.loads(pickle.dumps(list(before.dump("e"))))
-    after = Meddling(range(6))
-    assert after.filter.load(entries, "e") == (2, 0, 0)
-    after.filter.add(6)
-    assert after.filter.match_any(2, 3) == [0, 2, 3, 4, 6]
-    assert sorted(after.asked) == [(6, 2), (6, 3)]
-    after.filter._check()
-
-
-def test_bytes_are_a_bitmap_of_64_bits_in_the_portable_format() -> None:
-    numbers = filled([2, 3])
-    numbers.match_any(2)
-    (entry,) = numbers.dump("e")
-    one_group, high = "0100000000000000", "00000000"
-    cookie, groups, key_and_count, offset, id = "3a300000", "01000000", "00000000", "10000000", "0000"
-    assert entry == (2, "e", 2, bytes.fromhex(one_group + high + cookie + groups + key_and_count + offset + id))
-
-
-def test_who_went_before_the_dump_is_not_in_it_and_who_goes_after_it_is_not_answered() -> None:
-    before = filled(range(6))
-    before.match_any(2)
-    before.remove(2)
-    before.remove(5)
-    saved, (entry,) = list(before.walk()), before.dump("e")
-    assert entry.cursor == 5
-    assert BitMap64.deserialize(entry.passed) == BitMap64([0, 4])
-    after = filled([])
-    restored(saved, after)
-    after.remove(4)
-    assert after.load([entry], "e") == (1, 0, 0)
-    assert after.match_any(2) == [0]
-    assert after.add(7) == 5  # 5 is given to another now
-    assert after.add(8) == 6
-    assert after.match_any(2) == [0, 8]
-
-
-def test_whoever_is_gone_when_it_is_loaded_is_not_answered_though_nobody_went_since() -> None:
-    before = filled([2, 4, 6])
-    before.match_any(2)
-    after = filled([2, 4, 6])
-    after.remove(4)
-    after.load(list(before.dump("e")), "e")
-    assert after.match_any(2) == [2, 6]
-    after.load(list(before.dump("e")), "e")
-    assert not after.matches(5)
-
-
-def test_who_came_after_the_last_question_is_not_known_elsewhere_either() -> None:
-    before = filled([2, 4])
-    before.match_any(2)
-    before.add(6)
-    after = filled([2, 4, 6])
-    assert after.load(before.dump("e"), "e") == (1, 0, 0)
-    assert after.match_any(2) == [2, 4, 6]
-
-
-def test_an_empty_filter_knows_of_nobody() -> None:
-    before = filled([2])
-    before.match_any(2)
-    before.remove(2)
-    (entry,) = before.dump("e")
-    assert entry.cursor == 0
-    after = filled([])
-    assert after.load([entry], "e") == (1, 0, 0)
-    after.add(4)
-    assert after.match_any(2) == [4]
-
-
-def test_another_epoch_is_not_believed_and_its_keys_are_asked() -> None:
-    before = filled([1, 2])
-    before.match_any(2)
-    after = Meddling([2, 1])
-    assert after.filter.load(before.dump("e"), "f") == (0, 1, 0)
-    assert len(after.filter._entries) == 1
-    assert after.filter.match_any(2) == [2]
-    assert after.asked == [(2, 2), (1, 2)]
-
-
-def test_an_entry_does_not_speak_for_values_to_come() -> None:
-    before = filled([1, 3, 5])
-    before.match_any(2)
-    for count, loaded in [(2, (0, 1, 0)), (3, (1, 0, 0))]:
-        after = filled([1, 3, 5][:count])
-        assert after.load(before.dump("e"), "e") == loaded
-        after.add(2)
-        assert after.match_any(2) == [2]
-
-
-@pytest.mark.parametrize(
-    ("cursor", "passed"),
-    [
-        (3, b""),
-        (3, BitMap64([0, 2]).serialize()[:-1]),
-        (3, b"x" * 40),
-        (2, BitMap64([0, 2]).serialize()),
-        (0, BitMap64([0]).serialize()),
-        (-1, BitMap64().serialize()),
-        (3, BitMap64([2**40]).serialize()),
-    ],
-)
-def test_what_is_damaged_is_refused(cursor: int, passed: bytes) -> None:
-    numbers = filled([1, 2, 3])
-    assert numbers.load([WarmEntry(3, "e", cursor, passed)], "e") == (0, 0, 1)
-    assert len(numbers._entries) == 0
-    assert numbers.match_any(3) == [3]
-
-
-def test_a_dump_begins_with_what_was_asked_again_and_asks_nothing() -> None:
-    numbers = filled(range(6), capacity=10)
-    for key in (1, 1, 2, 2, 3, 3, 1, 4, 5):
-        numbers.match_any(key)
-    assert [entry.key for entry in numbers.dump("e")] == [1, 3, 2, 5, 4]
-    assert [entry.key for entry in numbers.dump("e", limit=2)] == [1, 3]
-    assert [entry.key for entry in numbers.dump("e")] == [1, 3, 2, 5, 4]
-
-
-def test_the_hottest_find_room_and_push_out_nobody() -> None:
-    before = filled(range(6), capacity=100)
-    for key in range(1, 12):
-        before.match_any(key)
-        before.match_any(key)
-    after = Meddling(range(6), capacity=10)
-    for key in (20, 21, 20, 21, 22):
-        after.filter.match_any(key)
-    dump = before.dump("e")
-    assert after.filter.load(dump, "e") == (7, 0, 0)
-    assert [entry.key for entry in after.filter.dump("e")] == [21, 20, 11, 10, 9, 8, 7, 6, 22, 5]
-    assert next(dump, None) is not None  # what there is no room for is not even looked at
-    for key in (22, 23, 23):
-        after.filter.match_any(key)
-    assert [asked(after, key) for key in (20, 21, 22, 11)] == [[], [], [], []]
-    assert asked(after, 6) == list(range(6))
-
-
-def test_what_is_known_of_a_cached_key_stays() -> None:
-    before = filled(range(6))
-    before.match_any(2)
-    after = Meddling(range(6))
-    after.filter.matches(2)
-    assert after.filter.load([WarmEntry(2, "f", 0, b""), *before.dump("e")], "e") == (0, 0, 0)
-    assert asked(after, 2) == [1, 2, 3, 4, 5]
-
-
-def test_each_entry_of_a_dump_is_true_whatever_happens_between_two_of_them() -> None:
-    numbers = filled([2, 3, 4, 6], capacity=10)
-    numbers.match_any(3)
-    numbers.match_any(2)
-    dump = numbers.dump("e")
-    entries = [next(dump)]
-    numbers.remove(6)
-    numbers.add(9)
-    numbers.match_any(3)
-    entries += dump
-    assert [(e.key, e.cursor, list(BitMap64.deserialize(e.passed))) for e in entries] == [
-        (2, 4, [0, 2, 3]),
-        (3, 5, [1, 4]),
-    ]
-    after = filled([])
-    restored(numbers.walk(), after)
-    assert after.load(entries, "e") == (2, 0, 0)
-    assert (after.match_any(2), after.match_any(3)) == ([2, 4], [3, 9])
-
-
 # -- the model
 
 KEYS = [1, 2, 3, 4]
@@ -576,18 +391,11 @@ class Declared:
 
 
 class AgainstNaive(RuleBasedStateMachine):
-    """Every question against a list, with a cache of two to four keys and predicates that interfere.
-
-    What a filter knew is loaded into filters that begin again: with the same ids, with others, and later.
-    """
+    """Every question against a list, with a cache of two to four keys and predicates that interfere."""
 
     @initialize(capacity=st.integers(2, 4), source=st.sampled_from(["predicate", "groups", "index"]))
     def begin(self, capacity: int, source: str) -> None:
         self.interference: list[tuple[str, int]] = []
-        self.dumps: list[tuple[list[WarmEntry[int]], dict[int, int]]] = []  # with the values by id
-        self.start(capacity, source)
-
-    def start(self, capacity: int, source: str) -> None:
         self.filter: SkipFilter[int, int]
         if source == "index":
             self.filter = SkipFilter(Declared(), capacity=capacity)
@@ -606,10 +414,6 @@ class AgainstNaive(RuleBasedStateMachine):
                 self.discard(operand)
             elif what == "match":
                 self.filter.match_any(operand % len(KEYS) + 1)
-            elif what == "dump":
-                self.dump()
-            elif what == "load":
-                self.load(operand, False)
             else:
                 self.filter.matches(key)
         return value % key == 0
@@ -631,60 +435,7 @@ class AgainstNaive(RuleBasedStateMachine):
         assert self.filter.discard(value) is there
         self.model = [(i, v) for i, v in self.model if v != value]
 
-    @rule()
-    def dump(self) -> None:
-        asked = [key for key, _ in self.filter._entries.items()]
-        entries = list(self.filter.dump(f"dump {len(self.dumps)}"))
-        assert [entry.key for entry in entries] == asked == [key for key, _ in self.filter._entries.items()]
-        self.dumps.append((entries, dict(self.model)))
-
-    @rule(
-        capacity=st.integers(2, 4),
-        source=st.sampled_from(["predicate", "groups", "index"]),
-        then=st.sampled_from(["go on", "load", "load and ask"]),
-    )
-    def begin_again_with_the_same_ids(self, capacity: int, source: str, then: str) -> None:
-        self.dump()
-        saved = self.model
-        self.start(capacity, source)
-        restored(saved, self.filter)
-        self.model, self.ids = saved, max((id + 1 for id, _ in saved), default=0)
-        if then != "go on":
-            self.load(0, False)
-        if then == "load and ask":
-            for key in KEYS:
-                self.match_any([key])
-
-    @rule(
-        capacity=st.integers(2, 4),
-        source=st.sampled_from(["predicate", "groups", "index"]),
-        others=st.lists(values, max_size=6),
-    )
-    def begin_again_with_others(self, capacity: int, source: str, others: list[int]) -> None:
-        self.start(capacity, source)
-        for value in others:
-            self.add(value)
-
-    @precondition(lambda self: self.dumps)
-    @rule(number=st.integers(0, 23), damaged=st.booleans())
-    def load(self, number: int, damaged: bool) -> None:
-        if not self.dumps:
-            return
-        number = len(self.dumps) - 1 - number % len(self.dumps)
-        entries, there = self.dumps[number]
-        below = max((entry.cursor for entry in entries), default=0)
-        is_true = all(there.get(id) == value for id, value in self.model if id < below)
-        if damaged:
-            entries = [entry._replace(passed=entry.passed[:-1]) for entry in entries]
-        cached = {key for key, _ in self.filter._entries.items()}
-        warm, cold, refused = self.filter.load(entries, f"dump {number}" if is_true else "another")
-        now = {key for key, _ in self.filter._entries.items()}
-        assert cached <= now
-        assert warm + cold == len(now) - len(cached)
-        assert not warm or (is_true and not damaged)
-        assert not refused or (is_true and damaged)
-
-    @rule(what=st.lists(st.tuples(st.sampled_from(["add", "remove", "match", "matches", "dump", "load"]), values)))
+    @rule(what=st.lists(st.tuples(st.sampled_from(["add", "remove", "match", "matches"]), values)))
     def interfere(self, what: list[tuple[str, int]]) -> None:
         self.interference = what
 
@@ -755,8 +506,6 @@ def test_many_threads_at_once() -> None:
                 assert set(range(0, 50, key)) <= set(found)
                 assert found[: len(range(0, 50, key))] == list(range(0, 50, key))
                 numbers.matches(key)
-                if step % 40 == 0:
-                    assert numbers.load(list(numbers.dump("e")), "e").refused == 0
                 assert sum(1 for _ in numbers.walk(40)) >= 10
         except BaseException as error:
             errors.append(error)
