@@ -25,6 +25,7 @@ from pyroaring import BitMap64
 from sortedcontainers import SortedDict
 
 from skipfilter.cache import SegmentedCache
+from skipfilter.errors import not_copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -160,7 +161,7 @@ class SkipFilter(Generic[Value, Key]):
     bytes beside its bitmap, which takes N/8 bytes at most for N ids, and far less where few pass.
 
     Every method may be called from any thread.  `lock=contextlib.nullcontext()` takes the lock away
-    where one thread does everything.
+    where one thread does everything.  A filter cannot be copied or pickled: TypeError.
 
     >>> multiples = SkipFilter(lambda value, key: value % key == 0)
     >>> for number in range(10):
@@ -202,6 +203,8 @@ class SkipFilter(Generic[Value, Key]):
         self._removals = 0
         self._entries: SegmentedCache[Key, _Entry] = SegmentedCache(capacity)
         self._lock = threading.RLock() if lock is None else lock
+
+    __reduce__ = not_copied
 
     # -- the values
 

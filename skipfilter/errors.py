@@ -9,6 +9,8 @@ Where a built-in says it as well, the built-in is raised: `KeyError` for a value
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class SkipFilterError(Exception):
     """The root of everything that the library raises on purpose."""
@@ -26,6 +28,14 @@ class PatternError(SkipFilterError, ValueError):
 
 class LimitError(SkipFilterError, ValueError):
     """More of something than there may be; nothing of it was taken."""
+
+
+def not_copied(self: object) -> NoReturn:
+    """Raise TypeError; the `__reduce__` of a class whose copy would share half of its state with the original.
+
+    Python copies, copies deeply and pickles by `__reduce__`.
+    """
+    raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make another one and fill it")
 
 
 def shown(value: str | bytes, longest: int = 80) -> str:

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.errors import LimitError
+from skipfilter.errors import LimitError, not_copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,7 @@ class FieldFilter(Generic[Value]):
     What a field has is compared as the keys of a dict are, by == and hash: 1, 1.0 and True are one.
 
     Every method may be called from any thread.  `lock=contextlib.nullcontext()` takes the lock away where one
-    thread does everything.
+    thread does everything.  A filter cannot be copied or pickled: TypeError.
 
     >>> readers = FieldFilter()
     >>> readers.add("alice", [("currency", "USD"), "urgent"])
@@ -139,6 +139,8 @@ class FieldFilter(Generic[Value]):
         self._groups: dict[frozenset[Row], _Group] = {}
         self._buckets: dict[Row, dict[frozenset[Row], list[int]]] = {}
         self._lock = threading.RLock() if lock is None else lock
+
+    __reduce__ = not_copied
 
     # -- the values
 

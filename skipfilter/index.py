@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from skipfilter.errors import LimitError, PatternError, shown
+from skipfilter.errors import LimitError, PatternError, not_copied, shown
 from skipfilter.matchers import MATCHERS
 from skipfilter.tables import (
     EverythingTable,
@@ -61,7 +61,8 @@ class SelectorIndex:
 
     A topic costs the steps of its walks: O(its length * the nodes that its beginning reaches), and a test for each
     candidate (`verified` counts them).  Declaring costs O(length of the pattern).  The methods of a source are for
-    the filter, which has a lock; `explain`, `verified` and `distinct` may be called from any thread.
+    the filter, which has a lock; `explain`, `verified` and `distinct` may be called from any thread.  An index cannot
+    be copied or pickled: TypeError.
 
     >>> from skipfilter import SkipFilter
     >>> readers = SkipFilter(SelectorIndex())
@@ -108,6 +109,8 @@ class SelectorIndex:
         self._newest = -1
         self.distinct = 0
         """How many languages there are: distinct selectors, of which those that say the same count once."""
+
+    __reduce__ = not_copied
 
     # -- as the source of a SkipFilter
 

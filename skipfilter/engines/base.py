@@ -24,7 +24,7 @@ Value = TypeVar("Value", bound="Hashable")
 class Engine(Protocol[Value]):
     """Subscriptions, and which of their values a topic finds.
 
-    One thread at a time, unless the engine says otherwise.
+    One thread at a time, unless the engine says otherwise.  An engine cannot be copied or pickled: TypeError.
     """
 
     def subscribe(self, pattern: str, value: Value) -> int:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Generic
 from pyroaring import BitMap64
 
 from skipfilter.engines.base import Value
+from skipfilter.errors import not_copied
 from skipfilter.words import match_words
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class InvertedBitmap(Generic[Value]):
         self._words = {topic: (grammar.parse_topic(topic), grammar.hides(topic)) for topic in self._rows}
         self._values: dict[int, Value] = {}
         self._next = 0
+
+    __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """O(topics * |pattern|)."""

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 
 from skipfilter.engines.base import Value
 from skipfilter.engines.trie import TrieEngine
+from skipfilter.errors import not_copied
 from skipfilter.trie import begin, step
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class LazyDfa(Generic[Value]):
         self._made_at = 0
         # One number for all nodes: one for each would begin anew where a pattern is dropped and comes back.
         self._changes = 0
+
+    __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """O(|pattern|)."""

@@ -18,6 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value
+from skipfilter.errors import not_copied
 from skipfilter.words import match_words
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Naive(Generic[Value]):
         self._patterns: dict[Words, dict[int, Value]] = {}
         self._pattern_of: dict[int, Words] = {}
         self._handles = count()
+
+    __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """O(|pattern|)."""

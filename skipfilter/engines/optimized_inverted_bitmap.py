@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from pyroaring import BitMap
 
 from skipfilter.engines.base import Value, count_in, count_out
+from skipfilter.errors import not_copied
 from skipfilter.trie import Trie
 from skipfilter.words import MANY, ONE, Wildcard
 
@@ -72,6 +73,8 @@ class OptimizedInvertedBitmap(Generic[Value]):
         self._leading: dict[Wildcard, BitMap] = {}
         self._subscriptions: dict[int, tuple[Words, Value]] = {}
         self._next = 0
+
+    __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """O(|pattern|), and O(positions) with a `#` at the end."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Generic
 
 from skipfilter.container import SkipFilter
 from skipfilter.engines.base import Value
+from skipfilter.errors import not_copied
 from skipfilter.index import SelectorIndex
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class SkipFilterEngine(Generic[Value]):
         self._values: dict[int, Value] = {}
         self._next = 0
         self._lock = threading.Lock()
+
+    __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """O(|pattern|)."""

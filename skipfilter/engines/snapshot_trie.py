@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value
+from skipfilter.errors import not_copied
 from skipfilter.trie import find_all, find_simple, finds
 from skipfilter.words import MANY, ONE
 
@@ -127,6 +128,8 @@ class SnapshotTrie(Generic[Value]):
         self._now: Snapshot[Value] = Snapshot(grammar, self._empty, 0, Map())
         self._next = 0
         self._lock = threading.Lock()
+
+    __reduce__ = not_copied
 
     def snapshot(self) -> Snapshot[Value]:
         """The subscriptions as they are now.  O(1)."""

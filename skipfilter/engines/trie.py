@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value, count_in, count_out
+from skipfilter.errors import not_copied
 from skipfilter.trie import Trie, find_all, find_simple
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class TrieEngine(Generic[Value]):
         self._grammar = grammar
         self._subscriptions: dict[int, tuple[Words, Value]] = {}
         self._next = 0
+
+    __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """O(|pattern|)."""
