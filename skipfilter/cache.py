@@ -35,7 +35,11 @@ class SegmentedCache(Generic[Key, Entry]):
         self._most_kept = capacity - self._most_new
 
     def get(self, key: Key) -> Entry | None:
-        entry = self._kept.get(key)
+        """Return the entry of `key`, which counts as asked for.  Raises TypeError if a key cannot be hashed."""
+        try:
+            entry = self._kept.get(key)
+        except TypeError as error:
+            raise TypeError(f"key {key!r:.80}: {error}") from error
         if entry is not None:
             self._kept.move_to_end(key)
             return entry

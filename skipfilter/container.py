@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -151,8 +152,8 @@ class SkipFilter(Generic[Value, Key]):
 
     `source` is a predicate `test(value, key)`, or a `Source` such as `SelectorIndex`, to which values declare
     what they want.  A predicate must be pure: a value is asked about a key once, as long as the key stays cached.
-    It may add and remove values while it runs; values that it adds are seen by the next question.  An error that
-    it raises reaches the caller, and nothing of that question is remembered.
+    It may add and remove values while it runs; values that it adds are seen by the next question.  If it raises, the
+    caller gets the error, and the filter knows of that key what it knew before: a new key takes no place.
 
     `group` names values that answer every key alike: those with an equal group share one test.  It must
     be stable while the value is in the filter.
@@ -331,20 +332,39 @@ class SkipFilter(Generic[Value, Key]):
             union |= self._current(entry)
         return union
 
-    def _new_entry(self, key: Key) -> _Entry:
-        entry = _Entry(BitMap64(), 0, self._removals)
-        self._entries.add(key, entry)
-        return entry
-
     def _extend(self, key: Key) -> _Entry:
-        """The key's entry, with every value that is in the filter now decided."""
-        entry = self._entries.get(key) or self._new_entry(key)
+        """Return the key's entry, with every value decided that is in the filter now."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.cursor == self._next_id:
+            return entry
+        return self._ask(key, entry)
+
+    def _passes(self, key: Key) -> bool:
+        entry = self._entries.get(key)
+        if entry is not None and self._current(entry):
+            return True
+        if entry is None or entry.cursor < self._next_id:
+            entry = self._ask(key, entry, first=True)
+        return bool(self._current(entry))
+
+    def _ask(self, key: Key, entry: _Entry | None, *, first: bool = False) -> _Entry:
+        """Return the key's entry, its own or a new one, with what the source says of the values it has not decided.
+
+        With `first`, the first that passes is enough.  If the source raises, nothing is remembered.
+        """
         end, removals = self._next_id, self._removals
-        if entry.cursor < end:
-            fresh = self._source.passing(key, self._values, entry.cursor)
-            if not isinstance(fresh, BitMap64):
-                # Collected into a bitmap of its own first: a predicate may come back here for the same key.
-                fresh = BitMap64(fresh)
+        fresh = self._source.passing(key, self._values, 0 if entry is None else entry.cursor)
+        if not isinstance(fresh, BitMap64):
+            if first:
+                fresh = list(islice((id for id in fresh if id in self._alive), 1))
+                if fresh:
+                    end = fresh[0] + 1  # the ids before it were tested and did not pass
+            fresh = BitMap64(list(fresh))
+        # Only now, as a predicate may have raised, or have asked about the same key.
+        if entry is None and (entry := self._entries.get(key)) is None:
+            entry = _Entry(fresh.copy(), end, removals)
+            self._entries.add(key, entry)
+        else:
             entry.take(fresh, end, removals)
         return entry
 
@@ -354,25 +374,6 @@ class SkipFilter(Generic[Value, Key]):
             entry.passed &= self._alive
             entry.removals = self._removals
         return entry.passed
-
-    def _passes(self, key: Key) -> bool:
-        entry = self._entries.get(key) or self._new_entry(key)
-        if self._current(entry):
-            return True
-        end, removals = self._next_id, self._removals
-        if entry.cursor < end:
-            fresh = self._source.passing(key, self._values, entry.cursor)
-            if isinstance(fresh, BitMap64):
-                entry.take(fresh, end, removals)
-                return bool(self._current(entry))
-            for id in fresh:
-                # The ids in between were tested and did not pass, so the cursor may move here at once.
-                entry.cursor = max(entry.cursor, id + 1)
-                if id in self._alive:
-                    entry.passed.add(id)
-                    return True
-            entry.cursor = max(entry.cursor, end)
-        return False
 
     def _resolve(self, ids: BitMap64) -> list[Value]:
         count = len(ids)

@@ -237,6 +237,73 @@ def test_an_error_in_the_predicate_reaches_the_caller_and_leaves_nothing_half_do
     assert numbers.match_any(1) == [0, 1, 2, 3]
 
 
+def test_a_key_whose_predicate_raised_has_no_place_and_takes_no_other_key_s() -> None:
+    meddling = Meddling([1], capacity=2)
+    meddling.filter.match_any(1)
+    for ask in (
+        meddling.filter.match_any,
+        meddling.filter.match_all,
+        meddling.filter.matches,
+        meddling.filter.bitmap,
+    ):
+        with pytest.raises(ZeroDivisionError):
+            ask(0)
+    assert len(meddling.filter._entries) == 1
+    meddling.asked.clear()
+    meddling.filter.match_any(1)
+    assert meddling.asked == []
+
+
+def test_matches_remembers_nothing_of_a_question_that_fails() -> None:
+    meddling = Meddling([1, 2, 3])
+    meddling.at[2, 2] = lambda: meddling.filter.remove(2)
+    meddling.at[3, 2] = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        meddling.filter.matches(2)
+    meddling.asked.clear()
+    assert not meddling.filter.matches(2)
+    assert meddling.asked == [(1, 2), (3, 2)]
+
+
+@pytest.mark.parametrize("ask", ["match_any", "matches"])
+def test_a_question_inside_a_question_to_the_same_key_is_remembered_if_it_alone_succeeds(ask: str) -> None:
+    meddling = Meddling([1, 3])
+
+    def meddle() -> None:
+        meddling.filter.match_any(2)
+        raise ZeroDivisionError
+
+    meddling.at[3, 2] = meddle
+    with pytest.raises(ZeroDivisionError):
+        getattr(meddling.filter, ask)(2)
+    meddling.asked.clear()
+    assert meddling.filter.match_any(2) == []
+    assert meddling.asked == []
+
+
+def test_a_question_inside_a_question_to_the_same_key_is_not_remembered_if_it_alone_fails() -> None:
+    meddling = Meddling([1, 2, 3])
+
+    def meddle() -> None:
+        meddling.at[3, 2] = lambda: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            meddling.filter.match_any(2)
+        assert len(meddling.filter._entries) == 0
+
+    meddling.at[2, 2] = meddle
+    assert meddling.filter.match_any(2) == [2]
+    assert len(meddling.filter._entries) == 1
+    meddling.filter._check()
+
+
+@pytest.mark.parametrize("source", [SelectorIndex(), divides])
+def test_a_key_that_cannot_be_hashed_is_named(source: Any) -> None:
+    values: SkipFilter[Any, Any] = SkipFilter(source)
+    for ask in (values.match_any, values.match_all, values.matches, values.bitmap):
+        with pytest.raises(TypeError, match=r"^key \['a'\]: unhashable type: 'list'$"):
+            ask(["a"])
+
+
 def test_an_unhashable_value_changes_nothing() -> None:
     values: SkipFilter[Any, Any] = SkipFilter(lambda value, key: True)
     with pytest.raises(TypeError):
@@ -390,12 +457,17 @@ class Declared:
         return self.index.passing(str(key), values, start)
 
 
+class Broken(Exception):
+    """What the predicate of the machine raises."""
+
+
 class AgainstNaive(RuleBasedStateMachine):
     """Every question against a list, with a cache of two to four keys and predicates that interfere."""
 
     @initialize(capacity=st.integers(2, 4), source=st.sampled_from(["predicate", "groups", "index"]))
     def begin(self, capacity: int, source: str) -> None:
         self.interference: list[tuple[str, int]] = []
+        self.fuse = -1  # how many more values are asked before the predicate raises; it never does if it is negative
         self.filter: SkipFilter[int, int]
         if source == "index":
             self.filter = SkipFilter(Declared(), capacity=capacity)
@@ -406,6 +478,9 @@ class AgainstNaive(RuleBasedStateMachine):
         self.ids = 0
 
     def test(self, value: int, key: int) -> bool:
+        if self.fuse == 0:
+            raise Broken
+        self.fuse -= 1
         if self.interference:
             what, operand = self.interference.pop()
             if what == "add":
@@ -434,6 +509,24 @@ class AgainstNaive(RuleBasedStateMachine):
         there = any(v == value for _, v in self.model)
         assert self.filter.discard(value) is there
         self.model = [(i, v) for i, v in self.model if v != value]
+
+    def known(self) -> dict[int, tuple[BitMap64, int]]:
+        """What each cached key knows."""
+        cache = self.filter._entries
+        entries = {**cache._new, **cache._kept}
+        return {key: (self.filter._current(entry).copy(), entry.cursor) for key, entry in entries.items()}
+
+    @rule(key=keys, values=st.integers(0, 3), ask=st.sampled_from(["match_any", "match_all", "matches", "bitmap"]))
+    def fail(self, key: int, values: int, ask: str) -> None:
+        self.interference = []
+        before = self.known()
+        self.fuse = values
+        try:
+            getattr(self.filter, ask)(key)
+        except Broken:
+            assert self.known() == before
+        finally:
+            self.fuse = -1
 
     @rule(what=st.lists(st.tuples(st.sampled_from(["add", "remove", "match", "matches"]), values)))
     def interfere(self, what: list[tuple[str, int]]) -> None:
