@@ -38,6 +38,11 @@ def not_copied(self: object) -> NoReturn:
     raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make another one and fill it")
 
 
+def not_text(topic: object) -> TypeError:
+    """Return the error for a topic that is not a str."""
+    return TypeError(f"topic {topic!r:.80} is of type {type(topic).__name__}, not str")
+
+
 def shown(value: str | bytes, longest: int = 80) -> str:
     """`value` as a message shows it: escaped, and cut where it is long."""
     return repr(value) if len(value) <= longest else f"{value[:longest]!r}…"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from skipfilter.errors import LimitError, PatternError, not_copied, shown
+from skipfilter.errors import LimitError, PatternError, not_copied, not_text, shown
 from skipfilter.matchers import MATCHERS
 from skipfilter.tables import (
     EverythingTable,
@@ -154,7 +154,12 @@ class SelectorIndex:
                 self.distinct -= 1
 
     def passing(self, key: str, values: SortedDict, start: int) -> BitMap64:
-        """The ids of the values with a selector that matches the topic `key`, those before `start` too."""
+        """The ids of the values with a selector that matches the topic `key`, those before `start` too.
+
+        Raises TypeError for a topic that is not a str.
+        """
+        if not isinstance(key, str):
+            raise not_text(key)
         found = [place.ids for table in self._in_use for place in table.find(key)]
         if len(found) == 1:
             return found[0]
@@ -169,13 +174,15 @@ class SelectorIndex:
         """For each selector of `value`, in text, why it does not match `topic`, or None where it does.
 
         Asks the matchers alone, so it is also what an index must agree with.  Raises KeyError for a value that
-        is not there.
+        is not there, and TypeError for a topic that is not a str.
 
         >>> index = SelectorIndex()
         >>> index.add(0, "bob", [("exact", "/books/1"), ("amqp", "stock.*")])
         >>> index.explain("/books/1", "bob")
         {('exact', '/books/1'): None, ('amqp', 'stock.*'): "word 1 is '/books/1'"}
         """
+        if not isinstance(topic, str):
+            raise not_text(topic)
         declared, _ = self._held[value]
         explained: dict[Selector, str | None] = {}
         for selector in declared:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from skipfilter.errors import PatternError, shown
+from skipfilter.errors import PatternError, not_text, shown
 
 MAX_WORDS: Final = 100
 """Words of a pattern; each may cost a node of a trie."""
@@ -53,7 +53,12 @@ class Grammar:
     """What begins a topic that no pattern matches which begins with a wildcard."""
 
     def parse_topic(self, topic: str) -> list[str]:
-        """The words of `topic`.  Never an error: what no pattern can name is still matched by wildcards."""
+        """The words of `topic`.  What no pattern can name is still matched by wildcards.
+
+        Raises TypeError for a topic that is not a str.
+        """
+        if not isinstance(topic, str):
+            raise not_text(topic)
         return topic.split(self.separator) if topic or self.empty_words else []
 
     def parse_pattern(self, pattern: str) -> Words:

@@ -379,6 +379,18 @@ def test_a_topic_outside_the_space_of_an_inverted_bitmap() -> None:
             ask("a.c")
 
 
+@pytest.mark.parametrize("grammar", [AMQP, MQTT], ids=lambda grammar: grammar.name)
+@pytest.mark.parametrize("topic", [None, 0, b"a", ["a"]])
+def test_a_topic_that_is_no_text_is_named(grammar: Grammar, topic: Any) -> None:
+    for name, engine in every_engine(grammar).items():
+        for count in range(2):  # without a subscription, and with one
+            for ask in (engine.lookup, engine.matches):
+                with pytest.raises(TypeError) as caught:
+                    ask(topic)
+                assert repr(topic) in str(caught.value), name
+            engine.subscribe("#", f"x{count}")
+
+
 def test_a_budget_of_no_state() -> None:
     with pytest.raises(ValueError, match="budget must be at least 1, not 0"):
         LazyDfa(AMQP, budget=0)

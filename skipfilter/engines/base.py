@@ -39,7 +39,10 @@ class Engine(Protocol[Value]):
         ...
 
     def lookup(self, topic: str) -> set[Value]:
-        """The values of the subscriptions whose patterns match `topic`; the set is the caller's own."""
+        """The values of the subscriptions whose patterns match `topic`; the set is the caller's own.
+
+        Raises TypeError for a topic that is not a str, as `matches` does.
+        """
         ...
 
     def matches(self, topic: str) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic
 from pyroaring import BitMap64
 
 from skipfilter.engines.base import Value
-from skipfilter.errors import not_copied
+from skipfilter.errors import not_copied, not_text
 from skipfilter.words import match_words
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class InvertedBitmap(Generic[Value]):
         return len(self._values)
 
     def _row(self, topic: str) -> BitMap64:
+        if not isinstance(topic, str):
+            raise not_text(topic)
         try:
             return self._rows[topic]
         except KeyError:

@@ -97,8 +97,9 @@ class LazyDfa(Generic[Value]):
 
     def lookup(self, topic: str) -> set[Value]:
         """O(words) and the values found, where topics have gone the same way since the trie's nodes changed."""
+        words = self._grammar.parse_topic(topic)
         state = self._begin(topic)
-        for word in self._grammar.parse_topic(topic):
+        for word in words:
             state = state.next.get(word) or self._follow(state, word)
         if state.changes != self._changes:
             state.result = frozenset().union(*[node.here for node in state.frontier if node.here is not None])
@@ -107,8 +108,9 @@ class LazyDfa(Generic[Value]):
 
     def matches(self, topic: str) -> bool:
         """As lookup, up to the first state in which a `#` at the end of its pattern has all that it needs."""
+        words = self._grammar.parse_topic(topic)
         state = self._begin(topic)
-        for word in self._grammar.parse_topic(topic):
+        for word in words:
             if state.has_settled():
                 return True
             state = state.next.get(word) or self._follow(state, word)

@@ -1006,3 +1006,22 @@ def test_the_list_of_recent_values_is_bounded_by_the_values_that_are_there() -> 
         numbers.add(-number - 2)
     assert numbers.match_any(0) == [*range(10), *range(-2, -2_002, -1)]
     numbers._check()
+
+
+@pytest.mark.parametrize("tables", [[], ["exact"], ["everything"], ["uritemplate"], ["urlpattern"], ["amqp", "mqtt"]])
+@pytest.mark.parametrize("topic", [None, 7, b"/x", ("/x",)])
+def test_a_topic_that_is_no_text_is_named_whatever_is_declared(topic: Any, tables: list[str]) -> None:
+    readers: SkipFilter[str, Any] = SkipFilter(SelectorIndex(base_url=BASE))
+    readers.add("a", [(table, "*") for table in tables])
+    for ask in (readers.match_any, readers.match_all, readers.matches, readers.bitmap):
+        with pytest.raises(TypeError) as caught:
+            ask(topic)
+        assert str(caught.value) == f"topic {topic!r} is of type {type(topic).__name__}, not str"
+    readers._check()
+
+
+def test_a_topic_that_is_no_text_is_not_explained() -> None:
+    index = SelectorIndex()
+    index.add(0, "a", [("exact", "/x")])
+    with pytest.raises(TypeError, match=r"^topic None is of type NoneType, not str$"):
+        index.explain(None, "a")  # type: ignore[arg-type]
