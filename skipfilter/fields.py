@@ -2,26 +2,28 @@
 
 A criterion names a field and the content it must have, or only a field, which must be there.  Each has a row:
 the ids of the values that ask for it.  How often an id occurs in a message's rows is its hit count; OR is at
-least one hit, AND as many hits as the value has criteria.
+least one hit, AND as many hits as the value has requirements.  A requirement is one criterion, or all criteria
+that name a content of the same field: these are alternatives, and a message meets at most one of them.
 
-    id  value  criteria                    rows  currency=USD {0}   currency=EUR {1, 2}
-    0   alice  currency=USD, urgent              market=forex {2}   urgent       {0, 3}
-    1   bob    currency=EUR
-    2   carol  market=forex, currency=EUR  needed, how many criteria, as bit planes
-    3   dave   urgent                            2's {0, 2}         1's {1, 3}
+    id  value  criteria                    rows  currency=USD {0, 1}   currency=EUR {1, 2}
+    0   alice  currency=USD, urgent              market=forex {2}      urgent       {0, 3}
+    1   bob    currency=EUR, currency=USD
+    2   carol  market=forex, currency=EUR  needed, how many requirements, as bit planes
+    3   dave   urgent                            2's {0, 2}            1's {1, 3}
 
     {market: forex, currency: EUR}  ->  hits as bit planes 2's {2}, 1's {1}  ->  any, and all: bob, carol
 
 AND has two ways, and takes the one that is cheaper for the message:
 
-*Access predicates.*  Values with equal criteria share a list of ids, in the bucket of the one criterion that was
+*Access predicates.*  Values with equal criteria share a list of ids, in the buckets of the one requirement that was
 rarest when the first of them came.  Only the buckets of the message's rows are looked at, and a set of criteria
-in them is met if it is a subset of these rows.  O(sets in these buckets).
+in them is met if it is a subset of these rows.  A set with alternatives is met if the number of its criteria in
+these rows is the number of its requirements.  O(sets in these buckets).
 
-    buckets  currency=USD [{currency=USD, urgent}: 0]   market=forex [{market=forex, currency=EUR}: 2]   ...
+    buckets  currency=USD [{currency=USD, urgent}: 0, {currency=EUR, currency=USD}: 1]   ...
 
 *Bit slices.*  The rows are added up into bit planes, each carry rippling into the next plane.  No id has more
-hits than criteria, so it has all of them where no bit that it needs is missing: above, 1 and 2 are left.
+hits than requirements, so it has all of them where no bit that it needs is missing: above, 1 and 2 are left.
 O(rows x planes) operations on bitmaps, however many match.
 
 A value gets the next id, so ids are in order of arrival.  They are dealt out anew, in the same order, when
@@ -48,7 +50,7 @@ from pyroaring import BitMap
 from skipfilter.errors import LimitError, not_copied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 Value = TypeVar("Value")
@@ -69,7 +71,10 @@ SLACK = 1_024
 
 
 def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
-    """The rows of `criteria`, in their order, each once.  Raises ValueError for what is no criterion."""
+    """The rows of `criteria`, in their order, each once.
+
+    Raises ValueError for what is no criterion, and for a value that nothing is equal to, such as NaN.
+    """
     if isinstance(criteria, (str, Mapping)):
         raise ValueError(f"criteria {criteria!r:.80}: neither a list nor a set of them")
     rows: dict[Row, None] = {}
@@ -79,6 +84,8 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
                 rows[criterion,] = None
             case (str() as name, value):
                 rows[name, value] = None
+                if value != value or (isinstance(value, tuple) and not _is_itself(value)):
+                    raise ValueError(f"criterion {criterion!r:.80}: the value is not equal to itself")
             case _:
                 raise ValueError(f"criterion {criterion!r:.80}: neither a field nor a (field, value)")
         if len(rows) > MAX_CRITERIA:
@@ -86,8 +93,21 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def requirements_of(rows: Iterable[Row]) -> list[list[Row]]:
+    """`rows` in lists of which one row must be met: the values of one field are alternatives."""
+    together: dict[tuple[Hashable, int], list[Row]] = {}
+    for row in rows:
+        together.setdefault((row[0], len(row)), []).append(row)
+    return list(together.values())
+
+
 def rows_of(message: Mapping[str, Hashable]) -> list[Row]:
-    """The rows that `message` meets: its fields, and its fields with their values."""
+    """The rows that `message` meets: its fields, and its fields with their values.
+
+    Raises TypeError for what is no Mapping.
+    """
+    if not isinstance(message, (dict, Mapping)):  # most are a dict, which is found out sooner
+        raise TypeError(f"message {message!r:.80} is of type {type(message).__name__}, not a Mapping")
     items: list[Row] = list(message.items())
     try:
         hash(tuple(items))
@@ -98,24 +118,26 @@ def rows_of(message: Mapping[str, Hashable]) -> list[Row]:
 
 @dataclass(slots=True)
 class _Group:
-    """The values with one set of criteria: their ids ascending, and the row in whose bucket they are."""
+    """The values with one set of criteria: their ids ascending, and the rows in whose buckets they are."""
 
     criteria: frozenset[Row]
-    access: Row
+    needed: int
+    access: list[Row]
     ids: list[int] = field(default_factory=list)
 
 
 class FieldFilter(Generic[Value]):
     """Values with criteria on the fields of a message; for each message, the values whose criteria it meets.
 
-    What a field has is compared as the keys of a dict are, by == and hash: 1, 1.0 and True are one.
+    What a field has is compared as the keys of a dict are, by == and hash: 1, 1.0 and True are one.  Criteria that name
+    several values of one field are alternatives: `match_all` needs any one of them.
 
     Every method may be called from any thread.  `lock=contextlib.nullcontext()` takes the lock away where one
     thread does everything.  A filter cannot be copied or pickled: TypeError.
 
     >>> readers = FieldFilter()
     >>> readers.add("alice", [("currency", "USD"), "urgent"])
-    >>> readers.add("bob", [("currency", "EUR")])
+    >>> readers.add("bob", [("currency", "EUR"), ("currency", "USD")])
     >>> readers.add("carol", [("market", "forex"), ("currency", "EUR")])
     >>> readers.match_any({"currency": "EUR", "urgent": True})
     ['alice', 'bob', 'carol']
@@ -127,7 +149,8 @@ class FieldFilter(Generic[Value]):
 
     # All its mutable state: the values by id and the ids by value, both in order of arrival, the next id, the
     # bitmaps (the rows, and the planes of `needed` by bit number), the group of each value, the groups by their
-    # criteria, and the buckets: row -> criteria -> the ids of their group.  Nothing in a table is empty.
+    # criteria, the buckets: row -> criteria -> the ids of their group, and of the criteria with alternatives how many
+    # requirements they are.  Nothing in a table is empty.
 
     def __init__(self, *, lock: AbstractContextManager[Any] | None = None) -> None:
         self._values: dict[int, Value] = {}
@@ -138,6 +161,7 @@ class FieldFilter(Generic[Value]):
         self._group_of: dict[Value, _Group] = {}
         self._groups: dict[frozenset[Row], _Group] = {}
         self._buckets: dict[Row, dict[frozenset[Row], list[int]]] = {}
+        self._choices: dict[frozenset[Row], int] = {}
         self._lock = threading.RLock() if lock is None else lock
 
     __reduce__ = not_copied
@@ -147,8 +171,9 @@ class FieldFilter(Generic[Value]):
     def add(self, value: Value, criteria: Iterable[Criterion]) -> None:
         """Subscribe `value`; one that is there with the same criteria keeps its place.
 
-        Criteria that repeat count once.  Raises ValueError for what is no criterion, and where `value` is there
-        with others: remove it first; LimitError for more than MAX_CRITERIA.
+        Criteria that repeat count once.  Raises ValueError for what is no criterion, for a value that is not equal to
+        itself, such as NaN, and if `value` is there with other criteria: remove it first; LimitError for more than
+        MAX_CRITERIA.
         """
         rows = parse_criteria(criteria)
         wanted = frozenset(rows)
@@ -163,7 +188,7 @@ class FieldFilter(Generic[Value]):
             group.ids.append(id)
             for row in rows:
                 self._rows.setdefault(row, BitMap()).add(id)
-            for bit in _bits(len(rows)):
+            for bit in _bits(group.needed):
                 self._needed.setdefault(bit, BitMap()).add(id)
             self._values[id] = value
             self._ids[value] = id
@@ -184,7 +209,7 @@ class FieldFilter(Generic[Value]):
                 self._close(group)
             for row in group.criteria:
                 _leave(self._rows, row, id)
-            for bit in _bits(len(group.criteria)):
+            for bit in _bits(group.needed):
                 _leave(self._needed, bit, id)
             if self._next_id > 2 * len(self._ids) + SLACK:
                 self._renumber()
@@ -216,7 +241,10 @@ class FieldFilter(Generic[Value]):
             return self._resolve(BitMap().union(*self._met(rows_of(message))))
 
     def match_all(self, message: Mapping[str, Hashable]) -> list[Value]:
-        """The values of which `message` meets every criterion, oldest first; so those that have none."""
+        """The values of which `message` meets every criterion, oldest first; so those that have none.
+
+        Of criteria that name several values of one field, one is enough.
+        """
         rows = rows_of(message)
         with self._lock:
             buckets = self._candidates(rows)
@@ -252,7 +280,7 @@ class FieldFilter(Generic[Value]):
         rows = rows_of(message)
         with self._lock:
             sets = chain.from_iterable(self._candidates(rows))
-            if any(map(set(rows).issuperset, islice(sets, CANDIDATES))):
+            if any(map(self._test(rows), islice(sets, CANDIDATES))):
                 return True
             return next(sets, None) is not None and bool(self._all_by_planes(rows))
 
@@ -265,8 +293,22 @@ class FieldFilter(Generic[Value]):
         """The buckets in which every set of criteria is that `rows` can meet."""
         return [bucket for row in [(), *rows] if (bucket := self._buckets.get(row)) is not None]
 
+    def _test(self, rows: list[Row]) -> Callable[[frozenset[Row]], bool]:
+        """Whether `rows` meet all requirements of a set of criteria that is in the filter."""
+        met = set(rows)
+        choices = self._choices
+        if not choices:
+            return met.issuperset
+
+        def is_met(criteria: frozenset[Row]) -> bool:
+            if (needed := choices.get(criteria)) is None:
+                return met.issuperset(criteria)
+            return len(met & criteria) == needed
+
+        return is_met
+
     def _all_by_access(self, rows: list[Row], buckets: list[dict[frozenset[Row], list[int]]]) -> BitMap:
-        is_met = set(rows).issuperset
+        is_met = self._test(rows)
         ids: list[int] = []
         for bucket in buckets:
             for criteria in filter(is_met, bucket):
@@ -301,17 +343,24 @@ class FieldFilter(Generic[Value]):
         return [self._values[id] for id in ids]
 
     def _open(self, rows: tuple[Row, ...], criteria: frozenset[Row]) -> _Group:
-        access = min(rows, key=lambda row: len(self._rows.get(row, ())), default=())
-        group = self._groups[criteria] = _Group(criteria, access)
-        self._buckets.setdefault(access, {})[criteria] = group.ids
+        requirements = requirements_of(rows)
+        if len(requirements) == len(rows):
+            access = [min(rows, key=lambda row: len(self._rows.get(row, ())), default=())]
+        else:
+            access = min(requirements, key=lambda some: sum(len(self._rows.get(row, ())) for row in some))
+            self._choices[criteria] = len(requirements)
+        group = self._groups[criteria] = _Group(criteria, len(requirements), access)
+        for row in access:
+            self._buckets.setdefault(row, {})[criteria] = group.ids
         return group
 
     def _close(self, group: _Group) -> None:
         del self._groups[group.criteria]
-        bucket = self._buckets[group.access]
-        del bucket[group.criteria]
-        if not bucket:
-            del self._buckets[group.access]
+        for row in group.access:
+            del self._buckets[row][group.criteria]
+            if not self._buckets[row]:
+                del self._buckets[row]
+        self._choices.pop(group.criteria, None)
 
     def _renumber(self) -> None:
         """Deal the ids out anew, from 0, in the same order."""
@@ -333,23 +382,27 @@ class FieldFilter(Generic[Value]):
             assert list(self._ids.items()) == [(value, id) for id, value in self._values.items()]
             assert self._group_of.keys() == self._ids.keys()
             sets = {id: self._group_of[value].criteria for id, value in self._values.items()}
+            needed = {criteria: len(requirements_of(criteria)) for criteria in sets.values()}
             assert all(len(criteria) <= MAX_CRITERIA for criteria in sets.values())
             assert self._rows == {
                 row: BitMap(id for id in sets if row in sets[id]) for row in chain.from_iterable(sets.values())
             }
             assert self._needed == {
-                bit: BitMap(id for id in sets if bit in _bits(len(sets[id])))
-                for bit in chain.from_iterable(_bits(len(criteria)) for criteria in sets.values())
+                bit: BitMap(id for id in sets if bit in _bits(needed[sets[id]]))
+                for bit in chain.from_iterable(map(_bits, needed.values()))
             }
-            assert self._groups.keys() == set(sets.values())
+            assert self._groups.keys() == needed.keys()
+            assert self._choices == {criteria: few for criteria, few in needed.items() if few < len(criteria)}
             assert all(group is self._groups[group.criteria] for group in self._group_of.values())
             buckets: dict[Row, dict[frozenset[Row], list[int]]] = {}
             for criteria, group in self._groups.items():
                 assert group.criteria == criteria
+                assert group.needed == needed[criteria]
                 assert group.ids == [id for id in sets if sets[id] == criteria]
-                assert group.access in (criteria or [()])
-                assert self._buckets[group.access][criteria] is group.ids
-                buckets.setdefault(group.access, {})[criteria] = group.ids
+                assert set(group.access) in [set(rows) for rows in requirements_of(criteria) or [[()]]]
+                for row in group.access:
+                    assert self._buckets[row][criteria] is group.ids
+                    buckets.setdefault(row, {})[criteria] = group.ids
             assert self._buckets == buckets
 
 
@@ -359,6 +412,12 @@ def _has_hash(item: object) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _is_itself(value: Hashable) -> bool:
+    """Whether `value` is equal to itself, and so is what it holds if it is a tuple."""
+    # A tuple with a NaN is equal to itself, and to no other: tuples look at identity first.
+    return all(map(_is_itself, value)) if isinstance(value, tuple) else bool(value == value)
 
 
 def _bits(number: int) -> list[int]:
