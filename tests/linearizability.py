@@ -43,7 +43,10 @@ class Operation:
 
 
 class History:
-    """Records operations of any thread.  Its mutable state is a counter and a list, which threads share safely."""
+    """Records operations of any thread.
+
+    Its mutable state is a counter and a list, which threads share under CPython's global lock.
+    """
 
     def __init__(self) -> None:
         self._moments = count()

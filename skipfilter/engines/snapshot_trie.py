@@ -15,7 +15,7 @@ the reference once and walks what nobody will change, so it needs no lock and a 
 
 Source: A. Prokopec et al., Concurrent Tries with Efficient Non-Blocking Snapshots, 2012, as T. Treat's matchbox
 puts it to subscriptions (Breaking and Entering, 2016).  Their compare-and-swap loops let writers go on without a
-lock; here a lock is cheaper, for only one thread runs Python at a time.
+lock; Python has no compare-and-swap, so writers take one.
 """
 
 from __future__ import annotations
@@ -104,9 +104,12 @@ class Snapshot(Generic[Value]):
 class SnapshotTrie(Generic[Value]):
     """Any thread may call any method.  Readers take no lock; writers take one, and wait for each other only.
 
+    For that, one thread must be able to read an attribute while another sets it, and threads to read one
+    `immutables.Map` at a time.  Both hold under CPython's global lock; a build without it was not tested.
+
     All its mutable state is `_now`, which is written with `_lock` held, and the next handle.
 
-    It needs the package immutables, and says so where that is missing: ImportError.
+    Raises ImportError if the package immutables is missing; version 0.21 has no wheel for CPython 3.14.
 
     >>> from skipfilter.words import AMQP
     >>> readers = SnapshotTrie(AMQP)
