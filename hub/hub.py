@@ -550,7 +550,7 @@ class Hub:
         if self._hot_topics:
             tasks.append(asyncio.create_task(ask_ahead(self.broadcaster, self._hot_topics)))
         if self.event_log is not None:
-            self.event_log.start()
+            await self.event_log.start()
         self.is_running = True
         try:
             yield
