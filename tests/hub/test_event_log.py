@@ -19,6 +19,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from hub import broadcaster, event_log
+from hub.errors import LogUnavailable
 from hub.event_log import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.tokens import sign_classic_token
@@ -372,6 +373,68 @@ def kill(here: World) -> None:
     node._task.cancel()
     node._thread.shutdown()
     node._directory.let_go()
+
+
+async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "BATCH", 1)
+    async with world(plain(event_log=str(tmp_path))) as here:
+        node = here.hub.event_log
+        assert node is not None
+        assert node._task is not None
+        node._task.cancel()  # rounds are as the test says
+        node._task = None
+        write_updates = node._write_updates
+
+        async def come() -> None:
+            here.now += 1
+            await here.connect("a")
+            await here.settle()
+            await here.publish("a")
+            await here.caught_up()
+
+        async def slowly() -> bool:
+            more = await write_updates()
+            await come()
+            return more
+
+        def mark() -> _Beat:
+            [file] = (tmp_path / "nodes").glob("[!.]*")
+            return _Beat(**json.loads(file.read_bytes()))
+
+        began = mark()
+        await come()
+        await come()
+        assert await node._try_round() is not None
+        assert mark() == began  # one of both is not written yet
+        assert await node._try_round() is not None
+        assert mark()[2:] == (2, began.time + 2 * 10**6)
+        monkeypatch.setattr(node, "_write_updates", slowly)
+        assert await node._try_round() is not None
+        assert mark()[2:] == (2, began.time + 2 * 10**6)
+    node._directory.let_go()
+
+
+async def test_a_node_that_could_not_write_all_leaves_as_if_it_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(plain(event_log=str(tmp_path))) as here:
+        node = here.hub.event_log
+        assert node is not None
+
+        async def fails() -> bool:
+            raise LogUnavailable("it is away")
+
+        await here.connect("a")
+        await here.settle()
+        await here.publish("a")
+        monkeypatch.setattr(node, "_write_updates", fails)
+    next_one = directory_of(tmp_path, Clock())
+    step(next_one)
+    [gap] = gaps_in(tmp_path)
+    assert (gap["node"], gap["until"], gap["updates"]) == (node._directory.node, 0, True)
+    next_one.close(said(next_one), True)
 
 
 @pytest.mark.parametrize("survives", [False, True], ids=["memory", "sqlite"])
