@@ -11,22 +11,34 @@
     {"event":"connect","hub":…,"epoch":…,"node":…,"number":3,"subscriber":…,"selectors":[{"type":…,"pattern":…}],
      "authorised":[…],"time":µs,"after":5}
     {"event":"disconnect","node":…,"number":3,"time":µs,"until":9}
-    {"event":"end","node":…,"time":µs,"until":9}                                 all that is open of the node ends here
+    {"event":"end","node":…,"time":µs,"until":9,"clean":true}                    all that is open of the node ends here
+    {"event":"end","node":…,"time":µs,"until":9,"clean":false,"hub":…,"epoch":…,"updates":false,"found":µs}
+    {"event":"gap","node":…,"time":µs,"after":9,"until":12,"hub":…,"epoch":…,"updates":true,"found":µs,"cause":…}
 
 A connection was written, of what it wanted, what has after < position <= until, and nothing else: what was handed to
 its socket, be that read or not.  Positions are those of the log itself, whichever node counts, in one epoch.  Selectors
 are in the words of the library; of tokens, and of what they say about their bearers, there is nothing here.  What reads
 the log to its end without being a subscriber is no connection.
 
-It is behind what happens by some milliseconds, and nobody waits for it.  A segment is closed when it is old or large
-enough: then it is on the disk, and has its name, and does not change.  A process that is killed leaves what it had
-written; the one that writes the updates closes that, and says where the other's connections ended, as far as is known.
-That one also looks into the log of updates for what is missing since the last line.  So it is when the disk is full,
-or the directory away: the hub goes on, and connections wait for a while in memory.
+The log is behind the hub by some milliseconds, on a busy machine by a second or more, and nobody waits for it.  A
+segment is closed when it is old or large enough: then it is on the disk, and has its name, and does not change.  If the
+disk is full, or the directory is away, the hub goes on, and connections wait for a while in memory.
 
-What is not exact.  Where the process is killed, the connections that it had end where its last dispatch did, also slow
-ones.  A connection that is reset while a write waits for room ends with what was handed over at once.  Behind a server
-that does not park (`uvicorn hub:app`) what the server took counts as handed over, of which it keeps up to 64 KiB.
+What is exact, and when.  If a hub ends by itself and has written everything, the lines are what was written to each
+socket.  If a process is killed, the next node that writes the updates closes its segments, at the latest when the hub
+is started again, and marks what may be missing: an end that is not clean.  The connections of the dead node before
+`time`, and its deliveries up to `until`, are in the log; later ones may not be.  The updates are all there if the log
+of updates survived, which the node that finds the dead one sees by the epoch: it reads on where the dead node stopped.
+If the epoch is another one, as that of a log in memory always is, `updates` is true: those after `until` may be
+missing, too.  A node that could not write everything in time leaves as if it was killed.  A gap says the same of
+connections that had no room, and of updates that the log had forgotten before they were written; it was known at
+`found`, and what is missing lies between `time` and that.  A hub that is killed and never started again leaves no mark:
+its last segments keep the name .part, and its connections stay open.
+
+Not marked: a connection that is open when its node is killed counts as having got all that it wanted up to `until`,
+also if it is slow.  A connection that is reset while a write waits for room ends with what was handed over at once.
+Behind a server that does not park (`uvicorn hub:app`) what the server took counts as handed over, of which it keeps up
+to 64 KiB.
 
 The directory is for the processes of one machine, whose locks need one kernel.
 """
@@ -113,14 +125,28 @@ class _Gone(NamedTuple):
     time: int
 
 
+class _Beat(NamedTuple):
+    """How far the log of a node is exact: it has the connections before `time`, and deliveries and updates to `until`.
+
+    A node keeps it in its file, where the next one finds it if the node is killed.
+    """
+
+    hub: str | None
+    epoch: str | None
+    """None if the log of updates has not said its epoch yet; both, if an earlier version has written it."""
+    until: int
+    time: int
+
+
 class EventLog:
     """The event log of one node.
 
     All its mutable state: `_records`, of connections, that are not written yet, oldest first; `_left_out`, the numbers
-    of those that are connected and not in it, as there was no room, and how many there have been; `_fresh`, pages that
-    were dispatched lately; `_place`, up to where the updates are written, if this node does that and knows; `_epochs`,
-    their names, by the leap of their positions; whether it `_is_failing`, or `_is_closing`; the event that there is
-    something to do; and its task.  The files are the directory's.
+    of those that are connected and not in it, as there was no room, how many there have been, and of those that are
+    not marked yet the first time and the least place; `_fresh`, pages that were dispatched lately; `_place`, up to
+    where the updates are written, and the time of the last one, if this node does that and knows; `_epochs`, their
+    names, by the leap of their positions; whether it `_is_failing`, or `_is_closing`; the event that there is something
+    to do; and its task.  The files are the directory's.
     """
 
     def __init__(
@@ -143,8 +169,10 @@ class EventLog:
         self._records: deque[_Come | _Gone] = deque()
         self._left_out: set[int] = set()
         self._missing = 0
+        self._unmarked: tuple[int, int] | None = None
         self._fresh: deque[list[Entry]] = deque(maxlen=PAGES)
         self._place: int | None = None
+        self._written = 0
         self._epochs: dict[int, str] = {}
         self._is_failing = False
         self._is_closing = False
@@ -155,11 +183,13 @@ class EventLog:
 
     def came(self, receiver: Receiver) -> None:
         """A connection has begun, at its subscriber's place."""
+        subscriber = receiver.subscriber
         if len(self._records) >= RECORDS:
             self._left_out.add(receiver.number)
             self._missing += 1
+            moment, place = self._unmarked or (self._now(), subscriber.position)
+            self._unmarked = moment, min(place, subscriber.position)
             return
-        subscriber = receiver.subscriber
         self._records.append(_Come(subscriber, receiver.number, subscriber.position, self._now()))
         self._woken.set()
 
@@ -182,7 +212,9 @@ class EventLog:
 
     # -- writing
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Have this node in the directory before anybody is served, so that nothing is missing without a mark."""
+        await self._try_round()
         self._task = asyncio.create_task(self._run())
 
     async def aclose(self) -> None:
@@ -205,28 +237,37 @@ class EventLog:
                     await self._woken.wait()
             if not self._is_closing:
                 await asyncio.sleep(GATHER)
-        while await self._try_round():
+        while more := await self._try_round():
             pass
+        if more is None:
+            await self._in_thread(self._directory.let_go)  # the next node marks what is missing
+            return
+        place = self._until()
         try:
-            await self._in_thread(self._directory.close, self._until())
+            # Whoever is connected still may have got a part of the last dispatch.
+            is_clean = not self._broadcaster.connected
+            await self._in_thread(self._directory.close, await self._beat(place, self._now()), is_clean)
         except OSError as error:
             self._fails(error)
 
-    async def _try_round(self) -> bool:
-        """Write some of what there is; whether there is more that can be written."""
+    async def _try_round(self) -> bool | None:
+        """Write some of what there is; whether there is more that can be written, or None if it failed."""
         self._woken.clear()
+        place, moment = self._until(), self._now()
         try:
-            more = await self._write_sessions()
-            more = await self._write_updates() or more
+            is_whole = await self._write_sessions(await self._beat(place, moment))
+            more = await self._write_updates() or bool(self._records)
+            if is_whole:
+                await self._in_thread(self._directory.beat, await self._beat(self._exact(place), moment))
         except LogUnavailable:
-            return False  # of which the hub tells
+            return None  # of which the hub tells
         except OSError as error:
             self._place = None  # it may not be in this directory any more
             self._fails(error)
-            return False
+            return None
         except Exception:
             log.exception("a part of the event log was not written")
-            return False
+            return None
         if self._is_failing:
             log.warning("the event log is written again", path=self._directory.path, connections_missing=self._missing)
             self._is_failing = False
@@ -237,12 +278,26 @@ class EventLog:
             log.error("the event log cannot be written, which is tried again", reason=str(error))
         self._is_failing = True
 
-    async def _write_sessions(self) -> bool:
-        records = [await self._record(one) for one in list(islice(self._records, BATCH))]
-        await self._in_thread(self._directory.step, records, self._until())
-        for _ in records:
+    async def _write_sessions(self, first: _Beat) -> bool:
+        """Write some records; whether all that waited are written.  `first` is for a node that has not begun."""
+        waiting = list(islice(self._records, BATCH))
+        is_whole = len(waiting) == len(self._records)
+        records = [await self._record(one) for one in waiting]
+        missing = self._missing
+        if self._unmarked is not None:
+            records.append(await self._gap(*self._unmarked, "had no room for connections", updates=False))
+        await self._in_thread(self._directory.step, records, first)
+        for _ in waiting:
             self._records.popleft()
-        return bool(self._records)
+        if self._missing == missing:
+            self._unmarked = None
+        return is_whole
+
+    async def _gap(self, moment: int, place: int, cause: str, *, updates: bool) -> dict[str, Any]:
+        """Return the mark that deliveries after a place, and perhaps updates, are missing since a moment."""
+        line = {"event": "gap", "node": self._directory.node, "time": moment, "after": _own(place), "until": None}
+        line |= {"hub": self._settings.url, "epoch": await self._epoch(place)}
+        return line | {"updates": updates, "found": self._now(), "cause": cause}
 
     async def _record(self, event: _Come | _Gone) -> dict[str, Any]:
         node, number, moment = self._directory.node, event.number, event.time
@@ -285,15 +340,21 @@ class EventLog:
             self._place = None
             return False
         if self._place is None:
-            self._place = await self._last_place()
+            self._place, self._written = await self._last_place()
         if self._place >= self._broadcaster.position and not self._is_closing:
             return False
         page = self._take_fresh(self._place) or await self._read(self._place)
         if page:
             epoch = await self._epoch(page[0].position)
-            await self._in_thread(self._directory.write_updates, page, epoch)
-            self._report_missing(self._place, page)
-            self._place = page[-1].position
+            gaps = await self._gaps_before(page)
+            await self._in_thread(self._directory.write_updates, page, epoch, gaps)
+            self._place, self._written = page[-1].position, page[-1].time
+            for gap in gaps:
+                log.error(
+                    "updates are missing from the event log: they were forgotten before they were written",
+                    first=gap["after"] + 1,
+                    last=gap["until"],
+                )
         return bool(page)
 
     def _take_fresh(self, after: int) -> list[Entry]:
@@ -309,32 +370,28 @@ class EventLog:
         except OffTheLog:
             page = await self._transport.read(EARLIEST)
             if page and page[0].position // base.EPOCH != after // base.EPOCH:
-                place = await self._last_place()  # of another epoch, of which something may be written already
+                place, _ = await self._last_place()  # of another epoch, of which something may be written already
                 return [entry for entry in page if entry.position > place]
         return page
 
-    def _report_missing(self, after: int, page: Sequence[Entry]) -> None:
-        """Say in the log which positions are missing from a page that was written, and from before it."""
-        place = after
+    async def _gaps_before(self, page: Sequence[Entry]) -> list[dict[str, Any]]:
+        """Mark what is missing from a page, and from before it."""
+        assert self._place is not None
+        place, moment, gaps = self._place, self._written, []
         for entry in page:
-            # Before the first page of a log, and between two epochs, nothing is missing.
-            if (
-                entry.position != place + 1
-                and place != EARLIEST
-                and entry.position // base.EPOCH == place // base.EPOCH
-            ):
-                log.error(
-                    "updates are missing from the event log: they were forgotten before they were written",
-                    first=_own(place) + 1,
-                    last=_own(entry.position) - 1,
-                )
-            place = entry.position
+            # Before the first page of a log nothing is missing.
+            if place != EARLIEST and entry.position != place + 1:
+                gap = await self._gap(moment * 1_000, place, "lost updates before they were written", updates=True)
+                is_of_one_epoch = place >= entry.position - _own(entry.position)
+                gaps.append(gap | {"until": _own(entry.position) - 1 if is_of_one_epoch else None})
+            place, moment = entry.position, entry.time
+        return gaps
 
-    async def _last_place(self) -> int:
-        """Up to where the updates of this epoch are written."""
+    async def _last_place(self) -> tuple[int, int]:
+        """Up to where the updates of this epoch are written, and the time of the last one."""
         leap, epoch = await self._current_epoch()
-        last = await self._in_thread(self._directory.last_position, epoch)
-        return EARLIEST if last is None else leap * base.EPOCH + last
+        last = await self._in_thread(self._directory.last_update, epoch)
+        return (EARLIEST, 0) if last is None else (leap * base.EPOCH + last[0], last[1])
 
     async def _epoch(self, position: int) -> str | None:
         """The name of the epoch of a position; None where that was over before anybody asked."""
@@ -355,7 +412,19 @@ class EventLog:
         """Up to where this node has dispatched."""
         position, dispatched = self._broadcaster.position, self._broadcaster.dispatched
         # In a new epoch, or when it has just begun, nothing is: whoever is connected came at that place or after it.
-        return _own(dispatched if dispatched // base.EPOCH == position // base.EPOCH else position)
+        return dispatched if dispatched // base.EPOCH == position // base.EPOCH else position
+
+    def _exact(self, place: int) -> int:
+        """Up to where the log is exact, of a place up to which its node has dispatched."""
+        if self._place is None:  # another node writes the updates
+            return place
+        return max(min(place, self._place), place - _own(place))
+
+    async def _beat(self, place: int, moment: int) -> _Beat:
+        epoch = None
+        with contextlib.suppress(LogUnavailable):
+            epoch = await self._epoch(place)
+        return _Beat(self._settings.url, epoch, _own(place), moment)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
@@ -378,8 +447,9 @@ def _selectors(matchers: Iterable[TopicMatcher]) -> Iterator[dict[str, str]]:
 class _Directory:
     """The files; used in one thread, but for `leads`, `node` and `path`.
 
-    All its mutable state: the file descriptors of this node's own file and of the lock, which are locked while they
-    are open; the segments that are written; and when it has looked around, and for what is too old.
+    All its mutable state: the last beat, and the file descriptors of this node's own file, which has it, and of the
+    lock, which are locked while they are open; the segments that are written; and when it has looked around, and for
+    what is too old.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
@@ -392,6 +462,7 @@ class _Directory:
         self._sessions = _Segments(Path(self.path, "sessions"), self.node, settings, clock, wall_clock)
         self._updates = _Segments(Path(self.path, "updates"), self.node, settings, clock, wall_clock)
         self._nodes = Path(self.path, "nodes")
+        self._said: _Beat | None = None
         self._self: int | None = None
         self._lock: int | None = None
         self._looked = self._pruned = float("-inf")
@@ -401,19 +472,29 @@ class _Directory:
         """Whether it is this node that writes the updates."""
         return self._lock is not None
 
-    def step(self, records: Sequence[dict[str, Any]], until: int) -> None:
-        """Write records, after all that is due.  Raises OSError, and has then written none."""
-        self._open(until)
-        self._beat(until)
+    def step(self, records: Sequence[dict[str, Any]], beat: _Beat) -> None:
+        """Write records, after all that is due.  Raises OSError, and has then written none.
+
+        The beat is for a node that has said none before.
+        """
+        self._said = self._said or beat
+        self._open(self._said)
         if self._clock() >= self._looked + LOOK:
             self._looked = self._clock()
-            self._look()
+            self._look(beat.epoch)
         for segments in (self._sessions, self._updates):
             segments.close_if_due()
         self._sessions.write(records)
 
-    def write_updates(self, entries: Sequence[Entry], epoch: str | None) -> None:
-        """Raises OSError, and has then written none."""
+    def beat(self, beat: _Beat) -> None:
+        """Say how far the log is exact."""
+        assert self._self is not None
+        os.pwrite(self._self, _line(beat._asdict()), 0)  # of a longer line before it the rest stays, and is not read
+        self._said = beat
+
+    def write_updates(self, entries: Sequence[Entry], epoch: str | None, gaps: Sequence[dict[str, Any]] = ()) -> None:
+        """Write a page of updates, after the marks of what is missing.  Raises OSError, and has then no update."""
+        self._sessions.write(gaps)
         self._updates.close_if_due()
         self._updates.write([self._update(entry, epoch) for entry in entries])
 
@@ -428,30 +509,31 @@ class _Directory:
             update["data"] = data
         return update
 
-    def last_position(self, epoch: str) -> int | None:
-        """Up to where the updates of an epoch are in closed segments."""
+    def last_update(self, epoch: str) -> tuple[int, int] | None:
+        """The position and the time of the last update of an epoch in closed segments."""
         self._updates.close()
         for segment in sorted(self._updates.path.glob(f"*{_CLOSED}"), reverse=True):
             try:
                 line = json.loads(_last_line(segment))
                 if line["epoch"] == epoch:
-                    return int(line["position"])
+                    return int(line["position"]), int(line["time"])
             except (ValueError, LookupError, TypeError):
                 raise OSError(f"{segment} does not end with an update") from None
         return None
 
-    def close(self, until: int) -> None:
+    def close(self, beat: _Beat, is_clean: bool) -> None:
         """Close what is open, and say that this node has ended."""
         try:
-            if self._sessions.is_used:
-                self._sessions.write([_end(self.node, self._wall_clock(), until)])
+            if self._sessions.is_used or not is_clean:
+                end = _clean_end(self.node, beat) if is_clean else self._unclean_end(self.node, beat, updates=False)
+                self._sessions.write([end])
             for segments in (self._sessions, self._updates):
                 segments.close()
             (self._nodes / self.node).unlink(missing_ok=True)
         finally:
-            self._let_go()
+            self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Leave all as a process does that is killed."""
         for segments in (self._sessions, self._updates):
             segments.let_go()
@@ -460,7 +542,7 @@ class _Directory:
                 os.close(descriptor)
         self._self = self._lock = None
 
-    def _open(self, until: int) -> None:
+    def _open(self, beat: _Beat) -> None:
         """Be there, with a file that is locked for as long as this process lives."""
         if self._self is not None:
             return
@@ -471,21 +553,17 @@ class _Directory:
         descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             _try_lock(descriptor)
-            os.pwrite(descriptor, _beat(until, self._wall_clock()), 0)
+            os.pwrite(descriptor, _line(beat._asdict()), 0)
             unnamed.rename(self._nodes / self.node)
         except BaseException:
             os.close(descriptor)
             raise
         self._self = descriptor
 
-    def _beat(self, until: int) -> None:
-        assert self._self is not None
-        os.pwrite(self._self, _beat(until, self._wall_clock()), 0)
-
-    def _look(self) -> None:
+    def _look(self, epoch: str | None) -> None:
         """Lead if nobody else does; who leads also sees to the dead, and to what is too old."""
         if not (self._nodes / self.node).exists():
-            self._let_go()
+            self.let_go()
             raise FileNotFoundError(f"{self.path} was removed")
         if self._lock is None:
             descriptor = os.open(Path(self.path, "lock"), os.O_CREAT | os.O_RDWR, 0o600)
@@ -499,15 +577,16 @@ class _Directory:
                 os.close(descriptor)
                 raise
             self._lock = descriptor
-        for node in self._nodes.glob("[!.]*"):
+        # Before the epoch is known nobody knows whether the updates of the dead are still in the log.
+        for node in self._nodes.glob("[!.]*") if epoch is not None else ():
             if node.name != self.node:
-                self._bury(node)
+                self._bury(node, epoch)
         if self._settings.event_log_keep and self._clock() >= self._pruned + PRUNING:
             self._pruned = self._clock()
             self._prune()
 
-    def _bury(self, node: Path) -> None:
-        """If a node is dead, close what it has left, and say where its connections ended."""
+    def _bury(self, node: Path, epoch: str | None) -> None:
+        """If a node is dead, close what it has left, and mark what may be missing."""
         try:
             descriptor = os.open(node, os.O_RDWR)
         except FileNotFoundError:  # it has ended by itself
@@ -515,8 +594,8 @@ class _Directory:
         try:
             if not _try_lock(descriptor) or not os.fstat(descriptor).st_nlink:
                 return
-            until, moment = map(int, os.read(descriptor, 100).split())
-            end = _line(_end(node.name, moment / 1_000_000, until))
+            beat = _read_beat(descriptor)
+            end = _line(self._unclean_end(node.name, beat, updates=beat.epoch != epoch))
             left = sorted(self._sessions.path.glob(f"*-{node.name}{_PART}"))
             for part in left or [self._sessions.new_part(node.name)]:
                 _salvage(part, end)
@@ -524,6 +603,11 @@ class _Directory:
             log.warning("a node was killed; its part of the event log ends where it had come to", node=node.name)
         finally:
             os.close(descriptor)
+
+    def _unclean_end(self, node: str, beat: _Beat, *, updates: bool) -> dict[str, Any]:
+        line = {"event": "end", "node": node, "time": beat.time, "until": beat.until, "clean": False}
+        line |= {"hub": beat.hub, "epoch": beat.epoch}
+        return line | {"updates": updates, "found": int(self._wall_clock() * 1_000_000)}
 
     def _prune(self) -> None:
         oldest = datetime.fromtimestamp(self._wall_clock(), UTC) - timedelta(days=self._settings.event_log_keep)
@@ -661,9 +745,17 @@ def _line(record: dict[str, Any]) -> bytes:
     return to_json(record).encode("utf-8") + b"\n"
 
 
-def _end(node: str, moment: float, until: int) -> dict[str, Any]:
-    return {"event": "end", "node": node, "time": int(moment * 1_000_000), "until": until}
+def _clean_end(node: str, beat: _Beat) -> dict[str, Any]:
+    return {"event": "end", "node": node, "time": beat.time, "until": beat.until, "clean": True}
 
 
-def _beat(until: int, moment: float) -> bytes:
-    return b"%020d %020d\n" % (until, int(moment * 1_000_000))
+def _read_beat(descriptor: int) -> _Beat:
+    """The beat in the file of a node; if it cannot be read, as after a power cut, nothing is exact."""
+    line = os.pread(descriptor, 2**16, 0).partition(b"\n")[0]
+    try:
+        if line.startswith(b"{"):
+            return _Beat(**json.loads(line))
+        until, moment = map(int, line.split())  # as 0.1.0 wrote it
+    except (ValueError, TypeError):
+        until, moment = 0, int(os.fstat(descriptor).st_ctime * 1_000_000)
+    return _Beat(None, None, until, moment)

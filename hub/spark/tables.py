@@ -3,11 +3,16 @@
     DIR/updates/*.jsonl   ──►  OUT/updates          appended to; a directory for each day
     DIR/sessions/*.jsonl  ──►  OUT/session_events   appended to
                                 ├─► OUT/session_ids appended to: the id of each connection, for good
-                                └─► OUT/sessions    made anew of both: a row a connection
+                                ├─► OUT/sessions    made anew of both: a row a connection
+                                └─► OUT/gaps        made anew: a row for what may be missing
 
 What is appended is read by Spark's file stream, which keeps in OUT/_checkpoints which files it has read, and what is in
 a table in the table itself, in `_spark_metadata`: so a job that was killed anywhere goes on where it was, and each line
 is there once.  Segments never change when they have their name, and may be removed when they were read.
+
+A node that was killed, or had no room, leaves a mark in the log once another node has found it (hub.event_log): that is
+a row of OUT/gaps, and the sessions that ended so are not `complete`.  Of a hub that was killed and not started again
+the last segments are not closed: they are not read, there is no mark, and its sessions stay open.
 
 A line that is no record ends the job, with a BadInput that names its file and column; nothing of its batch is in the
 table then.  It is to be mended where it is, and the job run again.
@@ -39,6 +44,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
 
@@ -53,17 +59,21 @@ FILES: Final = 1_000
 
 SESSION_EVENTS: Final = StructType(
     [
-        StructField("event", StringType(), nullable=False),  # connect, disconnect or end
+        StructField("event", StringType(), nullable=False),  # connect, disconnect, end or gap
         StructField("node", StringType(), nullable=False),
         StructField("number", LongType()),  # none of an end, which is of all that are open in its node
         StructField("ts", TimestampType(), nullable=False),
-        StructField("after", LongType()),  # of a connect
+        StructField("after", LongType()),  # of a connect and of a gap
         StructField("until", LongType()),  # of the others
         StructField("hub", StringType()),  # and the rest of a connect
         StructField("epoch", StringType()),
         StructField("subscriber", StringType()),
         StructField("selectors", ArrayType(SELECTOR, containsNull=False)),
         StructField("authorised", ArrayType(SELECTOR, containsNull=False)),
+        StructField("clean", BooleanType()),  # of an end; and the rest of a gap, and of an end that is not clean
+        StructField("updates", BooleanType()),
+        StructField("found", TimestampType()),
+        StructField("cause", StringType()),
     ]
 )
 
@@ -112,6 +122,10 @@ _EVENT: Final = _line(
     time=LongType(),  # µs
     after=LongType(),
     until=LongType(),
+    clean=BooleanType(),
+    updates=BooleanType(),
+    found=LongType(),  # µs
+    cause=StringType(),
 )
 
 
@@ -123,6 +137,7 @@ def tables(spark: SparkSession, log: str, out: str) -> None:
     append_updates(spark, f"{log}/updates", out)
     append_session_events(spark, f"{log}/sessions", out)
     write_sessions(spark, out)
+    write_gaps(spark, out)
 
 
 def append_updates(spark: SparkSession, directory: str, out: str, *, files: int = FILES) -> None:
@@ -146,23 +161,51 @@ def write_sessions(spark: SparkSession, out: str) -> None:
     """Make OUT/sessions anew of OUT/session_events, with the ids of OUT/session_ids and new ones."""
     events = read_table(spark, f"{out}/session_events", SESSION_EVENTS)
     given = read_table(spark, f"{out}/session_ids", SESSION_IDS)
-    found = sessions(events, given).localCheckpoint()
-    new = found.join(given, ["node", "number"], "left_anti").select(SESSION_IDS.names)
-    new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")  # one file: all of them or none
-    found.write.mode("overwrite").parquet(f"{out}/sessions")
+    # Spark computes it again if a part of it is lost, or as session_ids have grown; the ids are the same then.
+    found = sessions(events, given).persist()
+    try:
+        new = found.join(given, ["node", "number"], "left_anti").select(SESSION_IDS.names)
+        new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")  # one file: all of them or none
+        files.write(found, f"{out}/sessions")
+    finally:
+        found.unpersist()
+
+
+def write_gaps(spark: SparkSession, out: str) -> None:
+    """Make OUT/gaps anew of OUT/session_events."""
+    files.write(gaps(read_table(spark, f"{out}/session_events", SESSION_EVENTS)), f"{out}/gaps")
+
+
+def gaps(events: DataFrame) -> DataFrame:
+    """A row for each mark of what may be missing, as GAPS has it.
+
+    An end that does not say that it is clean is one, also of a log that was written before ends said so.
+    """
+    ends_badly = (F.col("event") == "end") & ~F.coalesce("clean", F.lit(False))
+    return events.where((F.col("event") == "gap") | ends_badly).select(
+        "hub",
+        "epoch",
+        "node",
+        "ts",
+        "found",
+        F.coalesce("after", "until").alias("after"),
+        F.coalesce("updates", F.lit(True)).alias("updates"),
+        F.coalesce("cause", F.lit("ended uncleanly")).alias("cause"),
+    )
 
 
 def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
     """A row a connection, as SESSIONS has it; `given` are the SESSION_IDS that there are.
 
-    What is open of a node that has ended, ended then.  New ids come after those that there are, from 0 on, in the order
-    of (dt, connected_from, node, number).  What was disconnected and has no connect, as its segment was not kept, is
-    left out.  Counts the days once, on the driver.
+    What is open of a node that has ended, ended then, and is complete if that end is clean.  New ids come after those
+    that there are, from 0 on, in the order of (dt, connected_from, node, number).  What was disconnected and has no
+    connect, as its segment was not kept, is left out.  Counts the days once, on the driver.
     """
     come, gone = F.col("event") == "connect", F.col("event") == "disconnect"
     whole = F.struct("ts", "after", "hub", "epoch", "subscriber", "selectors", "authorised")
     last = F.struct("ts", "until")
-    ends = events.where(F.col("event") == "end").groupBy("node").agg(F.min(last).alias("end"))
+    is_clean = F.bool_and(F.coalesce("clean", F.lit(False)))
+    ends = events.where(F.col("event") == "end").groupBy("node").agg(F.min(last).alias("end"), is_clean.alias("clean"))
     found = (
         events.where(come | gone)
         .groupBy("node", "number")
@@ -179,6 +222,7 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
             # A connection may have come after the last that is known of its node.
             _later("come.ts", "ts").alias("disconnected_at"),
             _later("come.after", "until").alias("until"),
+            F.when(F.col("gone").isNotNull(), True).otherwise(F.col("clean")).alias("complete"),
             _day(F.unix_micros("come.ts"), 86_400_000_000).alias("dt"),
         )
         .withColumnRenamed("ts", "connected_from")
@@ -293,7 +337,7 @@ def _size(record: Column) -> Column:
 
 def _event_fault() -> Column:
     record = F.col("record")
-    comes, goes = record["event"] == "connect", record["event"] == "disconnect"
+    comes, goes, is_gap = (record["event"] == event for event in ("connect", "disconnect", "gap"))
 
     def whole(name: str) -> Column:
         return ~F.exists(record[name], lambda one: one.isNull() | one["type"].isNull() | one["pattern"].isNull())
@@ -301,20 +345,22 @@ def _event_fault() -> Column:
     return _fault(
         _EVENT,
         ("event", "node", "time"),
-        ("event", record["event"].isin("connect", "disconnect", "end")),
+        ("event", record["event"].isin("connect", "disconnect", "end", "gap")),
         ("time", record["time"].between(0, _LAST * 1_000)),
         ("number", record["number"].isNotNull() | ~(comes | goes)),
         ("subscriber", record["subscriber"].isNotNull() | ~comes),
-        ("after", record["after"].isNotNull() | ~comes),
+        ("after", record["after"].isNotNull() | ~(comes | is_gap)),
         ("selectors", whole("selectors") | ~comes),
         ("authorised", whole("authorised") | ~comes),
-        ("until", record["until"].isNotNull() | comes),
+        ("until", record["until"].isNotNull() | comes | is_gap),
+        ("found", record["found"].isNull() | record["found"].between(0, _LAST * 1_000)),
     )
 
 
 def _event_columns() -> list[Column]:
     record = F.col("record")
-    columns = {"event": _unless(_event_fault(), record["event"]), "ts": F.timestamp_micros(record["time"])}
+    columns = {"event": _unless(_event_fault(), record["event"])}
+    columns |= {"ts": F.timestamp_micros(record["time"]), "found": F.timestamp_micros(record["found"])}
     return [columns.get(name, record[name]).alias(name) for name in SESSION_EVENTS.names]
 
 

@@ -1,6 +1,7 @@
 """python -m skipfilter.spark JOB: the pipeline on the command line, over a directory of tables.
 
     TABLES/updates  sessions                                           what happened; `generate` makes some up
+    TABLES/gaps                                                        what is missing in that, if a hub was killed
     TABLES/postings  fanout  bitmaps  rows  received  audit  report    what the jobs make of it
 
 A directory is anything that Spark can write to.  Where Spark runs is said by spark-submit, which takes this file, by
@@ -17,18 +18,20 @@ from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark import files
 from skipfilter.spark.audit import audit as who_could_read
 from skipfilter.spark.cli import Conf, Tables, job, say, step
 from skipfilter.spark.errors import BadInput
+from skipfilter.spark.gaps import of_time, sentences
 from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
 from skipfilter.spark.match import BROADCAST_BYTES, Matching
 from skipfilter.spark.page import page
 from skipfilter.spark.postings import postings
 from skipfilter.spark.report import report as what_happened
-from skipfilter.spark.schemas import FANOUT, SESSIONS, UPDATES
+from skipfilter.spark.schemas import FANOUT, GAPS, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,6 +118,8 @@ def match(
                 Matching(*log, by=by, base_url=base_url, max_broadcast_bytes=max_broadcast_bytes)
                 for log in _logs(updates, sessions, by)
             ]
+        if not of_time(_gaps(spark, tables), *_moments(first, last)).isEmpty():
+            say(f"{tables}/gaps: some deliveries may be missing, as a hub was killed; `report` and `audit` say which")
         for name in outputs:
             with step(f"{tables}/{name}"):
                 made = reduce(lambda one, other: one.unionAll(other), (each.output(name.value) for each in matchings))
@@ -161,7 +166,8 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
         start, end = _moments(first, last)
         with step(f"{tables}/report"):
             updates, sessions = _updates(spark, tables), _sessions(spark, tables)
-            found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url or _hub(sessions))
+            base_url, gaps = base_url or _hub(sessions), _gaps(spark, tables)
+            found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps)
             found.write(f"{tables}/report")
             files.write_text(page(found), f"{tables}/report/index.html")
     say(f"look at {tables}/report/index.html")
@@ -187,6 +193,8 @@ def audit(
             parts = [who_could_read(topic, *each, start, end, by=by, base_url=base_url) for each in logs]
             files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
+        for told in sentences(of_time(_gaps(spark, tables), start, end)):
+            typer.echo(told)
 
 
 def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
@@ -196,6 +204,16 @@ def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | 
 
 def _updates(spark: SparkSession, tables: str) -> DataFrame:
     return files.read(spark, f"{tables}/updates", UPDATES)
+
+
+def _gaps(spark: SparkSession, tables: str) -> DataFrame:
+    """Empty if there is no such table, as of sessions that are made up, or of an earlier version."""
+    try:
+        return files.read(spark, f"{tables}/gaps", GAPS)
+    except (BadInput, AnalysisException) as error:  # over Connect, it is found out late
+        if "[PATH_NOT_FOUND]" not in str(error):
+            raise
+        return spark.createDataFrame([], GAPS)
 
 
 def _sessions(spark: SparkSession, tables: str) -> DataFrame:

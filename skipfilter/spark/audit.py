@@ -13,6 +13,9 @@
 
 A selector that grants a topic grants it while the session lasts, whether or not anything was published.
 
+A session that is not there, or received more than the tables have, is not found: of a hub that was killed, `complete`
+and the table of gaps say where that may be so (skipfilter.spark.gaps).
+
 What a session is, its table says.  A hub's event log has connections that stay: who reads what there is and goes again
 (hub.replay) is not in it.
 """
@@ -57,6 +60,8 @@ def audit(
         subscribed                           its selectors that match the topic
         received, received_private           how many of the updates on the topic it got, and of those the private ones
         first_received, last_received        their times
+        complete                             whether that is all; false if its node was killed and it may have received
+                                             more, null while it lasts, or if `sessions` does not say
 
     A row for each session that was there in the time, unless all of that is empty; in no order.  Lists are in the
     order of the session.  `by` and `base_url` are those of `match`, which works before this returns; it sees
@@ -67,8 +72,9 @@ def audit(
     if by == "time":  # by position, a session of a node whose clock is wrong may have received something all the same
         sessions = sessions.where(there)
     carrying = updates.where(F.array_contains("topics", topic) & _between("ts", start, end))
+    told = sessions if "complete" in sessions.columns else sessions.withColumn("complete", F.lit(None).cast("boolean"))
     found = (
-        sessions.drop("selectors", "authorised")
+        told.drop("selectors", "authorised")
         .join(_matching(topic, sessions, base_url), "subscriber_id", "left")
         .join(_received(carrying, sessions, by, base_url), "subscriber_id", "left")
         .where((there & F.col("authorised").isNotNull()) | F.col("received").isNotNull())
@@ -84,6 +90,7 @@ def audit(
         *(F.coalesce(column, F.lit(0)).alias(column) for column in ("received", "received_private")),
         "first_received",
         "last_received",
+        "complete",
     )
 
 

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from pyspark.sql import functions as F  # noqa: N812
 
+from skipfilter.spark.gaps import sentences
 from skipfilter.spark.report import Per, concurrency, topic_hours, traffic
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Found(NamedTuple):
     selectors: list[Row]
     lengths: Row
     capacity: list[Row]
+    gaps: list[str]
+    """What may be missing, in sentences."""
 
 
 def page(report: Report, title: str = "What the hub did") -> str:
@@ -108,6 +111,7 @@ def collect(report: Report) -> Found:
         selectors=_rows(tables["selectors"]),
         lengths=_rows(tables["session_lengths"])[0],
         capacity=_rows(tables["capacity"]),
+        gaps=sentences(tables["gaps"]),
     )
 
 
@@ -167,13 +171,14 @@ def render(found: Found, title: str) -> str:
 <header>
 <h1>{escape(title)}</h1>
 <p class="lead">{_period(total["start"], total["end"])}</p>
+{_notice(found.gaps)}
 {_tiles(found)}
 </header>
 <main>
 {"".join(sections)}
 </main>
-<footer><p>Times are UTC. Figures are exact. Bytes are those of the updates’ data: frames, headers and TLS come on
-top.</p></footer>
+<footer><p>Times are UTC. Figures are exact{", but for what may be missing" if found.gaps else ""}. Bytes are those of
+the updates’ data: frames, headers and TLS come on top.</p></footer>
 </body>
 </html>
 """
@@ -182,6 +187,18 @@ top.</p></footer>
 def _section(name: str, content: str) -> str:
     slug = name.lower().replace(" ", "-")
     return f'<section aria-labelledby="{slug}">\n<h2 id="{slug}">{name}</h2>\n{content}\n</section>\n'
+
+
+def _notice(gaps: list[str]) -> str:
+    """That something may be missing, and what; nothing if nothing is."""
+    if not gaps:
+        return ""
+    items = "".join(f"<li>{escape(_seen(gap))}</li>" for gap in gaps)
+    return f"""<aside class="notice" aria-labelledby="missing">
+<h2 id="missing">Something may be missing</h2>
+<p>A hub was killed, or could not write all of its event log: the figures may be too low.</p>
+<ul>{items}</ul>
+</aside>"""
 
 
 def _tiles(found: Found) -> str:
@@ -402,9 +419,13 @@ def _cell(value: object, key: str) -> str:
 
 def _topic(topic: str) -> str:
     """A topic as HTML: what cannot be seen is escaped, and its direction is its own."""
-    seen = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in topic[: LONGEST + 1])
+    seen = _seen(topic[: LONGEST + 1])
     cut = seen if len(seen) <= LONGEST else seen[:LONGEST] + "…"
     return f"<bdi>{escape(cut)}</bdi>"
+
+
+def _seen(text: str) -> str:
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def _whole(number: float | None) -> str:
@@ -650,7 +671,10 @@ p,ul,figcaption{color:var(--muted);max-width:46rem}
 .lead{margin:.35rem 0 1.5rem}
 section{background:var(--panel);border:1px solid var(--grid);border-radius:.8rem;padding:1.25rem 1.4rem;
 margin:1.25rem 0}
-section>:last-child{margin-bottom:0}
+.notice{background:var(--panel);border:1px solid var(--grid);border-left:.5rem solid var(--b);border-radius:.4rem;
+padding:1rem 1.25rem;margin:0 0 1.25rem;overflow-wrap:anywhere}
+.notice *{color:var(--ink)}
+section>:last-child,.notice>:last-child{margin-bottom:0}
 dl{margin:0}dd{margin:0}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.4rem,1fr));gap:.75rem}
 .tiles div{background:var(--panel);border:1px solid var(--grid);border-radius:.8rem;padding:.9rem 1rem;display:flex;

@@ -25,7 +25,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from sortedcontainers import SortedDict
 
+from skipfilter.spark.gaps import of_time
 from skipfilter.spark.match import unbounded_index
+from skipfilter.spark.schemas import GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -314,6 +316,7 @@ def report(
     base_url: str | None = None,
     growth: float = GROWTH,
     top: int = TOP,
+    gaps: DataFrame | None = None,
 ) -> Report:
     """What happened from `start` to `end`, all of the updates by default.  UPDATES, SESSIONS, `match`'s fan-out.
 
@@ -329,6 +332,7 @@ def report(
         private_updates       who could not read them
         selectors             matcher types in use
         capacity              peaks, and what to plan for `growth` times the subscribers
+        gaps                  of GAPS: what may be missing in all of that, as a hub was killed
 
     >>> with report(updates, sessions, match(updates, sessions)) as made:  # doctest: +SKIP
     ...     made.write("report")
@@ -350,6 +354,7 @@ def report(
         "private_updates": private_updates(published, sessions, base_url),
         "selectors": selectors_in_use(sessions),
         "capacity": capacity(published, sessions, period, growth),
+        "gaps": of_time(updates.sparkSession.createDataFrame([], GAPS) if gaps is None else gaps, start, end),
     }
     return Report(tables, published, sessions, period, growth)
 

@@ -59,7 +59,22 @@ SESSIONS: Final = StructType(
         _column("epoch", StringType(), null=True),
         _column("node", StringType(), null=True),  # the process of the hub, and the id of the connection there
         _column("number", LongType(), null=True),
+        # False if its node was killed, and it may have got more than `until` says; null while it is open.
+        _column("complete", BooleanType(), null=True),
         _column("dt", DateType()),  # of connected_from
+    ]
+)
+
+GAPS: Final = StructType(
+    [
+        _column("hub", StringType(), null=True),
+        _column("epoch", StringType(), null=True),
+        _column("node", StringType()),
+        _column("ts", TimestampType()),  # connections of the node that began since may be missing
+        _column("found", TimestampType(), null=True),  # and what is missing was there before
+        _column("after", LongType()),  # its deliveries after this position may be missing
+        _column("updates", BooleanType()),  # and the updates themselves
+        _column("cause", StringType()),  # what the node did, in words
     ]
 )
 

@@ -17,8 +17,9 @@ from hub.spark import tables as made
 from hub.spark.tables import SESSION_EVENTS, SESSION_IDS, append_updates, read_table, sessions, tables
 from hub.transports.base import Entry
 from hub.updates import Update
+from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
-from skipfilter.spark.schemas import SESSIONS, UPDATES
+from skipfilter.spark.schemas import GAPS, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,14 @@ def disconnect(n: int, **chosen: Any) -> dict[str, Any]:
 
 
 def end(**chosen: Any) -> dict[str, Any]:
-    return {"event": "end", "node": NODE, "time": NOON * 1_000 + 200, "until": 20} | chosen
+    return {"event": "end", "node": NODE, "time": NOON * 1_000 + 200, "until": 20, "clean": True} | chosen
+
+
+def gap(**chosen: Any) -> dict[str, Any]:
+    return {
+        "event": "gap", "node": NODE, "time": NOON * 1_000, "after": 7, "until": None, "hub": "h", "epoch": "e",
+        "updates": True, "found": NOON * 1_000 + 300, "cause": "lost updates",
+    } | chosen  # fmt: skip
 
 
 class Log:
@@ -127,7 +135,7 @@ def test_a_line_becomes_a_row_as_the_schema_has_it(log: Log) -> None:
         "subscriber_id": 0, "subscriber": "urn:1", "selectors": [{"type": "exact", "pattern": "a"}],
         "authorised": [{"type": "mqtt", "pattern": "b/+"}], "disconnected_at": None, "after": 0, "until": None,
         "connected_from": datetime(2023, 11, 14, 22, 13, 20, 123_457, UTC), "hub": "h", "epoch": "e", "node": NODE,
-        "number": 1, "dt": date(2023, 11, 14),
+        "number": 1, "complete": None, "dt": date(2023, 11, 14),
     }  # fmt: skip
 
 
@@ -285,6 +293,9 @@ BAD_EVENTS: list[tuple[dict[str, Any] | bytes, str]] = [
     (disconnect(1, until=None), "column until is missing, or not what it may be"),
     (disconnect(1, time=None), "column time is missing, or not what it may be"),
     (end(until=None), "column until is missing, or not what it may be"),
+    (end(clean="yes"), "column clean is of another type"),
+    (gap(after=None), "column after is missing, or not what it may be"),
+    (gap(found=-1), "column found is missing, or not what it may be"),
 ]
 
 
@@ -339,10 +350,11 @@ EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("connect"), NODES, st.integers(0, 5), MOMENTS, PLACES),
         st.tuples(st.just("disconnect"), NODES, st.integers(0, 5), MOMENTS, PLACES),
-        st.tuples(st.just("end"), NODES, st.none(), MOMENTS, PLACES),
+        st.tuples(st.just("end"), NODES, st.sampled_from([None, False, True]), MOMENTS, PLACES),
+        st.tuples(st.just("gap"), NODES, st.none(), MOMENTS, PLACES),
     ),
     max_size=60,  # of many nodes, as a job takes seconds however few events it has
-    unique_by=lambda event: event[:3],
+    unique_by=lambda event: event[:3] if "connect" in event[0] else event[:2],
 )
 
 
@@ -350,27 +362,30 @@ EVENTS = st.lists(
 @given(events=EVENTS)
 def test_sessions_are_what_the_events_say_one_by_one(spark: SparkSession, events: list[Any]) -> None:
     rows: list[tuple[Any, ...]] = [
-        (event, node, number, ts, place if event == "connect" else None, None if event == "connect" else place,
-         *(("h", "e", f"urn:{node}{number}", [("exact", "a")], []) if event == "connect" else (None,) * 5))
+        (event, node, number if "connect" in event else None, ts,
+         place if event in ("connect", "gap") else None, place if event in ("disconnect", "end") else None,
+         *(("h", "e", f"urn:{node}{number}", [("exact", "a")], []) if event == "connect" else (None,) * 5),
+         number if event == "end" else None, None, None, None)
         for event, node, number, ts, place in events
     ]  # fmt: skip
     found = sessions(spark.createDataFrame(rows, SESSION_EVENTS), spark.createDataFrame([], SESSION_IDS))
     assert types_of(found.schema) == types_of(SESSIONS)
-    names = ("subscriber_id", "node", "number", "connected_from", "disconnected_at", "after", "until", "dt")
+    names = ("subscriber_id", "node", "number", "connected_from", "disconnected_at", "after", "until", "complete", "dt")
     assert sorted(tuple(in_utc(row)[name] for name in names) for row in found.collect()) == naive(events)
 
 
 def naive(events: Sequence[Any]) -> list[tuple[Any, ...]]:
     gone = {(node, number): (ts, place) for event, node, number, ts, place in events if event == "disconnect"}
-    ends = {node: (ts, place) for event, node, _, ts, place in events if event == "end"}
+    ends = {node: (ts, place, bool(clean)) for event, node, clean, ts, place in events if event == "end"}
     rows: list[tuple[Any, ...]] = []
     for event, node, number, ts, after in events:
         if event == "connect":
             until = gone.get((node, number)) or ends.get(node)
             ended = (None, None) if until is None else (max(ts, until[0]), max(after, until[1]))
-            rows.append((ts.date(), ts, node, number, ended[0], after, ended[1]))
+            complete = None if until is None else (*until, True)[2]
+            rows.append((ts.date(), ts, node, number, ended[0], after, ended[1], complete))
     rows.sort(key=lambda row: row[:4])
-    return [(id, node, number, ts, ended, after, until, dt) for id, (dt, ts, node, number, ended, after, until) in enumerate(rows)]  # fmt: skip
+    return [(id, node, number, ts, ended, after, until, complete, dt) for id, (dt, ts, node, number, ended, after, until, complete) in enumerate(rows)]  # fmt: skip
 
 
 def test_ids_stay_when_others_come_also_of_earlier_days(log: Log) -> None:
@@ -391,3 +406,58 @@ def test_ids_stay_when_others_come_also_of_earlier_days(log: Log) -> None:
     assertDataFrameEqual(after.where("number < 6").select("subscriber_id", "number", "dt"), kept)
     assert {row["number"]: row["subscriber_id"] for row in after.where("number > 5").collect()} == {8: 6, 6: 7, 7: 8}
     assert after.where("disconnected_at is null").count() == 0
+
+
+def test_what_may_be_missing_is_a_table_and_outlives_the_sessions(log: Log) -> None:
+    killed = {"clean": False, "hub": "h", "epoch": "e", "updates": False, "found": NOON * 1_000 + 900}
+    log.add("sessions", connect(1, node="b"), disconnect(1, node="b"), connect(2, node="b"), end(node="b", **killed))
+    log.add("sessions", connect(1, node="c"), end(node="c"), gap(node="c"))
+    old = end(node="d")
+    del old["clean"]
+    log.add("sessions", old)  # before ends said how they came
+    log.run()
+    complete = {(row.node, row.number): row.complete for row in log.table("sessions", SESSIONS).collect()}
+    assert complete == {("b", 1): True, ("b", 2): False, ("c", 1): True}
+    rows = [in_utc(row) for row in log.table("gaps", GAPS).orderBy("node").collect()]
+    noon = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert rows == [
+        {
+            "hub": "h", "epoch": "e", "node": "b", "ts": noon + timedelta(microseconds=200), "after": 20,
+            "found": noon + timedelta(microseconds=900), "updates": False, "cause": "ended uncleanly",
+        },
+        {
+            "hub": "h", "epoch": "e", "node": "c", "ts": noon, "after": 7,
+            "found": noon + timedelta(microseconds=300), "updates": True, "cause": "lost updates",
+        },
+        {
+            "hub": None, "epoch": None, "node": "d", "ts": noon + timedelta(microseconds=200), "after": 20,
+            "found": None, "updates": True, "cause": "ended uncleanly",
+        },
+    ]  # fmt: skip
+    assert types_of(log.spark.read.parquet(str(log.out / "gaps")).schema) == types_of(GAPS)
+
+
+def test_a_write_of_sessions_that_fails_loses_none(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sessions_there() -> list[tuple[int, int]]:
+        rows = log.table("sessions", SESSIONS).orderBy("subscriber_id").collect()
+        return [(row.subscriber_id, row.number) for row in rows]
+
+    log.add("sessions", connect(1), connect(2))
+    log.run()
+    log.add("sessions", connect(0, time=NOON * 1_000 - 86_400_000_000), connect(3))
+    write, codec = files.write, "spark.sql.parquet.compression.codec"
+
+    def fails(*arguments: Any) -> None:
+        log.spark.conf.set(codec, "lzo")  # which there is none of
+        write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write", fails)
+        try:
+            with pytest.raises(Exception, match=r"(?i)lzo"):
+                log.run()
+        finally:
+            log.spark.conf.unset(codec)
+    assert sessions_there() == [(0, 1), (1, 2)]
+    log.run()
+    assert sessions_there() == [(0, 1), (1, 2), (2, 0), (3, 3)]

@@ -112,6 +112,7 @@ def test_authorised_subscribed_and_received_are_three_things(spark: SparkSession
     exact, template = ("exact", "/a/1"), ("uritemplate", "/a/{id}")
     everything = ("everything", "*")
     updates, sessions = tables(spark, library)
+    sessions = sessions.withColumn("complete", F.expr("nullif(subscriber_id, 2) <> 1"))
     table = audit("/a/1", updates, sessions).persist()
     assert found(table) == {
         0: ([("amqp", "#"), template], [exact, template, exact], 4, 2, 5, 8),
@@ -121,7 +122,7 @@ def test_authorised_subscribed_and_received_are_three_things(spark: SparkSession
         4: ([exact], [], 0, 0, None, None),
         5: ([], [everything], 0, 0, None, None),
     }
-    columns = ["subscriber_id", "subscriber", "connected_from", "disconnected_at"]
+    columns = ["subscriber_id", "subscriber", "connected_from", "disconnected_at", "complete"]
     told = table.select("topic", *columns).collect()
     kept = {row.subscriber_id: tuple(row) for row in sessions.select(columns).collect()}
     assert all(tuple(row) == ("/a/1", *kept[row.subscriber_id]) for row in told)

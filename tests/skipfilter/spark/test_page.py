@@ -53,6 +53,7 @@ def found(bins: int = 24, topics: list[str] | None = None, private: int = 300) -
             {"measure": "deliveries", "per": "second", "peak": 7, "at": START, "planned": 21.0},
             {"measure": "delivered bytes", "per": "minute", "peak": 7_000_000, "at": START, "planned": 21_000_000.0},
         ],
+        gaps=[f"deliveries of {EVIL} may be missing"],
     )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ NOBODY = found()._replace(
     fanout=dict.fromkeys(found().fanout) | {"updates": 0},
     private={"updates": 0, "private": 0, "share": None, "to_nobody": 0, "unauthorised": 0},
     lengths=dict.fromkeys(found().lengths) | {"sessions": 0, "still_connected": 0},
-    capacity=[{"measure": "connections", "per": "moment", "peak": 0, "at": None, "planned": 0.0}],
+    capacity=[{"measure": "connections", "per": "moment", "peak": 0, "at": None, "planned": 0.0}], gaps=[],
 )  # fmt: skip
 
 
@@ -157,6 +158,18 @@ def test_text_of_the_data_stays_text() -> None:
     shown = "<script>alert(1)</script>\"'&$x_1$ %s \\u0000\\u202e\\u2028"
     assert shown in read.text  # in the table
     assert read.text.count(shown) == 2  # and in the heat map
+
+
+def test_what_may_be_missing_is_said_before_the_figures_and_nothing_if_nothing_is() -> None:
+    text = page_of("a day")
+    notice = text[text.index("<aside") : text.index("</aside>")]
+    assert text.index("</h1>") < text.index(notice) < text.index('<dl class="tiles">')
+    shown = " ".join(Read(notice + "</aside>").text)
+    assert "Something may be missing" in shown
+    assert "deliveries of <script>alert(1)</script>\"'&$x_1$ %s \\u0000\\u202e\\u2028 may be missing" in shown
+    assert "Figures are exact, but for what may be missing." in text
+    assert "<aside" not in page_of("nobody")
+    assert "Figures are exact." in page_of("nobody")
 
 
 def test_a_long_topic_is_cut() -> None:

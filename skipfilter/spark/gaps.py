@@ -1,0 +1,48 @@
+"""What the tables do not have: where the event log of a hub says that something may be missing.
+
+A hub that is killed has not written its last moments, and says so when it is started again (hub.event_log).  Counts of
+what was received are then too low by what came after the mark, and nothing else in the tables shows it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN: Final = 20
+"""Gaps that are told, at most; the table has all."""
+
+
+def of_time(gaps: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
+    """The GAPS in which something from `start` to before `end` may be missing; of all times by default."""
+    if start is not None:
+        gaps = gaps.where(F.coalesce("found", "ts") >= F.lit(start))
+    return gaps if end is None else gaps.where(F.col("ts") < F.lit(end))
+
+
+def sentences(gaps: DataFrame) -> list[str]:
+    """A sentence for each of the GAPS, the newest first, and one that counts the others if there are too many.
+
+    Works before it returns.
+    """
+    micros = F.unix_micros("ts").alias("micros")
+    rows = gaps.select("*", micros).orderBy(F.desc("micros"), "node", "after").limit(SHOWN + 1).collect()
+    told = [_sentence(**row.asDict()) for row in rows[:SHOWN]]
+    if len(rows) > SHOWN:
+        told.append(f"and there are {gaps.count() - SHOWN:,} earlier ones, which are in the table gaps")
+    return told
+
+
+def _sentence(
+    micros: int, epoch: str | None, hub: str | None, node: str, cause: str, after: int, updates: bool, **_: object
+) -> str:
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    log = f"epoch {epoch or '(unknown)'} of {hub or '(unknown)'}"
+    missing = f"deliveries after position {after}, " + ("updates after it, " if updates else "")
+    missing += "and connections since that time"
+    return f"{log}: node {node} {cause} at {time:%Y-%m-%d %H:%M:%S} UTC: {missing} may be missing"
