@@ -164,8 +164,8 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
             updates, sessions = _updates(spark, tables), _sessions(spark, tables)
             found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url or _hub(sessions))
             found.write(f"{tables}/report")
-            files.write_text(page(found), f"{tables}/report/index.html")
-    say(f"look at {tables}/report/index.html")
+            written = files.write_page(spark, page(found), f"{tables}/report")
+    say(f"look at {written}")
 
 
 @main.command()
