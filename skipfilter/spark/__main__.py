@@ -169,8 +169,8 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
             base_url, gaps = base_url or _hub(sessions), _gaps(spark, tables)
             found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps)
             found.write(f"{tables}/report")
-            files.write_text(page(found), f"{tables}/report/index.html")
-    say(f"look at {tables}/report/index.html")
+            written = files.write_page(spark, page(found), f"{tables}/report")
+    say(f"look at {written}")
 
 
 @main.command()

@@ -1,23 +1,37 @@
-"""Tables in files, read as what they must be: an error names file, column and row rather than shows as a null."""
+"""Tables in files: read as what they must be, and replaced so that a job that fails loses nothing.
+
+    TABLE          ◄─2─  .TABLE.new-ID  ◄─1─  rows        1 write beside; 2 move out, move in; 3 delete
+      └──2─► .TABLE.old-ID  ─3─►
+
+Paths are Spark's: whatever its readers and writers take, with the same credentials.  An error names file, column and
+row rather than shows as a null.
+"""
 
 from __future__ import annotations
 
-import os
 import re
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
 
-from pyarrow.fs import FileSelector, FileSystem
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from skipfilter.spark.errors import BadInput
+from skipfilter.spark.cli import say
+from skipfilter.spark.errors import BadInput, PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import Column, DataFrame, DataFrameWriter
     from pyspark.sql.types import StructField, StructType
 
     from skipfilter.spark.match import By
+
+    Days = tuple[date | None, date | None]
 
 
 def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
@@ -53,43 +67,232 @@ def _checked(field: StructField, *, there: bool) -> Column:
 
 
 def write(
-    table: DataFrame, path: str, *, by_day: bool = False, days: tuple[date | None, date | None] = (None, None)
+    table: DataFrame,
+    path: str,
+    *,
+    by_day: bool = False,
+    days: Days = (None, None),
+    format: str = "parquet",
+    **options: str,
 ) -> None:
-    """Write a table in Parquet in place of what was there: of all that, or of the days from the first to the last.
+    """Replace the table at `path`, or of a table by day the days from the first to the last; None is for no bound.
 
-    So what is done again for some days leaves the others, and done twice is done once.  None is for no bound.
+    Nothing is deleted before all new rows are written, so a write that fails changes nothing, and a table may be made
+    from itself.  A row of a day outside the range fails the write, and a day of the range without rows becomes empty.
+    The same write again has the same result.  `format` and `options` are those of Spark's writer.
+
+    In a classic session the rows are written to `.NAME.new-ID` beside the table.  Then directories are moved: what is
+    replaced to `.NAME.old-ID`, the new rows to their place.  A move that fails is undone; the old rows are deleted
+    last.  A driver that is killed between two moves leaves all old and all new rows in these three directories.  In an
+    object store a move is a copy that can stop halfway, which standard error says before the first one.
+
+    Spark Connect can neither move nor delete: what would be deleted becomes an empty table.  Days are replaced by
+    Spark's dynamic partition overwrite, whose driver, if it is killed while it commits, may leave a day without rows.
+    Another table is written to `.NAME.new-ID` and then over the old one.  If that fails, the error names the directory
+    `.NAME.new-ID`, which has all new rows.
     """
-    writer = table.write.mode("overwrite")
+    spark = table.sparkSession
+    ranged = days != (None, None)
+    if ranged:
+        table = _within(table, days, path)
+    writer = table.write.mode("overwrite").format(format).options(**options)
     if by_day:
         writer = writer.partitionBy("dt")
-    if days != (None, None):
-        first, last = days
-        _remove_days(path, first or date.min, last or date.max)  # also those of which nothing is written now
-        writer = writer.option("partitionOverwriteMode", "dynamic")
-    writer.parquet(path)
+    if isinstance(spark, SparkSession):
+        _replace(_Store(spark, path), path, writer.save, days if ranged else None)
+        spark.catalog.refreshByPath(path)  # a table that is cached would be read from files that were moved
+    elif by_day:
+        _overwrite_days(spark, table, path, writer, days)
+    else:
+        _overwrite(spark, table, path, format, options)
 
 
-def _remove_days(path: str, first: date, last: date) -> None:
-    system, place = _system_of(path)
-    for found in system.get_file_info(FileSelector(place, allow_not_found=True)):
-        if (day := _DAY.fullmatch(found.base_name)) and first <= date.fromisoformat(day[1]) <= last:
-            system.delete_dir(found.path)
+def write_page(spark: SparkSession, html: str, directory: str) -> str:
+    """Replace `directory`/index.html, or over Spark Connect the one file in `directory`/page; return its path."""
+    if not isinstance(spark, SparkSession):
+        write(spark.createDataFrame([(html,)], "value string").coalesce(1), f"{directory}/page", format="text")
+        return f"{directory}/page"
+    path, store = f"{directory}/index.html", _Store(spark, directory)
+    _replace(store, path, lambda new: store.create(new, html))
+    return path
+
+
+def _within(table: DataFrame, days: Days, path: str) -> DataFrame:
+    """The table, which fails at a row of a day that is not replaced."""
+    day, (first, last) = F.col("dt"), days
+    inside = F.lit(True) if first is None else day >= first
+    if last is not None:
+        inside &= day <= last
+    found = F.coalesce(day.cast("string"), F.lit("no day"))
+    refused = F.raise_error(F.concat(F.lit(f"{path}: a row is of "), found, F.lit(", which is not replaced")))
+    return table.withColumn("dt", F.when(inside, day).otherwise(refused.cast("date")))
+
+
+def _days_within(names: Iterable[str], days: Days) -> set[str]:
+    """The `names` that are of a day within `days`, as dt=2026-01-31 is."""
+    first, last = days[0] or date.min, days[1] or date.max
+    found = {name: date.fromisoformat(match[1]) for name in names if (match := _DAY.fullmatch(name))}
+    return {name for name, day in found.items() if first <= day <= last}
 
 
 _DAY: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)")
 
 
-def write_text(text: str, path: str) -> None:
-    """Write a file in UTF-8."""
-    system, place = _system_of(path)
-    with system.open_output_stream(place) as file:
-        file.write(text.encode("utf-8"))
+def _beside(path: str, suffix: str) -> str:
+    """A path in the same directory that readers of Spark pass over, because its name begins with a dot."""
+    directory, slash, name = path.rstrip("/").rpartition("/")
+    return f"{directory}{slash}.{name}.{suffix}"
 
 
-def _system_of(path: str) -> tuple[FileSystem, str]:
-    """Wherever Arrow can: of a path, or a URI as of S3 or HDFS."""
-    system, place = FileSystem.from_uri(path if "://" in path else os.path.abspath(path))
-    return system, place
+@cache
+def _say_if_moves_are_copies(scheme: str) -> None:
+    """Say once that a store is not safe, if it is not."""
+    if scheme in _OBJECT_STORES:
+        say(
+            f"{scheme}: this store cannot replace a table in one step; a job that dies in its last step may leave a "
+            "part of it: run it again"
+        )
+
+
+_OBJECT_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs", "oss", "wasb", "wasbs"})
+
+
+# -- a classic session: what is new is moved in
+
+
+class _Store:
+    """Hadoop's file system of a path, by which Spark reads and writes it.
+
+    Only here is the Java of Spark called, which only a classic session has.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        java: Any = spark._jvm
+        session: Any = spark._jsparkSession
+        self._path = java.org.apache.hadoop.fs.Path
+        self._system = self._path(path).getFileSystem(session.sessionState().newHadoopConf())
+        self.scheme: str = self._system.getUri().getScheme()
+
+    def exists(self, path: str) -> bool:
+        return bool(self._system.exists(self._path(path)))
+
+    def names(self, directory: str) -> list[str]:
+        """The names of what is in a directory."""
+        return [found.getPath().getName() for found in self._system.listStatus(self._path(directory))]
+
+    def create(self, path: str, text: str) -> None:
+        """Write a new file in UTF-8."""
+        file = self._system.create(self._path(path))
+        file.write(bytearray(text, "utf-8"))
+        file.close()
+
+    def create_directory(self, path: str) -> None:
+        self._system.mkdirs(self._path(path))
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file or directory to what is not there yet."""
+        if not self._system.rename(self._path(source), self._path(target)):
+            raise PipelineError(f"{source}: it could not be moved to {target}")
+
+    def remove(self, path: str, *, filled: bool = True) -> None:
+        """Remove what may be there; a directory that is not empty only if it may be `filled`, else it fails."""
+        self._system.delete(self._path(path), filled)
+
+
+def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days | None = None) -> None:
+    """Replace `path`, or its directories of `days`, by what `create` writes to a path that it is given."""
+    id = uuid4().hex
+    new, old = _beside(path, f"new-{id}"), _beside(path, f"old-{id}")
+    moves: list[tuple[str, str]] = []
+    try:
+        create(new)
+        moves = _moves(store, path, new, old, days)
+        for source, target in moves:
+            store.move(source, target)
+    except BaseException as error:
+        try:
+            for source, target in reversed(moves):
+                # A move may have been made although it failed, so what is there counts.
+                if store.exists(target) and not store.exists(source):
+                    store.move(target, source)
+            store.remove(old, filled=False)
+        except Exception:
+            raise PipelineError(f"{path}: it is not whole: {old} has what was there, {new} what is new") from error
+        store.remove(new)
+        raise
+    store.remove(new)
+    store.remove(old)
+
+
+def _moves(store: _Store, path: str, new: str, old: str, days: Days | None) -> list[tuple[str, str]]:
+    """Which path must be moved to which, in this order."""
+    if not store.exists(path):
+        return [(new, path)]
+    _say_if_moves_are_copies(store.scheme)
+    if days is None:
+        return [(path, old), (new, path)]
+    store.create_directory(old)
+    before, after = (_days_within(store.names(directory), days) for directory in (path, new))
+    # Day by day, so that no day is missing for long.
+    return [
+        move
+        for day in sorted(before | after)
+        for move, needed in (
+            ((f"{path}/{day}", f"{old}/{day}"), day in before),
+            ((f"{new}/{day}", f"{path}/{day}"), day in after),
+        )
+        if needed
+    ]
+
+
+# -- Spark Connect: there are only reads and writes
+
+
+def _overwrite_days(spark: SparkSession, table: DataFrame, path: str, writer: DataFrameWriter, days: Days) -> None:
+    """Replace the days by a dynamic partition overwrite, and then empty those that it left because they had no row."""
+    before = _files_in(spark, path)
+    writer.option("partitionOverwriteMode", "dynamic").save(path)
+    # All files of a day are replaced at once, so a day that still has one of them has no new row.
+    left = (file.split("/")[-2] for file in before & _files_in(spark, path))
+    for day in sorted(_days_within(left, days)):
+        try:
+            _empty(table.drop("dt")).write.mode("overwrite").parquet(f"{path}/{day}")
+        except Exception as error:
+            raise PipelineError(f"{path}: {day} should have no rows now, and still has its old ones") from error
+
+
+def _overwrite(spark: SparkSession, table: DataFrame, path: str, format: str, options: dict[str, str]) -> None:
+    """Replace a whole table.  Its rows are written beside it first, so that they outlive a write that fails halfway."""
+    new = _beside(path, f"new-{uuid4().hex}")
+    replaces = bool(_files_in(spark, path))
+    if replaces:
+        table.write.parquet(new)
+        table = spark.read.schema(table.schema).parquet(new)
+    try:
+        table.write.mode("overwrite").format(format).options(**options).save(path)
+    except Exception as error:
+        if not replaces:
+            raise
+        raise PipelineError(f"{path}: it may be in part only; {new} has all its new rows") from error
+    if replaces:
+        _empty(table).write.mode("overwrite").parquet(new)
+
+
+def _files_in(spark: SparkSession, path: str) -> set[str]:
+    """The URIs of the data files below a path.  Takes no job, but one to list many directories."""
+    try:
+        found = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(path).inputFiles()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return set()
+    for scheme in {urlsplit(file).scheme for file in found}:
+        _say_if_moves_are_copies(scheme)
+    return set(found)
+
+
+def _empty(table: DataFrame) -> DataFrame:
+    return table.sparkSession.createDataFrame([], table.schema)
 
 
 def of_days(

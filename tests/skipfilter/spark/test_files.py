@@ -1,0 +1,213 @@
+"""Writing tables: a write that fails loses nothing, and every path goes through Spark."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from skipfilter.spark import files
+from skipfilter.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+RANGE = (date(2026, 1, 2), date(2026, 1, 3))
+
+
+def dated(spark: SparkSession, *rows: tuple[int, int]) -> DataFrame:
+    """dt, n: days of January 2026, in two partitions."""
+    table = spark.createDataFrame(rows, "day int, n int").repartition(2)
+    return table.select(F.make_date(F.lit(2026), F.lit(1), "day").alias("dt"), "n")
+
+
+def there(spark: SparkSession, path: str) -> list[tuple[int, int]]:
+    return sorted((row.dt.day, row.n) for row in spark.read.schema("dt date, n int").parquet(path).collect())
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    """All files below a directory, the hidden ones too; directories that have none are there as well."""
+    paths = sorted(directory.rglob("*"))
+    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"" for path in paths}
+
+
+@pytest.fixture
+def no_codec(spark: SparkSession) -> Iterator[None]:
+    """Spark knows the name of a codec that it does not have: each task that writes Parquet fails."""
+    spark.conf.set("spark.sql.parquet.compression.codec", "lzo")
+    yield
+    spark.conf.unset("spark.sql.parquet.compression.codec")
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "a range of days": {"by_day": True, "days": RANGE},
+    "all days": {"by_day": True},
+    "a table without days": {},
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_write_that_fails_changes_nothing(
+    spark: SparkSession, tmp_path: Path, way: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    table = dated(spark, (1, 1), (2, 2), (3, 3))
+    files.write(table, f"{tmp_path}/table", by_day=way.get("by_day", False))
+    before = snapshot(tmp_path)
+    bad = table.where("n > 1").withColumn("n", F.when(F.col("n") < 3, 9).otherwise(F.raise_error(F.lit("bad row"))))
+    with pytest.raises(Exception, match="bad row"):
+        files.write(bad, f"{tmp_path}/table", **way)
+    assert snapshot(tmp_path) == before
+    request.getfixturevalue("no_codec")
+    with pytest.raises(Exception, match="LzoCodec"):
+        files.write(table.where("n > 1"), f"{tmp_path}/table", **way)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_table_can_be_made_from_itself(spark: SparkSession, tmp_path: Path, way: dict[str, Any]) -> None:
+    path = f"{tmp_path}/table"
+    files.write(dated(spark, (2, 1), (2, 2), (3, 3)), path, by_day=way.get("by_day", False))
+    table = spark.read.parquet(path).cache()
+    assert table.count() == 3
+    files.write(table.where("n = 2"), path, **way)
+    assert there(spark, path) == [(2, 2)]
+    assert spark.read.parquet(path).count() == 1  # and not what was cached
+    assert [name.name for name in tmp_path.iterdir()] == ["table"]
+
+
+def test_a_row_of_a_day_that_is_not_replaced_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    path = f"{tmp_path}/table"
+    files.write(dated(spark, (1, 1), (2, 2), (4, 4)), path, by_day=True)
+    before = snapshot(tmp_path)
+    for days, bad, named in ((RANGE, (4, 5), "2026-01-04"), ((None, RANGE[1]), (4, 5), "2026-01-04")):
+        with pytest.raises(Exception, match=f"{path}: a row is of {named}, which is not replaced"):
+            files.write(dated(spark, (2, 3), bad), path, by_day=True, days=days)
+    with pytest.raises(Exception, match=f"{path}: a row is of no day, which is not replaced"):
+        files.write(dated(spark, (2, 3)).withColumn("dt", F.lit(None).cast("date")), path, by_day=True, days=RANGE)
+    assert snapshot(tmp_path) == before
+
+
+# -- moves
+
+
+class Fails(Exception):
+    """What a move of these tests raises."""
+
+
+def failing(number: int, *, after: bool) -> Callable[[files._Store, str, str], None]:
+    """A move of which the call with this number fails, before or `after` it has moved, and the others do not."""
+    calls, real = iter(range(100)), files._Store.move
+
+    def move(store: files._Store, source: str, target: str) -> None:
+        fails = next(calls) == number
+        if after or not fails:
+            real(store, source, target)
+        if fails:
+            raise Fails
+
+    return move
+
+
+def create(new: str) -> None:
+    for day in (1, 2):
+        (Path(new) / f"dt=2026-01-0{day}").mkdir(parents=True)
+        (Path(new) / f"dt=2026-01-0{day}" / "new").touch()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it moves", "after it moved"])
+@pytest.mark.parametrize("days", [None, RANGE], ids=["a table", "a range of days"])
+def test_a_move_that_fails_is_undone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: files.Days | None, after: bool
+) -> None:
+    table = tmp_path / "table"
+    for day in (1, 2, 3):
+        (table / f"dt=2026-01-0{day}").mkdir(parents=True)
+        (table / f"dt=2026-01-0{day}" / "old").touch()
+    before, store = snapshot(tmp_path), files._Store(spark, str(table))
+    moves = 2 if days is None else 3  # day 2 out and in, and day 3 out
+    for number in range(moves):
+        monkeypatch.setattr(files._Store, "move", failing(number, after=after))
+        with pytest.raises(Fails):
+            files._replace(store, str(table), create, days)
+        assert snapshot(tmp_path) == before
+    monkeypatch.setattr(files._Store, "move", failing(moves, after=after))  # which there is not
+    files._replace(store, str(table), create, days)
+    assert {str(path.relative_to(table)) for path in table.rglob("*/*")} == (
+        {"dt=2026-01-01/new", "dt=2026-01-02/new"} if days is None else {"dt=2026-01-01/old", "dt=2026-01-02/new"}
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_says_where_it_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "table"
+    table.mkdir()
+    (table / "old").touch()
+    moves = iter([files._Store.move])
+
+    def move(store: files._Store, source: str, target: str) -> None:
+        if (real := next(moves, None)) is None:
+            raise Fails
+        real(store, source, target)
+
+    monkeypatch.setattr(files._Store, "move", move)
+    with pytest.raises(PipelineError, match="it is not whole") as raised:
+        files._replace(files._Store(spark, str(table)), str(table), create)
+    new, old = (path for kind in ("new", "old") for path in tmp_path.glob(f".table.{kind}-*"))
+    assert {file.name for path in (new, old) for file in path.rglob("*") if file.is_file()} == {"new", "old"}
+    assert str(raised.value) == f"{table}: it is not whole: {old} has what was there, {new} what is new"
+
+
+def test_a_store_that_copies_says_so_once_and_only_if_it_replaces(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "_OBJECT_STORES", {"file"})
+    files._say_if_moves_are_copies.cache_clear()
+    said = []
+    for _ in range(3):
+        files.write_page(spark, "page", str(tmp_path))
+        said.append(capsys.readouterr().err)
+    files._say_if_moves_are_copies.cache_clear()
+    assert [text.count("this store cannot replace a table in one step") for text in said] == [0, 1, 0]
+
+
+# -- paths
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "{}/a path", "viewfs://{}", "the default file system"])
+def test_each_path_is_spark_s(
+    spark: SparkSession, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    def configured(name: str, value: str) -> None:
+        spark.conf.set(name, value)
+        request.addfinalizer(lambda: spark.conf.unset(name))
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # a path that is not understood would be below it
+    target = str(tmp_path / "place")
+    if "fs" in form or "file system" in form:  # a scheme that is not local, though what it names is
+        (tmp_path / "place").mkdir()
+        configured(f"fs.viewfs.mounttable.{tmp_path.name}.link./day", f"file://{target}")
+        if "default" in form:
+            configured("fs.defaultFS", f"viewfs://{tmp_path.name}/")
+            path = "/day"
+        else:
+            path = f"viewfs://{tmp_path.name}/day"
+    else:
+        path = form.format(target)
+        target += "/a path" if "a path" in form else ""
+    files.write(dated(spark, (1, 1), (2, 2), (3, 3)), f"{path}/table", by_day=True)
+    files.write(dated(spark, (2, 4)), f"{path}/table", by_day=True, days=RANGE)
+    assert there(spark, f"{path}/table") == there(spark, f"file:{target}/table") == [(1, 1), (2, 4)]
+    for text in ("é", "a page"):
+        assert files.write_page(spark, text, f"{path}/report") == f"{path}/report/index.html"
+        assert (Path(target) / "report" / "index.html").read_text("utf-8") == text
+    found = {path.name for place in (target, f"{target}/report") for path in Path(place).iterdir()}
+    assert found == {"table", "report", "index.html", ".index.html.crc"}
+    assert not [*Path.cwd().iterdir()]
