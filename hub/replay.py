@@ -30,8 +30,8 @@ again and again does not find its own coming and going in the log.
 from __future__ import annotations
 
 import asyncio
-import json
 from itertools import chain
+from json.encoder import encode_basestring as quote  # a string of JSON, in which line ends are escaped
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import StreamingResponse
@@ -44,7 +44,7 @@ from hub.sockets import tune
 from hub.transports import base
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -58,8 +58,6 @@ ALL: Final = b": all\n\n"
 _CHUNK: Final = 2**16  # bytes of frames that are joined into one write
 _SILENCE: Final = 1.0  # seconds
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""In one line: line ends in texts are escaped."""
 
 
 class ReplayResponse(StreamingResponse):
@@ -162,24 +160,23 @@ class Replay:
     async def _comments(self, entries: list[Entry], epoch: str) -> list[bytes]:
         """Return the metadata of entries of one epoch, a comment each."""
         comments = []
-        heads: dict[tuple[tuple[str, ...], bool], str] = {}  # many updates of a page have the same topics
-        tail = _JSON({"epoch": epoch})[1:]
-        async with self._hub.slices:
+        slices, epoch = self._hub.slices, quote(epoch)
+        async with slices:
             for entry in entries:
-                update = entry.update
-                asked = update.topics, update.private
-                if asked not in heads:
-                    heads[asked] = _JSON({"topics": await self._topics(update), "private": update.private})[:-1]
-                place = f'"time":{entry.time},"position":{entry.position % base.EPOCH}'
-                comments.append(f": {heads[asked]},{place},{tail}\n".encode())
-                if self._hub.slices.is_over():
-                    await self._hub.slices.pause()
+                topics = ",".join(map(quote, await self._topics(entry.update)))
+                private = "true" if entry.update.private else "false"
+                comments.append(
+                    f': {{"topics":[{topics}],"private":{private},"time":{entry.time},'
+                    f'"position":{entry.position % base.EPOCH},"epoch":{epoch}}}\n'.encode()
+                )
+                if slices.is_over():
+                    await slices.pause()
         return comments
 
-    async def _topics(self, update: Update) -> list[str]:
+    async def _topics(self, update: Update) -> Sequence[str]:
         """Return the topics that the subscriber may know; to be called within a slice."""
         if not update.private:
-            return list(update.topics)
+            return update.topics
         slices, topics = self._hub.slices, []
         for topic in update.topics:
             if self._hub.broadcaster.passes(self, ("granted", topic)):
