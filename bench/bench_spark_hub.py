@@ -214,5 +214,6 @@ def _write(spark: SparkSession, target: Target, count: int) -> int:
     with tempfile.NamedTemporaryFile("w") as token:
         token.write(DEVELOPMENT_TOKEN)
         token.flush()
-        rows.write.format("mercure").mode("append").options(url=_url(target), tokenFile=token.name).save()
+        sink = rows.write.format("mercure").mode("append").option("private", "false")
+        sink.options(url=_url(target), tokenFile=token.name).save()
     return count

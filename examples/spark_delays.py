@@ -40,7 +40,7 @@ def main() -> None:
     rows = delays.select(F.lit("https://flights.example/delays").alias("topic"), F.to_json(F.struct("*")).alias("data"))
     # A token is never an option itself, as options are shown in plans and logs.
     sink = rows.coalesce(1).write.format("mercure").mode("append")
-    sink.option("url", options.hub).option("tokenEnv", "TOKEN").save()
+    sink.option("url", options.hub).option("tokenEnv", "TOKEN").option("private", "false").save()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The HTTP edge: parse, ask the hub, answer.  Every route is on this page.
 
 GET QUERY  HUB                                             subscribe: an event stream              N10–N31, V1–V6
-                                                           with Prefer: wait=0, one that ends      RFC 7240
+                                                           with Prefer: wait=0, one that ends      hub.replay
 HEAD       HUB                                             its headers alone; nobody subscribes    1.18
 POST       HUB                                             publish: 200 and the id, or ids         N40–N57
 GET        HUB/subscriptions                               who is there, if that is on             N130–N140, V63
@@ -22,6 +22,7 @@ import asyncio
 import ipaddress
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -62,7 +63,7 @@ from hub.protocol import (
     header_values,
     parse_subscribe,
     parse_subscription_path,
-    prefers_not_to_wait,
+    preferences,
     read_updates,
 )
 from hub.replay import ReplayResponse
@@ -150,7 +151,9 @@ class Endpoints:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
         wanted = parse_subscribe(request.scope["query_string"], body, headers, hub.settings)
-        response = ReplayResponse if prefers_not_to_wait(headers) else StreamResponse
+        preferred = preferences(headers)
+        waits = "wait=0" not in preferred
+        response = StreamResponse if waits else partial(ReplayResponse, metadata="metadata" in preferred)
         if request.method == "HEAD":  # it subscribes nobody, so it is not counted, and none of its patterns is compiled
             presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
             position, preceding = await hub.place(wanted.last_event_id, presence=presence)
@@ -160,7 +163,7 @@ class Endpoints:
                 wanted.selectors, grant, wanted.last_event_id, address=_address(request)
             )
         except LogUnavailable as error:
-            if response is ReplayResponse:
+            if not waits:
                 raise
             # EventSource comes back after an end, with the same cursor, and stays away for ever after a 503.
             log.warning("a stream ended before it began: the log is unavailable", reason=error.reason)

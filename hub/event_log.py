@@ -389,7 +389,7 @@ class EventLog:
 
     async def _last_place(self) -> tuple[int, int]:
         """Up to where the updates of this epoch are written, and the time of the last one."""
-        leap, epoch = await self._current_epoch()
+        leap, epoch = await base.current_epoch(self._transport)
         last = await self._in_thread(self._directory.last_update, epoch)
         return (EARLIEST, 0) if last is None else (leap * base.EPOCH + last[0], last[1])
 
@@ -397,16 +397,9 @@ class EventLog:
         """The name of the epoch of a position; None where that was over before anybody asked."""
         leap = position // base.EPOCH
         if leap not in self._epochs:
-            current, name = await self._current_epoch()
+            current, name = await base.current_epoch(self._transport)
             self._epochs[current] = name
         return self._epochs.get(leap)
-
-    async def _current_epoch(self) -> tuple[int, str]:
-        while True:
-            leap = await self._transport.end() // base.EPOCH
-            name = (await self._transport.stats()).epoch
-            if await self._transport.end() // base.EPOCH == leap:
-                return leap, name
 
     def _until(self) -> int:
         """Up to where this node has dispatched."""

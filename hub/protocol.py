@@ -167,10 +167,13 @@ def content_type(headers: Headers) -> str:
     return value.partition(b";")[0].strip().lower().decode("latin-1")
 
 
-def prefers_not_to_wait(headers: Headers) -> bool:
-    """Whether the client prefers the end of an event stream to waiting for what is not there yet (RFC 7240, 4.3)."""
-    preferences = b",".join(header_values(headers, b"prefer")).split(b",")
-    return any(preference.partition(b";")[0].strip().lower() in (b"wait=0", b'wait="0"') for preference in preferences)
+def preferences(headers: Headers) -> frozenset[str]:
+    """Return what the client prefers (RFC 7240), in lower case, without quotes and parameters.
+
+    `wait=0` prefers the end of an event stream to waiting for later events.
+    """
+    given = b",".join(header_values(headers, b"prefer")).decode("latin-1").lower().split(",")
+    return frozenset(preference.partition(";")[0].strip().replace('"', "") for preference in given)
 
 
 def read_updates(body: bytes, type: str, settings: Settings) -> Iterator[tuple[int, Update]]:

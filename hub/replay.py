@@ -1,22 +1,37 @@
-"""What the log has for a subscriber, and then the end: for who reads a part at a time, as a job does.
+"""Replay: what the log has for a subscriber, and then the end, for a job that reads a part at a time.
 
     GET HUB?match=a                    200
     Last-Event-ID: urn:1               Mercure-Last-Event-ID: urn:1
-    Prefer: wait=0                     Preference-Applied: wait=0
-                                       …what came after urn:1, at least as far as it was there then…
+    Prefer: wait=0, metadata           Preference-Applied: wait=0, metadata
+
+                                       : {"topics":["a"],"private":true,"time":1764000000000,"position":2,"epoch":"…"}
+                                       id: urn:2
+                                       data: what came after urn:1, at least up to the end of the log at that moment
+
                                        : all
 
-To wait for no more is a preference (RFC 7240), which other hubs do not know: there the stream stays open, and the
-answer does not say that it was applied.  The last line, a comment, says that nothing is missing: a response may end
-early, as a stream does, where the token expires or the hub shuts down.
+Both are preferences (RFC 7240), which other hubs do not know: there the stream stays open, and the answer does not say
+that they were applied.  The last comment, `all`, says that nothing is missing: a response may end early, as a stream
+does, if the token expires or the hub shuts down.
 
-Who reads so is not there: no subscription is announced, and none is found in the subscription API.  So a job that reads
+With `metadata`, a comment in front of each event says in one line of JSON what the event itself does not.  EventSource
+skips it.
+
+    topics      of a public update, all of them, the canonical one first: anyone may subscribe to them.  Of a private
+                one, those that the token may read; there is at least one (N81).
+    private     a boolean
+    time        when the update came into the log: ms since 1970
+    position    its place in an epoch of the log; with `epoch`, the same as in the event log (hub.event_log)
+
+A reader is not present: no subscription is announced, and the subscription API does not list it.  So a job that reads
 again and again does not find its own coming and going in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
+from json.encoder import encode_basestring as quote  # a string of JSON, in which line ends are escaped
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import StreamingResponse
@@ -26,28 +41,34 @@ from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, cut_off, cycle_of
 from hub.sockets import tune
+from hub.transports import base
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from hub.hub import Hub
     from hub.subscriber import Subscriber
+    from hub.transports.base import Entry
+    from hub.updates import Update
 
 ALL: Final = b": all\n\n"
 
 _CHUNK: Final = 2**16  # bytes of frames that are joined into one write
 _SILENCE: Final = 1.0  # seconds
-_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Preference-Applied": "wait=0"}
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class ReplayResponse(StreamingResponse):
     """The response to a subscribe request that waits for nothing; to a HEAD, its headers alone."""
 
-    def __init__(self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
-        self.replay = Replay(hub, subscriber)
-        super().__init__(self.replay.chunks(), headers=_HEADERS, media_type="text/event-stream")
+    def __init__(
+        self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]], *, metadata: bool = False
+    ) -> None:
+        self.replay = Replay(hub, subscriber, metadata=metadata)
+        applied = {"Preference-Applied": "wait=0, metadata" if metadata else "wait=0"}
+        super().__init__(self.replay.chunks(), headers=_HEADERS | applied, media_type="text/event-stream")
         self.raw_headers += headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,12 +82,14 @@ class ReplayResponse(StreamingResponse):
 class Replay:
     """A connection that reads what there is: the broadcaster has it in the index, and it is never live."""
 
-    def __init__(self, hub: Hub, subscriber: Subscriber) -> None:
+    def __init__(self, hub: Hub, subscriber: Subscriber, *, metadata: bool = False) -> None:
         self.subscriber = subscriber
         self.written = 0.0
         self.number = -1
         self.live = False
         self._hub = hub
+        self._metadata = metadata
+        """Whether a comment with its metadata comes before each event."""
         self._cycle: Any = None
         """uvicorn's side of the response, if that is the server."""
         self._timeout: asyncio.Timeout | None = None
@@ -100,6 +123,7 @@ class Replay:
         """
         hub, subscriber, reading = self._hub, self.subscriber, self._hub.reading(self)
         self._is_sending = False
+        leap, epoch = await base.current_epoch(hub.transport) if self._metadata else (0, "")
         end = await hub.transport.end()
         frames: list[bytes] = []
         size = 0
@@ -113,7 +137,14 @@ class Replay:
             if part is None:  # the rest was appended, and is not dispatched yet
                 await hub.broadcaster.moved()
                 continue
-            frames += [entry.frame for entry in part.wanted]
+            if self._metadata:
+                if part.end // base.EPOCH != leap:  # a new epoch began since it was asked for its name
+                    return
+                comments = await self._comments(part.wanted, epoch)
+                frames += chain.from_iterable(zip(comments, (entry.frame for entry in part.wanted), strict=True))
+                size += sum(map(len, comments))
+            else:
+                frames += [entry.frame for entry in part.wanted]
             size += part.size
             subscriber.position = part.end
             if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, of which little is wanted
@@ -125,6 +156,34 @@ class Replay:
         if not self._closed:
             self._is_sending = True
             yield b"".join([*frames, ALL])
+
+    async def _comments(self, entries: list[Entry], epoch: str) -> list[bytes]:
+        """Return the metadata of entries of one epoch, a comment each."""
+        comments = []
+        slices, epoch = self._hub.slices, quote(epoch)
+        async with slices:
+            for entry in entries:
+                topics = ",".join(map(quote, await self._topics(entry.update)))
+                private = "true" if entry.update.private else "false"
+                comments.append(
+                    f': {{"topics":[{topics}],"private":{private},"time":{entry.time},'
+                    f'"position":{entry.position % base.EPOCH},"epoch":{epoch}}}\n'.encode()
+                )
+                if slices.is_over():
+                    await slices.pause()
+        return comments
+
+    async def _topics(self, update: Update) -> Sequence[str]:
+        """Return the topics that the subscriber may know; to be called within a slice."""
+        if not update.private:
+            return update.topics
+        slices, topics = self._hub.slices, []
+        for topic in update.topics:
+            if self._hub.broadcaster.passes(self, ("granted", topic)):
+                topics.append(topic)
+            if slices.is_over():
+                await slices.pause()
+        return topics
 
     # -- for the broadcaster
 

@@ -60,7 +60,7 @@ def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> 
 
 @main.command()
 def publish(table: str, url: Url, options: Options = None, conf: Conf = None) -> None:
-    """Publish the rows of a table in Parquet."""
+    """Publish the rows of a table in Parquet: one with a column `private`, or --option private=true|false for all."""
     with job("publish", conf) as spark, step(url):
         register(spark)
         rows = spark.read.parquet(table)

@@ -21,12 +21,14 @@ A token is read where a request is made and is in no message: what is kept is wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import time
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -37,10 +39,15 @@ from skipfilter.spark.errors import BadInput, PipelineError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 EARLIEST: Final = "earliest"
 """The cursor before all that a hub has (N110)."""
+
+AUTO: Final = "auto"
+REQUIRED: Final = "required"
+OFF: Final = "off"
+"""Whether to ask for metadata, and to go on without."""
 
 _CONNECT: Final = 10.0
 _ANSWER: Final = 60.0
@@ -51,6 +58,11 @@ _PASSING: Final = (408, 429, 500, 502, 503, 504)
 """What may be otherwise in a moment."""
 _MILLISECONDS: Final = re.compile("[0-9]{1,18}")
 """What fits into 64 bits."""
+_DECODE: Final = json.JSONDecoder().raw_decode
+_MEMBERS: Final[Callable[..., Any]] = itemgetter("topics", "private", "time", "position", "epoch")
+"""Of the metadata, in the order of its fields."""
+_YEAR_10000: Final = 253_402_300_800_000
+"""In ms; a timestamp of Spark is before it."""
 _JWT: Final = re.compile(r"(?i)^\s*(bearer\s+)?ey[\w-]+\.[\w-]+\.")
 
 
@@ -229,19 +241,52 @@ def _told(error: Exception) -> str:
 # -- events
 
 
-Event: TypeAlias = tuple[str, str, str, str]
-"""Id, type, data and retry of an event, as its frame has them; "" for a field that it has not."""
+Event: TypeAlias = tuple[str, str, str, str, str]
+"""Id, type, data and retry of an event, as its frame has them, and its metadata; "" for a field that it has not."""
+
+
+Metadata: TypeAlias = tuple[list[str], bool, int, int, str] | tuple[None, None, None, None, None]
+"""Topics, private, time (ms since 1970), position and epoch of an event, as hub.replay tells them; or nothing."""
+
+
+def parse_metadata(comment: str) -> Metadata:
+    """Return the metadata in a comment.
+
+    A comment that is not wholly as this hub writes it says nothing: what it left out could pass for public.
+    """
+    if comment:
+        try:
+            members, end = _DECODE(comment)
+            found: Metadata
+            found = topics, private, time, position, epoch = _MEMBERS(members)
+            if (
+                end == len(comment)
+                and type(topics) is list
+                and topics
+                and type(private) is bool
+                and type(time) is type(position) is int
+                and 0 <= time < _YEAR_10000
+                and 0 <= position < 2**63
+            ):
+                "".join([*topics, epoch]).encode("utf-8")  # which only texts without lone surrogates can be
+                return found
+        except (ValueError, LookupError, TypeError, RecursionError):
+            pass
+    return None, None, None, None, None
 
 
 class EventParser:
     """Bytes of an event stream -> its events, however the bytes are cut (N26).
 
+    A comment in JSON before an event is its metadata if the hub has said that it applied the preference `metadata`.
+
     All its mutable state, beside the end of what has no blank line yet: `last_event_id`, which stays until an event
     has another; and whether the hub has said that this is all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, metadata: bool = False) -> None:
         self._blocks = Blocks()
+        self._metadata = metadata
         self.last_event_id = ""
         self.is_complete = False
 
@@ -250,10 +295,13 @@ class EventParser:
         return [event for block in blocks if (event := self._parse(block.decode("utf-8", "replace"))) is not None]
 
     def _parse(self, block: str) -> Event | None:
+        metadata = ""
+        if self._metadata and block.startswith(": {"):
+            metadata, _, block = block[2:].partition("\n")
         id, _, data = block.partition("\ndata: ")
         if id.startswith("id: ") and data and "\n" not in id and "\n" not in data and "\0" not in id:  # nearly all
             self.last_event_id = id[4:]
-            return self.last_event_id, "", data, ""
+            return self.last_event_id, "", data, "", metadata
         lines: list[str] = []
         type = retry = ""
         for line in block.split("\n"):
@@ -271,14 +319,17 @@ class EventParser:
                     retry = value
             elif line == ": all":  # hub.replay.ALL
                 self.is_complete = True
-        return (self.last_event_id, type, "\n".join(lines), retry) if lines else None
+            elif self._metadata and line.startswith(": {"):  # after a heartbeat
+                metadata = value
+        return (self.last_event_id, type, "\n".join(lines), retry, metadata) if lines else None
 
 
 def follow(
-    connection: Connection, wanted: Sequence[tuple[str, str]], after: str, *, idle: float
+    connection: Connection, wanted: Sequence[tuple[str, str]], after: str, *, idle: float, metadata: str = OFF
 ) -> Iterator[list[Event]]:
     """What matches any of the parameters `wanted` and comes after an event, as it arrives, without gap or repetition.
 
+    With `metadata` AUTO or REQUIRED, events have it if the hub tells it; with REQUIRED, BadInput is raised if not.
     Ends where the hub says that this is all that there is now.  A hub that does not say so is listened to for `idle`
     seconds without an event, and then Silent is raised.  Raises DataLoss where the hub does not know the event, also
     one that was the last before the connection was lost.
@@ -290,12 +341,15 @@ def follow(
             reason, wait = "the stream ended", 0.0
             try:
                 with client.stream(
-                    "GET", connection.url, params=list(wanted), headers=_cursor(after) + connection.headers()
+                    "GET", connection.url, params=list(wanted), headers=_cursor(after, metadata) + connection.headers()
                 ) as response:
                     if response.status_code == 200:
+                        told = metadata != OFF and _tells_metadata(response)
+                        if metadata == REQUIRED and not told:
+                            raise BadInput(_TELLS_NO_METADATA)
                         _require_known(response, after)
                         begun, ends = True, "wait=0" in response.headers.get("Preference-Applied", "")
-                        parser, heard = EventParser(), time.monotonic()
+                        parser, heard = EventParser(metadata=told), time.monotonic()
                         for chunk in response.iter_raw():
                             if events := parser.feed(chunk):
                                 attempts.succeeded()
@@ -319,9 +373,29 @@ def follow(
             attempts.failed(reason, wait)
 
 
-def _cursor(id: str) -> list[tuple[bytes, bytes]]:
+def _cursor(id: str, metadata: str = OFF) -> list[tuple[bytes, bytes]]:
     """Ids go out as UTF-8 (R77)."""
-    return [(b"Last-Event-ID", id.encode("utf-8")), (b"Prefer", b"wait=0"), (b"Accept-Encoding", b"identity")]
+    preference = b"wait=0" if metadata == OFF else b"wait=0, metadata"
+    return [(b"Last-Event-ID", id.encode("utf-8")), (b"Prefer", preference), (b"Accept-Encoding", b"identity")]
+
+
+def _tells_metadata(response: httpx2.Response) -> bool:
+    return "metadata" in response.headers.get("Preference-Applied", "")
+
+
+_TELLS_NO_METADATA: Final = (
+    "the hub does not tell the topics of its updates and whether they are private, as the option metadata=required "
+    "demands: it is another hub than this project's, or an older one; with metadata=auto these columns are null"
+)
+
+
+def require_metadata(connection: Connection, wanted: Sequence[tuple[str, str]]) -> None:
+    """Raise BadInput if the hub answers, and does not tell metadata.  What else is wrong, reading will report."""
+    with contextlib.suppress(httpx2.TransportError), connection.open() as client:
+        headers = _cursor(EARLIEST, REQUIRED) + connection.headers()
+        response = client.head(connection.url, params=list(wanted), headers=headers)
+        if response.status_code == 200 and not _tells_metadata(response):
+            raise BadInput(_TELLS_NO_METADATA)
 
 
 def _require_known(response: httpx2.Response, after: str) -> None:

@@ -44,5 +44,6 @@ class Mercure(DataSource):
     def _sink(self, schema: StructType, *, overwrite: bool) -> Sink:
         if overwrite:
             raise BadInput("what was published stays: the mode is append, of a stream append or update")
-        check_columns(schema)
-        return Sink.parse(self.options)
+        sink = Sink.parse(self.options)
+        check_columns(schema, sink.private)
+        return sink

@@ -7,15 +7,21 @@
     topics      array<string>              its topics, the canonical one first; or
     topic       string                     its only one
     data        string?                    nothing where it is null or not there: to_json(struct("*")), say
-    private     boolean?                   public where there is no such column
+    private     boolean                    whether only those who are permitted to may read it; never null
     id          string?                    its id; where it is null, empty or not there, one that the row determines
     type        string?
     retry       an integer?                ms; the hub sends a day at most
+    ts, position, epoch                    ignored: where the update was in the log of another hub (hub.spark.source)
 
     option                default  is
     url, tokenEnv, tokenFile, retries      as of the source (hub.spark.source); an executor tries up to half a minute
+    private                        true or false, for all rows, if there is no column `private`
     maxRowsPerRequest     1000     updates that are published together, all of them or none
     maxBytesPerRequest    524288   bytes of them, unless one is longer
+
+A table without a column `private` needs the option: what is private must not become public by being left out.  The rows
+of the source go in as they are, which makes a mirror; from a hub that does not tell whether its events are private the
+column is null, and the job fails.
 
 A task is tried again where it fails, and a batch of a stream where the query does; so a row may be published more than
 once.  That is why its id depends on nothing but the row.
@@ -44,7 +50,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, BooleanType, IntegralType, StringType
+from pyspark.sql.types import ArrayType, BooleanType, IntegralType, StringType, TimestampType
 
 from hub.spark import connection
 from hub.spark.connection import Connection, NotTaken, Publisher
@@ -58,6 +64,8 @@ if TYPE_CHECKING:
 
 _NAMESPACE: Final = uuid.UUID("0f6f3b6c-6b0c-5f0e-9d4c-3f1f0b7c2a11")
 """Of the ids that are made of rows; another one would make others of the same rows."""
+_PLACE: Final = ("ts", "position", "epoch")
+"""Columns of the source: where an update was in the log of another hub."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +75,23 @@ class Sink:
     connection: Connection
     max_rows: int
     max_bytes: int
+    private: bool | None = None
+    """Whether all updates are private; None if a column says so of each."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Sink:
         """Raises BadInput for options that do not go."""
-        connection.require_known(options, "maxRowsPerRequest", "maxBytesPerRequest")
+        connection.require_known(options, "maxRowsPerRequest", "maxBytesPerRequest", "private")
         return cls(
             connection.parse_connection(options),
             connection.whole_number(options, "maxRowsPerRequest", 1_000, least=1),
             connection.whole_number(options, "maxBytesPerRequest", 2**19, least=1),
+            connection.flag(options, "private", default=False) if "private" in options else None,
         )
 
 
-def check_columns(schema: StructType) -> None:
-    """Raise BadInput for columns that make no update, or would be lost."""
+def check_columns(schema: StructType, private: bool | None) -> None:
+    """Raise BadInput for columns that make no update, or would be lost; `private` is the option of that name."""
 
     def is_type(type: DataType, *types: type) -> bool:
         return isinstance(type, types)
@@ -93,6 +104,9 @@ def check_columns(schema: StructType) -> None:
         "id": "string",
         "type": "string",
         "retry": "an integer type",
+        "ts": "timestamp",
+        "position": "an integer type",
+        "epoch": "string",
     }
     for field in schema.fields:
         if field.name not in wanted:
@@ -103,18 +117,31 @@ def check_columns(schema: StructType) -> None:
             "string": isinstance(type, StringType),
             "boolean": isinstance(type, BooleanType),
             "an integer type": isinstance(type, IntegralType),
+            "timestamp": isinstance(type, TimestampType),
         }
         if not fits[wanted[field.name]]:
             raise BadInput(f"column {field.name!r} is {type.simpleString()}, and is to be {wanted[field.name]}")
     if ("topics" in schema.names) == ("topic" in schema.names):
         raise BadInput("one of the columns 'topics' and 'topic' is to say what an update is about")
+    if "private" not in schema.names and private is None:
+        raise BadInput(
+            "nothing says whether the updates are private: give a column 'private' without nulls, or the option "
+            "private=true or private=false for all rows"
+        )
+    if "private" in schema.names and private is not None:
+        raise BadInput(
+            f"the column 'private' and the option private={str(private).lower()} both say whether an update is "
+            "private: give one of them"
+        )
 
 
 # -- rows
 
 
-def to_update(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The update that a row says, with an id.  Raises BadInput, which names the column.
+def to_update(row: Mapping[str, Any], *, private: bool | None = None) -> dict[str, Any]:
+    """Return the update that a row says, with an id; `private` is for rows without that column.
+
+    Raises BadInput, which names the column.
 
     >>> to_update({"topic": "a", "data": None, "private": True})  # doctest: +ELLIPSIS
     {'topic': ['a'], 'private': True, 'id': 'urn:uuid:...'}
@@ -126,11 +153,11 @@ def to_update(row: Mapping[str, Any]) -> dict[str, Any]:
     update: dict[str, Any] = {"topic": topics}
     if row.get("data"):
         update["data"] = row["data"]
-    if "private" in row:
-        if row["private"] is None:  # a reader must not come to see what somebody meant to be private
-            raise BadInput("column 'private' is null, which is neither true nor false")
-        if row["private"]:
-            update["private"] = True
+    private = row.get("private", private)
+    if private is None:  # a reader must not come to see what the publisher meant to be private
+        raise BadInput("column 'private' is null, which is neither true nor false")
+    if private:
+        update["private"] = True
     if row.get("type"):
         update["type"] = row["type"]
     if row.get("retry") is not None:
@@ -144,7 +171,9 @@ def row_id(update: Mapping[str, Any]) -> str:
     return uuid.uuid5(_NAMESPACE, json.dumps(update, sort_keys=True)).urn
 
 
-def requests(batches: Iterator[pa.RecordBatch], *, max_rows: int, max_bytes: int) -> Iterator[list[tuple[int, bytes]]]:
+def requests(
+    batches: Iterator[pa.RecordBatch], *, max_rows: int, max_bytes: int, private: bool | None
+) -> Iterator[list[tuple[int, bytes]]]:
     """What to publish together: lines of JSON with the numbers of their rows, from 0.
 
     Raises BadInput for a row that is no update; what comes before it has been handed out then.
@@ -152,9 +181,9 @@ def requests(batches: Iterator[pa.RecordBatch], *, max_rows: int, max_bytes: int
     lines: list[tuple[int, bytes]] = []
     size = number = 0
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in batch.select([name for name in batch.schema.names if name not in _PLACE]).to_pylist():
             try:
-                line = json.dumps(to_update(row)).encode("ascii")
+                line = json.dumps(to_update(row, private=private)).encode("ascii")
             except BadInput as error:
                 if lines:
                     yield lines
@@ -186,7 +215,7 @@ def publish(sink: Sink, batches: Iterator[pa.RecordBatch]) -> Published:
     rows = 0
     publisher = Publisher(sink.connection, most=sink.max_rows)
     try:
-        for lines in requests(batches, max_rows=sink.max_rows, max_bytes=sink.max_bytes):
+        for lines in requests(batches, max_rows=sink.max_rows, max_bytes=sink.max_bytes, private=sink.private):
             try:
                 publisher.publish([line for _, line in lines])
             except NotTaken as error:

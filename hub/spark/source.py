@@ -17,10 +17,30 @@
     idleTimeout           30           seconds without an event after which a hub that does not say when it has told
                                        all (see hub.replay) is taken to keep back what is to come
     retries               8            attempts in a row, after the first, before the hub counts as unreachable
+    metadata              auto         auto: the last five columns are null if the hub does not tell them; required: the
+                                       job fails at once then; off: they are null
 
-A row is an event: id, type (null for "message"), data and retry (ms).  An event does not say its topics, nor whether it
-is private: for these, and for times, read the event log of the hub (hub.spark.tables).  What a token does not permit to
-read is not there; and who may read it all subscribes to `*` with a token for `*`.
+    column      type              is
+    id          string            the event's id
+    type        string?           null for "message"
+    data        string            its lines end with LF
+    retry       bigint?           ms
+    topics      array<string>?    the update's topics, the canonical one first; of a private update, those that the
+                                  token may read
+    private     boolean?          whether it is private
+    ts          timestamp?        when the hub took it
+    position    bigint?           its place in an epoch of the hub's log; with
+    epoch       string?           its name, as in the tables of an event log (hub.spark.tables)
+
+A row is an event.  The last five columns are told by this hub alone (hub.replay), for each event all or none.  A row
+shows what the token may read: a mirror of a whole hub subscribes to `*`, with a token for `*`.  Then hub.spark.sink
+publishes these rows as they are, private ones as private:
+
+    events = spark.readStream.format("mercure").options(url=ONE, tokenFile=READS, match="*", metadata="required").load()
+    events.writeStream.format("mercure").options(url=OTHER, tokenFile=PUBLISHES, checkpointLocation=FOLDER).start()
+
+A hub with HUB_SUBSCRIPTIONS announces its subscribers by events of type `mercure`, which no publisher may send: leave
+them out with `.where("type IS DISTINCT FROM 'mercure'")`.
 
 An offset is the id of an event.  Ids are opaque, and only the hub knows what comes after one; so the end of a batch is
 found by reading up to it, in the driver, before an executor reads the same again:
@@ -53,10 +73,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from hub.spark import connection
-from hub.spark.connection import EARLIEST, Connection, DataLoss, Silent, follow
+from hub.spark.connection import AUTO, EARLIEST, OFF, REQUIRED, Connection, DataLoss, Silent, follow, parse_metadata
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
@@ -70,6 +90,11 @@ SCHEMA: Final = StructType(
         StructField("type", StringType()),
         StructField("data", StringType(), nullable=False),
         StructField("retry", LongType()),
+        StructField("topics", ArrayType(StringType(), containsNull=False)),
+        StructField("private", BooleanType()),
+        StructField("ts", TimestampType()),
+        StructField("position", LongType()),
+        StructField("epoch", StringType()),
     ]
 )
 _ARROW: Final = pa.schema(
@@ -78,6 +103,11 @@ _ARROW: Final = pa.schema(
         pa.field("type", pa.string()),
         pa.field("data", pa.string(), nullable=False),
         pa.field("retry", pa.int64()),
+        pa.field("topics", pa.list_(pa.field("element", pa.string(), nullable=False))),
+        pa.field("private", pa.bool_()),
+        pa.field("ts", pa.timestamp("us", "UTC")),
+        pa.field("position", pa.int64()),
+        pa.field("epoch", pa.string()),
     ]
 )
 
@@ -111,11 +141,13 @@ class Source:
     fail_on_data_loss: bool
     max_rows: int | None
     idle: float
+    metadata: str = AUTO
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Source:
         """Raises BadInput for options that do not go."""
-        connection.require_known(options, "startingFrom", "failOnDataLoss", "maxRowsPerBatch", "idleTimeout", *MATCHERS)
+        known = ("startingFrom", "failOnDataLoss", "maxRowsPerBatch", "idleTimeout", "metadata")
+        connection.require_known(options, *known, *MATCHERS)
         wanted = tuple((name, value) for name in MATCHERS for value in _values(options.get(name, "")))
         if not wanted:
             raise BadInput(
@@ -124,6 +156,9 @@ class Source:
         most = connection.whole_number(options, "maxRowsPerBatch", 0, least=0)
         if most == 0 and "maxrowsperbatch" in options:
             raise BadInput("the option maxRowsPerBatch is to be at least 1")
+        metadata = options.get("metadata", AUTO).lower()
+        if metadata not in (AUTO, REQUIRED, OFF):
+            raise BadInput(f"the option metadata is {AUTO}, {REQUIRED} or {OFF}, not {metadata!r}")
         return cls(
             connection.parse_connection(options),
             wanted,
@@ -131,6 +166,7 @@ class Source:
             connection.flag(options, "failOnDataLoss", default=True),
             most or None,
             connection.seconds(options, "idleTimeout", 30.0),
+            metadata,
         )
 
 
@@ -177,7 +213,11 @@ def measure(
 
     It ends after `most` rows, or with the event `until`, if they are there.  It never ends with an id that is `taken`,
     nor with `after`: where such a one would be the last, it is as much longer as it takes, or that much shorter.
+
+    Raises BadInput if metadata is required and the hub tells none.  To count events, no metadata is asked for.
     """
+    if source.metadata == REQUIRED:
+        connection.require_metadata(source.connection, source.wanted)
     try:
         return _measure(source, after, most, until, taken)
     except DataLoss as error:
@@ -192,7 +232,7 @@ def _measure(source: Source, after: str, most: int | None, until: str | None, ta
     rows = 0
     try:
         for events in follow(source.connection, source.wanted, after, idle=_PAUSE):
-            for id, _, _, _ in events:
+            for id, *_ in events:
                 rows += 1
                 if id not in taken and id != after:
                     found = Span(after, id, rows)
@@ -212,7 +252,7 @@ def read(source: Source, span: Span) -> Iterator[pa.RecordBatch]:
     size = 0
     for part in _exactly(source, span) if source.fail_on_data_loss else _what_is_left(source, span):
         events += part
-        size += sum(len(event[2]) for event in part)
+        size += sum(len(data) + len(metadata) for _, _, data, _, metadata in part)
         if len(events) >= _ROWS or size >= _CHARACTERS:
             yield to_arrow(events)
             events, size = [], 0
@@ -224,7 +264,7 @@ def _exactly(source: Source, span: Span) -> Iterator[list[Event]]:
     """As many events as were measured, or DataLoss."""
     left, last = span.rows, span.after
     try:
-        for events in follow(source.connection, source.wanted, span.after, idle=source.idle):
+        for events in follow(source.connection, source.wanted, span.after, idle=source.idle, metadata=source.metadata):
             part = events[:left]
             left -= len(part)
             last = part[-1][0]
@@ -260,8 +300,8 @@ def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
     if not is_known(after):
         log.warning("the hub no longer has the event %r, nor some of what came after it", after)
         after = EARLIEST
-    for events in follow(source.connection, source.wanted, after, idle=source.idle):
-        ids = [id for id, _, _, _ in events]
+    for events in follow(source.connection, source.wanted, after, idle=source.idle, metadata=source.metadata):
+        ids = [id for id, *_ in events]
         if span.end in ids:
             yield events[: ids.index(span.end) + 1]
             return
@@ -271,12 +311,18 @@ def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
 
 def to_arrow(events: Sequence[Event]) -> pa.RecordBatch:
     """Events as rows of SCHEMA."""
-    ids, types, data, retries = zip(*events, strict=True)
+    ids, types, data, retries, comments = zip(*events, strict=True)
+    topics, private, times, positions, epochs = zip(*map(parse_metadata, comments), strict=True)
     columns = [
         pa.array(ids, pa.string()),
         pa.array([type or None for type in types], pa.string()),
         pa.array(data, pa.string()),
         pa.array([int(retry) if retry else None for retry in retries], pa.int64()),
+        pa.array(topics, _ARROW.field("topics").type),
+        pa.array(private, pa.bool_()),
+        pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        pa.array(positions, pa.int64()),
+        pa.array(epochs, pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 

@@ -267,6 +267,15 @@ def steady_clock() -> Callable[[], float]:
     return lambda: offset + time.monotonic()
 
 
+async def current_epoch(transport: Transport) -> tuple[int, str]:
+    """Return the epoch of a log now: its positions, divided by EPOCH, and its name."""
+    while True:
+        leap = await transport.end() // EPOCH
+        name = (await transport.stats()).epoch
+        if await transport.end() // EPOCH == leap:
+            return leap, name
+
+
 def new_node() -> str:
     """The name of a node, which no other has."""
     return uuid.uuid4().hex

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ import pytest
 from hub import replay
 from hub.authorization import Grant
 from hub.replay import Replay, ReplayResponse
+from hub.transports import base
+from hub.updates import Update
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.waiting import HANG
 from tests.wire import parse_event
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.anyio
 WRITER = current_token(["*"], seconds=86_400)
 READER = current_token(subscribe=["*"], seconds=86_400)
 NOT_TO_WAIT = ("Prefer", "wait=0")
+METADATA = ("Prefer", "wait=0, metadata")
 
 
 @contextlib.asynccontextmanager
@@ -257,3 +261,99 @@ async def test_only_to_wait_for_nothing_is_a_preference_that_is_known(preference
         answer = await ask(app, "GET", PATH + "?match=*", headers)
         assert ("preference-applied" in answer.headers) is applied
         assert bool(re.search(": all\n\n$", answer.text)) is applied
+
+
+# -- metadata
+
+
+def metadata_in(answer: Answer) -> list[tuple[dict[str, Any], str]]:
+    """The metadata of each event, and the rest of its block."""
+    assert answer.headers["preference-applied"] == "wait=0, metadata"
+    *blocks, rest = answer.text.split("\n\n")
+    assert (blocks.pop(), rest) == (": all", "")
+    lines = [block.partition("\n") for block in blocks]
+    assert all(comment.startswith(": {") for comment, _, _ in lines)
+    return [(json.loads(comment[2:]), event) for comment, _, event in lines]
+
+
+async def with_metadata(app: ASGIApp, token: str = "", query: str = "match=*", method: str = "GET") -> Answer:
+    headers = [METADATA, ("Last-Event-ID", "earliest"), *([bearer(token)] if token else [])]
+    return await ask(app, method, f"{PATH}?{query}", headers)
+
+
+async def test_a_reader_that_asks_for_metadata_gets_a_comment_before_each_event() -> None:
+    strange = '"é\u2028\\\\'
+    async with hub() as app:
+        await publish(app, WRITER, ("topic", "a"), ("topic", strange), ("id", "1"), ("data", "x\ny"), ("type", "t"))
+        await publish(app, WRITER, ("topic", "b"), ("id", "2"), ("private", "on"))
+        transport = app.state.hub.transport  # type: ignore[attr-defined]
+        epoch, entries = (await transport.stats()).epoch, await transport.read(0)
+        first, second = metadata_in(await with_metadata(app, READER))
+        assert first[0].pop("time") == entries[0].time
+        assert first == (
+            {"topics": ["a", strange], "private": False, "position": 1, "epoch": epoch},
+            "id: 1\nevent: t\ndata: x\ndata: y",
+        )
+        assert second[0].pop("time") == entries[1].time
+        assert second == ({"topics": ["b"], "private": True, "position": 2, "epoch": epoch}, "id: 2\ndata: ")
+        answer = await with_metadata(app, READER, method="HEAD")
+        assert (answer.headers["preference-applied"], answer.body) == ("wait=0, metadata", b"")
+        assert ids_in(await replayed(app, token=READER)) == ["1", "2"]  # in the blocks of before, as nobody asked
+
+
+@pytest.mark.parametrize("preference", ["metadata, wait=0", 'wait="0" , Metadata; x=y'])
+async def test_metadata_is_a_preference_of_its_own(preference: str) -> None:
+    async with hub("1") as app:
+        answer = await ask(app, "GET", PATH + "?match=*&last_event_id=earliest", [("Prefer", preference)])
+        assert [event for _, event in metadata_in(answer)] == ["id: 1\ndata: 1"]
+        async with follow(app, ("match", "*"), headers=[("Prefer", "metadata"), ("Last-Event-ID", "earliest")]) as one:
+            await one.until("1")
+        assert b"topics" not in one.body  # a live stream has the frames that all share
+
+
+@pytest.mark.parametrize("token", [current_token(subscribe=["seen"]), classic_token(subscribe=["seen"])])
+async def test_n81_of_a_private_update_a_reader_learns_only_the_topics_that_its_token_may_read(token: str) -> None:
+    topics = [("topic", "hidden"), ("topic", "seen"), ("topic", "hidden too")]
+    async with hub() as app:
+        await publish(app, WRITER, *topics, ("id", "p"), ("private", "on"))
+        await publish(app, WRITER, *topics, ("id", "public"))
+        for query in ("match=*", "match=hidden"):
+            secret, public = metadata_in(await with_metadata(app, token, query))
+            assert (secret[0]["topics"], secret[0]["private"]) == (["seen"], True)
+            assert (public[0]["topics"], public[0]["private"]) == (["hidden", "seen", "hidden too"], False)
+        for stranger in ("", current_token(subscribe=["other"])):
+            (public,) = metadata_in(await with_metadata(app, stranger))
+            assert public[1] == "id: public\ndata: "
+
+
+async def test_metadata_counts_to_what_is_written_at_once() -> None:
+    topics = tuple(f"{n:0>500}" for n in range(10))
+    async with application(subscriptions=False) as app:
+        its = app.state.hub
+        await its.publish(*(Update(topics, id=str(n)) for n in range(3 * base.PAGE_ENTRIES)))
+        while its.broadcaster.dispatched < 3 * base.PAGE_ENTRIES:
+            await asyncio.sleep(0)
+        subscriber, _ = await its.subscribe([("exact", topics[0])], Grant(), "earliest")
+        with its.connected(reader := Replay(its, subscriber, metadata=True)):
+            sizes = [len(chunk) async for chunk in reader.chunks()]
+    assert len(sizes) == 4  # a page each, and the end
+    assert max(sizes) < 2 * base.PAGE_ENTRIES * sum(map(len, topics))
+
+
+async def test_a_position_is_that_of_the_log_whatever_epoch_this_node_counts() -> None:
+    async with hub() as app:
+        its = app.state.hub  # type: ignore[attr-defined]
+        subscriber, _ = await its.subscribe((), Grant())
+        entry = base.Entry(2 * base.EPOCH + 7, Update(("a", "\r\n")), time=5)
+        assert await Replay(its, subscriber, metadata=True)._comments([entry], 'the "third"') == [
+            rb': {"topics":["a","\r\n"],"private":false,"time":5,"position":7,"epoch":"the \"third\""}' + b"\n"
+        ]
+
+
+async def test_no_position_is_told_as_one_of_another_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def current_epoch(transport: base.Transport) -> tuple[int, str]:
+        return 1, "the next one"
+
+    async with hub("1") as app:
+        monkeypatch.setattr(base, "current_epoch", current_epoch)
+        assert (await with_metadata(app)).text == ""

@@ -18,7 +18,7 @@ from hub.topics import MatcherCompiler
 from hub.transports.base import Entry, Page
 from hub.updates import Update
 from skipfilter import SelectorIndex
-from tests.asgi import PATH, application, ask
+from tests.asgi import PATH, application, ask, bearer, current_token
 from tests.hub.world import plain, world
 
 if TYPE_CHECKING:
@@ -199,6 +199,22 @@ async def test_a_reader_that_does_not_wait(clock: Clock) -> None:
             query = "&".join(f"match_uritemplate=%7B%2Bx%7Dq{n}" for n in range(99)) + "&match=topic%20199"
             answer = await ask(app, "GET", f"{PATH}?{query}&last_event_id=earliest", [("Prefer", "wait=0")])
         assert answer.text == "id: 199\ndata: \n\n: all\n\n"
+    assert SLICE <= clock.longest <= SLICE + WORK
+
+
+async def test_a_reader_that_asks_for_the_metadata_of_updates_with_many_topics(clock: Clock) -> None:
+    async with application(subscriptions=False) as app:
+        hub = app.state.hub
+        hub.slices._clock = clock
+        updates = [Update(("a", *(f"{n} {topic}" for topic in range(40))), private=True, id=str(n)) for n in range(5)]
+        await hub.publish(*updates)
+        while hub.broadcaster.dispatched < 5:
+            await asyncio.sleep(0)
+        headers = [("Prefer", "wait=0, metadata"), bearer(current_token(subscribe=["a"]))]
+        clock.longest = 0.0
+        async with clock.watched():
+            answer = await ask(app, "GET", f"{PATH}?match=a&last_event_id=earliest", headers)
+        assert answer.text.count('{"topics":["a"],') == 5
     assert SLICE <= clock.longest <= SLICE + WORK
 
 

@@ -46,6 +46,13 @@ def events_in(hub: HubProcess, *, match: str = "*") -> list[Event]:
     return [event for block in blocks if (event := parse_event(block))]
 
 
+def metadata_in(hub: HubProcess) -> list[dict[str, Any]]:
+    """What the comments before the events say, of all that the hub has."""
+    headers = {"Prefer": "wait=0, metadata", "Last-Event-ID": "earliest", "Authorization": f"Bearer {hub.token}"}
+    response = httpx2.get(hub.url, params={"match": "*"}, headers=headers)
+    return [json.loads(line[2:]) for line in response.text.split("\n") if line.startswith(": {")]
+
+
 def token_file(hub: HubProcess, folder: Path) -> str:
     path = folder / "token"
     path.write_text(hub.token + "\n", "utf-8")
@@ -73,6 +80,10 @@ class OtherHub:
         """Statuses of the next answers; 200 is for one that is not refused."""
         self.behind: str | None = None
         self.frames: list[bytes] = []
+        self.applied = ""
+        """The preferences that it says that it applied; without wait=0, a stream stays open."""
+        self.asked: list[str] = []
+        """The methods of the requests for events."""
         self.beat = 0.02
         self.token = ""
         other = self
@@ -95,8 +106,17 @@ class OtherHub:
                 other.updates.append(update)
                 return self._answer(200, update.get("id", ["?"])[0])
 
-            def do_GET(self) -> None:
+            def do_HEAD(self) -> None:
+                other.asked.append("HEAD")
                 self.send_response(200)
+                self.send_header("Preference-Applied", other.applied)
+                self.end_headers()
+                self.close_connection = True
+
+            def do_GET(self) -> None:
+                other.asked.append("GET")
+                self.send_response(200)
+                self.send_header("Preference-Applied", other.applied)
                 self.send_header("Content-Type", "text/event-stream")
                 self.send_header("Connection", "close")
                 self.send_header("Last-Event-ID", self.headers["Last-Event-ID"])

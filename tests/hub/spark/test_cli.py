@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hub.spark.__main__ as command_line
-from tests.hub.spark.hubs import events_in, publish, token_file
+from tests.hub.spark.hubs import events_in, metadata_in, publish, token_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,12 @@ def test_events_are_taken_in_once_and_published_again(spark: SparkSession, hub: 
 
     spark.createDataFrame([("/c", "third")], "topic string, data string").write.parquet(str(rows))
     result = run("publish", rows, hub.url, *token)
+    assert result.exit_code == 1
+    assert "or the option private=true or private=false for all rows" in result.stderr
+    assert events_in(hub, match="/c") == []
+    result = run("publish", rows, hub.url, *token, "--option", "private=true")
     assert result.exit_code == 0, result.output + repr(result.exception)
+    assert [told["private"] for told in metadata_in(hub) if told["topics"] == ["/c"]] == [True]
     assert [event.data for event in events_in(hub, match="/c")] == ["third"]
 
 

@@ -13,22 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from hub import Settings
 from hub.protocol import FORM, NDJSON
 from hub.spark import register
-from hub.spark.connection import Connection, NotTaken, Publisher, Unreachable, as_form
+from hub.spark.connection import EARLIEST, Connection, NotTaken, Publisher, Unreachable, as_form
 from hub.spark.sink import Sink, check_columns, publish, requests, row_id, to_update
+from hub.spark.source import SCHEMA, Reader, Source, Span
 from skipfilter.spark.errors import BadInput
 from tests.hub.publishing import parse_updates
-from tests.hub.spark.hubs import events_in, other_hub, token_file
+from tests.hub.spark.hubs import events_in, metadata_in, other_hub, token_file
+from tests.hub.spark.hubs import publish as publish_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from tests.conftest import HubProcess
     from tests.hub.spark.hubs import OtherHub
@@ -52,7 +56,7 @@ ROWS = st.fixed_dictionaries(
 
 @given(ROWS)
 def test_a_row_is_the_same_update_as_a_line_and_as_a_form(row: dict[str, Any]) -> None:
-    update = to_update(row)
+    update = to_update(row, private=False)
     (line,) = parse_updates(json.dumps(update).encode(), NDJSON, SETTINGS)
     (form,) = parse_updates(as_form(update), FORM, SETTINGS)
     assert line == form
@@ -67,12 +71,40 @@ def test_rows_without_an_id_have_the_same_one_only_if_they_say_the_same(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     def said(row: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in to_update(row | {"id": None}).items() if name != "id"}
+        return {name: value for name, value in to_update(row | {"id": None}, private=False).items() if name != "id"}
 
-    ids = [to_update(row | {"id": None})["id"] for row in (one, other)]
+    ids = [to_update(row | {"id": None}, private=False)["id"] for row in (one, other)]
     assert ids[0].startswith("urn:uuid:")
-    assert ids[0] == to_update(dict(reversed(one.items())) | {"id": ""})["id"]
+    assert ids[0] == to_update(dict(reversed(one.items())) | {"id": ""}, private=False)["id"]
     assert (ids[0] == ids[1]) == (said(one) == said(other))
+
+
+@pytest.mark.parametrize(
+    ("row", "private", "id"),
+    [
+        ({"topic": "a"}, False, "b984361f-bc42-5eb7-b2b1-609513d53906"),
+        ({"topic": "a", "private": False}, None, "b984361f-bc42-5eb7-b2b1-609513d53906"),
+        (
+            {"topic": "a", "private": False, "ts": 5, "position": 7, "epoch": "e"},
+            None,
+            "b984361f-bc42-5eb7-b2b1-609513d53906",
+        ),
+        (
+            {"topics": ["a", "b"], "data": "é", "private": True, "type": "t", "retry": 5},
+            None,
+            "c2b3475a-86f7-5d91-b0d5-1b6175859d8b",
+        ),
+        (
+            {"topics": ["a", "b"], "data": "é", "type": "t", "retry": 5, "position": 1},
+            True,
+            "c2b3475a-86f7-5d91-b0d5-1b6175859d8b",
+        ),
+    ],
+)
+def test_the_id_of_a_row_stays_the_same_from_release_to_release(
+    row: dict[str, Any], private: bool | None, id: str
+) -> None:
+    assert to_update(row, private=private)["id"] == f"urn:uuid:{id}"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +120,8 @@ def test_rows_without_an_id_have_the_same_one_only_if_they_say_the_same(
 def test_what_is_no_update_names_its_row_and_column(row: dict[str, Any], told: str) -> None:
     good = {name: value if isinstance(value, str) else {"topics": ["a"], "private": True}.get(name, "a") for name, value in row.items()}  # fmt: skip
     batch = pa.RecordBatch.from_pylist([good, good, row])
-    made = requests(iter([pa.RecordBatch.from_pylist([good] * 3), batch]), max_rows=2, max_bytes=1_000)
+    batches = iter([pa.RecordBatch.from_pylist([good] * 3), batch])
+    made = requests(batches, max_rows=2, max_bytes=1_000, private=None if "private" in row else False)
     assert [[number for number, _ in next(made)] for _ in range(3)] == [[0, 1], [2, 3], [4]]
     with pytest.raises(BadInput, match=f"^row 5: .*{told}"):
         next(made)
@@ -124,13 +157,41 @@ def schema_of(text: str) -> StructType:
 )
 def test_columns_that_do_not_go_are_named(schema: str, told: str) -> None:
     with pytest.raises(BadInput, match=told):
-        check_columns(schema_of(schema))
+        check_columns(schema_of(schema), None if "private" in schema else False)
 
 
 def test_columns_that_go() -> None:
     for retry in ("tinyint", "smallint", "int", "bigint"):
-        check_columns(schema_of(f"topic string, id string, data string, private boolean, retry {retry}"))
-    check_columns(schema_of("topics array<string>, type string"))
+        check_columns(schema_of(f"topic string, id string, data string, private boolean, retry {retry}"), None)
+    check_columns(schema_of("topics array<string>, type string"), True)
+    check_columns(SCHEMA, None)  # those of the source
+
+
+def test_a_table_or_an_option_must_say_whether_updates_are_private() -> None:
+    with pytest.raises(BadInput, match=r"column 'private' .* or the option private=true or private=false"):
+        check_columns(schema_of("topic string, data string"), None)
+    for private in (True, False):
+        with pytest.raises(BadInput, match=r"the column 'private' and the option private=.*: give one"):
+            check_columns(schema_of("topic string, private boolean"), private)
+    with pytest.raises(BadInput, match="private is true or false, not 'on'"):
+        Sink.parse({"url": "http://h/", "private": "on"})
+    with pytest.raises(BadInput, match="'private'"):
+        to_update({"topic": "a"})
+    for name, private in (("true", True), ("false", False)):
+        assert Sink.parse({"url": "http://h/", "private": name}).private is private
+    assert Sink.parse({"url": "http://h/"}).private is None
+
+
+def test_a_mirror_of_a_hub_that_tells_nothing_publishes_nothing(other: OtherHub) -> None:
+    other.frames, other.applied = [b"id: 1\ndata: secret\n\n: all\n\n"], "wait=0"
+    options = {"url": other.url, "match": "*"}
+    rows = list(Reader(Source.parse(options)).read(InputPartition(Span(EARLIEST, "1", 1))))
+    with pytest.raises(BadInput, match="row 0: column 'topics' is null"):
+        publish(Sink.parse({"url": other.url}), iter(rows))
+    mapped = [rows[0].set_column(rows[0].schema.get_field_index("topics"), "topics", [["a"]])]
+    with pytest.raises(BadInput, match="row 0: column 'private' is null, which is neither true nor false"):
+        publish(Sink.parse({"url": other.url}), iter(mapped))
+    assert (other.updates, other.types) == ([], [])
 
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 5), st.integers(1, 400), st.integers(1, 7))
@@ -139,7 +200,7 @@ def test_requests_have_all_rows_in_order_within_their_bounds(
 ) -> None:
     rows = [{"topic": "a", "data": "x" * size} for size in sizes]
     batches = [pa.RecordBatch.from_pylist(rows[n : n + per_batch]) for n in range(0, len(rows), per_batch)]
-    made = list(requests(iter(batches), max_rows=max_rows, max_bytes=max_bytes))
+    made = list(requests(iter(batches), max_rows=max_rows, max_bytes=max_bytes, private=False))
     assert [number for lines in made for number, _ in lines] == list(range(len(rows)))
     assert [json.loads(line).get("data", "") for lines in made for _, line in lines] == [row["data"] for row in rows]
     for lines in made:
@@ -154,7 +215,7 @@ def test_requests_have_all_rows_in_order_within_their_bounds(
 
 
 def lines_of(*rows: dict[str, Any]) -> list[bytes]:
-    return [json.dumps(to_update(row)).encode() for row in rows]
+    return [json.dumps(to_update({"private": False} | row)).encode() for row in rows]
 
 
 def published(connection: Connection, lines: Sequence[bytes], *, most: int = 1_000) -> Publisher:
@@ -178,7 +239,7 @@ def test_a_hub_that_takes_fewer_at_once_is_given_fewer(start_hub: Callable[..., 
 def test_the_row_that_is_refused_is_named_and_nothing_that_came_with_it_is_there(
     hub: HubProcess, tmp_path: Path
 ) -> None:
-    sink = Sink(Connection(hub.url, token_file=token_file(hub, tmp_path)), 3, 2**19)
+    sink = Sink(Connection(hub.url, token_file=token_file(hub, tmp_path)), 3, 2**19, private=False)
     rows = [{"topic": "a", "id": str(n)} for n in range(5)]
     for bad, told in [
         ({"topic": "*", "id": "5"}, "topic '\\*' is reserved"),
@@ -296,28 +357,40 @@ def test_rows_of_tasks_that_failed_are_there_once_with_a_window_and_at_least_onc
             assert (event.id == f"urn:{event.retry}") is (int(event.retry or 0) % 2 == 0)
 
 
-def test_a_stream_from_one_hub_to_another_is_whole_over_a_restart(
+def test_a_hub_is_mirrored_whole_over_a_restart_and_what_was_private_stays_so(
     mercure: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
-    one, other = start_hub(HUB_SUBSCRIPTIONS="false"), start_hub(HUB_IDEMPOTENCY_WINDOW="600")
+    one = start_hub(HUB_SUBSCRIPTIONS="false")
+    other = start_hub(HUB_SUBSCRIPTIONS="false", HUB_IDEMPOTENCY_WINDOW="600")
     token = token_file(one, tmp_path)
-    mercure.range(25).selectExpr("'a' topic", "cast(id as string) data", "concat('n', id) id").write.format(
-        "mercure"
-    ).mode("append").options(url=one.url, tokenFile=token).save()
+    updates = [
+        {"topic": ["a", "é\u2028", f"{n}"][: n % 3 + 1], "data": f"{n}\n\u2028", "id": f"n{n}", "private": n % 2 == 0}
+        for n in range(24)
+    ]
+    publish_lines(one, *updates, {"topic": "a", "type": "t", "retry": 5})
 
-    def run() -> None:
-        stream = mercure.readStream.format("mercure").options(url=one.url, match="a", maxRowsPerBatch="10").load()
-        updates = stream.selectExpr("'b' topic", "data", "concat('from:', id) id", "type", "retry")
-        writer = updates.writeStream.format("mercure").options(url=other.url, tokenFile=token)
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
-            availableNow=True
-        ).start().awaitTermination()
+    def stream(*columns: str, metadata: str = "required") -> DataStreamWriter:
+        options = {"url": one.url, "tokenFile": token, "match": "*", "maxRowsPerBatch": "10", "metadata": metadata}
+        rows = mercure.readStream.format("mercure").options(**options).load()
+        writer = (rows.selectExpr(*columns) if columns else rows).writeStream.format("mercure")
+        return writer.options(url=other.url, tokenFile=token).trigger(availableNow=True)
 
-    run()
+    leak = stream("'b' topic", "data", "id", "type", "retry", metadata="auto")
+    with pytest.raises(PySparkException, match="or the option private=true or private=false"):
+        leak.option("checkpointLocation", str(tmp_path / "leak")).start().awaitTermination()
+    assert events_in(other) == []
+
+    def mirror() -> None:
+        stream().option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    mirror()
     (tmp_path / "checkpoint/commits/2").unlink()
     (tmp_path / "checkpoint/commits/.2.crc").unlink(missing_ok=True)
-    run()
-    assert sorted(event.id for event in events_in(other, match="b")) == sorted(f"from:n{n}" for n in range(25))
+    mirror()
+    assert events_in(other) == events_in(one)
+    told = [[(told["topics"], told["private"]) for told in metadata_in(hub)] for hub in (other, one)]
+    assert told[0] == told[1]
+    assert [private for _, private in told[0]] == [True, False] * 12 + [False]
     files = [path for path in tmp_path.joinpath("checkpoint").rglob("*") if path.is_file()]
     assert not any(one.token.encode() in path.read_bytes() for path in files)
 
@@ -334,7 +407,7 @@ def test_spark_tells_which_row_of_which_partition_is_refused_and_no_token(
     ]:
         writer = rows.selectExpr(*columns).write.format("mercure").mode("append")
         with pytest.raises(PySparkException, match=told) as raised:
-            writer.options(url=hub.url, tokenFile=token).save()
+            writer.options(url=hub.url, tokenFile=token, private="false").save()
         assert hub.token not in str(raised.value)
     with pytest.raises(PySparkException, match="the mode is append"):
         rows.selectExpr("'a' topic").write.format("mercure").mode("overwrite").options(url=hub.url).save()
@@ -348,5 +421,5 @@ def test_two_rows_that_say_the_same_are_one_update_unless_they_have_ids(
     rows = mercure.range(4)
     for columns, found in [(["'a' topic"], 1), (["'b' topic", "cast(id as string) id"], 4)]:
         writer = rows.selectExpr(*columns).write.format("mercure").mode("append")
-        writer.options(url=hub.url, tokenFile=token_file(hub, tmp_path)).save()
+        writer.options(url=hub.url, tokenFile=token_file(hub, tmp_path), private="false").save()
         assert len(events_in(hub, match=columns[0][1])) == found

@@ -7,6 +7,7 @@ import logging
 import pickle
 import signal
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.errors.exceptions.captured import AnalysisException, UnknownException
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from hub import sse
@@ -24,7 +26,7 @@ from hub.spark.source import Reader, Source, Span, StreamReader, measure, to_arr
 from hub.topics import FORBIDDEN
 from hub.updates import Update
 from skipfilter.spark.errors import BadInput, PipelineError
-from tests.hub.spark.hubs import events_in, other_hub, publish, token_file
+from tests.hub.spark.hubs import events_in, metadata_in, other_hub, publish, token_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -95,7 +97,8 @@ def test_however_a_stream_is_cut_its_events_are_those_that_were_published(
         }
         for update in updates
     ]
-    assert (rows_of([to_arrow(events)]) if events else []) == expected
+    rows = rows_of([to_arrow(events)]) if events else []
+    assert [{name: row[name] for name in ("id", "type", "data", "retry")} for row in rows] == expected
 
 
 def test_what_other_hubs_send_is_read_by_the_rules_of_the_standard() -> None:
@@ -110,16 +113,64 @@ def test_what_other_hubs_send_is_read_by_the_rules_of_the_standard() -> None:
         b": all that\n\ndata: g"
     )
     assert parser.feed(stream) == [
-        ("1", "", "", "5"),
-        ("1", "", "a\nb\n c", ""),
-        ("3", "t", ":d", ""),
-        ("3", "", "e", ""),
-        ("3", "", "f", ""),
+        ("1", "", "", "5", ""),
+        ("1", "", "a\nb\n c", "", ""),
+        ("3", "t", ":d", "", ""),
+        ("3", "", "e", "", ""),
+        ("3", "", "f", "", ""),
     ]
     assert not parser.is_complete
     parser.feed(b"\n\n: all\n\n")
     assert parser.is_complete
     assert parser.last_event_id == "3"
+
+
+TOLD = {"topics": ["a", "é\u2028"], "private": True, "time": 1_764_000_000_123, "position": 7, "epoch": "e"}
+COLUMNS = ("topics", "private", "ts", "position", "epoch")
+
+
+def told_of(comment: str, *, applied: bool = True, before: bytes = b"", between: bytes = b"") -> tuple[Any, ...]:
+    """The columns of an event that comes with a comment."""
+    parser = EventParser(metadata=applied)
+    frame = before + b": " + comment.encode() + b"\n" + between + b"id: 1\ndata: x\n\n"
+    second = b"id: 2\ndata: y\n\n"
+    first, other = rows_of([to_arrow(parser.feed(frame + second))])
+    assert (first["id"], first["data"], other["id"]) == ("1", "x", "2")
+    assert [other[name] for name in COLUMNS] == [None] * 5
+    return tuple(first[name] for name in COLUMNS)
+
+
+def test_a_comment_is_the_metadata_of_its_event_alone() -> None:
+    time = datetime.fromtimestamp(1_764_000_000, UTC) + timedelta(milliseconds=123)
+    told = (["a", "é\u2028"], True, time, 7, "e")
+    for between in (b"", b"retry: 5\n", b":\n"):
+        assert told_of(json.dumps(TOLD, ensure_ascii=False), between=between) == told
+    assert told_of(json.dumps(TOLD), before=sse.HEARTBEAT) == told
+    assert told_of(json.dumps(TOLD | {"private": False, "more": 1})) == (told[0], False, *told[2:])
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "{",
+        "{}",
+        '{"private":false}',
+        "[" * 100_000,
+        json.dumps(TOLD) * 2,
+        *(json.dumps({name: value for name, value in TOLD.items() if name != missing}) for missing in TOLD),
+        *(json.dumps(TOLD | {"topics": topics}) for topics in ("a", [], ["a", None], None, ["\ud800"])),
+        *(json.dumps(TOLD | {"private": private}) for private in (0, None, "false")),
+        *(json.dumps(TOLD | {"time": time}) for time in (-1, 1.5, True, None, 10**15, 10**30)),
+        *(json.dumps(TOLD | {"position": position}) for position in (-1, 1.5, True, None, 2**63)),
+        *(json.dumps(TOLD | {"epoch": epoch}) for epoch in (None, 7, "\ud800")),
+    ],
+)
+def test_a_comment_that_this_hub_does_not_write_is_no_metadata(comment: str) -> None:
+    assert told_of(comment) == (None,) * 5
+
+
+def test_a_comment_of_a_hub_that_was_not_asked_is_no_metadata() -> None:
+    assert told_of(json.dumps(TOLD), applied=False) == (None,) * 5
 
 
 # -- options
@@ -147,6 +198,7 @@ def test_what_other_hubs_send_is_read_by_the_rules_of_the_standard() -> None:
         ({"idletimeout": "nan"}, "idleTimeout"),
         ({"idletimeout": "0"}, "idleTimeout"),
         ({"failondataloss": "maybe"}, "failOnDataLoss"),
+        ({"metadata": "true"}, "metadata is auto, required or off, not 'true'"),
     ],
 )
 def test_an_option_that_does_not_go_is_named_and_no_token_is(options: dict[str, str], told: str) -> None:
@@ -467,6 +519,25 @@ def test_another_hub_that_keeps_back_the_end_is_not_waited_for_for_ever() -> Non
                 list(rows)
 
 
+@pytest.mark.parametrize("applied", ["", "wait=0"])
+def test_a_hub_that_tells_no_metadata_leaves_nulls_or_is_refused_at_once(applied: str) -> None:
+    comment = json.dumps(TOLD).encode()
+    with other_hub() as hub:
+        hub.frames = [b": " + comment + b"\nid: 1\ndata: x\n\n", b": all\n\n"]
+        hub.applied = applied
+        partition = InputPartition(Span(EARLIEST, "1", 1))
+        for chosen in ("auto", "off"):
+            (row,) = rows_of(Reader(source_of(hub, metadata=chosen)).read(partition))
+            assert [row[name] for name in COLUMNS] == [None] * 5
+        needy = source_of(hub, metadata="required", startingFrom="latest")
+        hub.asked.clear()
+        with pytest.raises(BadInput, match=r"the hub does not tell the topics .* metadata=auto"):
+            StreamReader(needy).initialOffset()
+        assert hub.asked == ["HEAD"]  # nothing was read
+        with pytest.raises(BadInput, match="the hub does not tell the topics"):
+            list(StreamReader(needy).read(partition))  # by an executor that reaches another hub
+
+
 # -- with Spark
 
 
@@ -489,7 +560,14 @@ STRANGE: list[dict[str, Any]] = [
 
 def expected_rows(updates: list[dict[str, Any]], ids: list[str]) -> list[tuple[Any, ...]]:
     return [
-        (id, one.get("type"), one["data"].replace("\r\n", "\n").replace("\r", "\n"), one.get("retry"))
+        (
+            id,
+            one.get("type"),
+            one["data"].replace("\r\n", "\n").replace("\r", "\n"),
+            one.get("retry"),
+            one["topic"] if isinstance(one["topic"], list) else [one["topic"]],
+            one.get("private", False),
+        )
         for id, one in zip(ids, updates, strict=True)
     ]
 
@@ -498,17 +576,20 @@ def test_a_table_is_what_the_hub_has_and_no_plan_tells_the_token(
     mercure: SparkSession, hub: HubProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ids = publish(hub, *STRANGE, {"topic": "c/d/e", "data": "z"})
-    every = [*expected_rows(STRANGE, ids[:-1]), (ids[-1], None, "z", None)]
+    every = expected_rows([*STRANGE, {"topic": "c/d/e", "data": "z"}], ids)
     with_token = mercure.read.format("mercure").options(url=hub.url, tokenFile=token_file(hub, tmp_path))
     table = with_token.option("match", "*").load()
-    assert [tuple(row) for row in table.collect()] == every
+    rows = table.collect()
+    assert [tuple(row[:6]) for row in rows] == every
+    places = [(one["time"], one["position"], one["epoch"]) for one in metadata_in(hub)]
+    assert [(round(row.ts.timestamp() * 1_000), row.position, row.epoch) for row in rows] == places
     anonymous = mercure.read.format("mercure").options(url=hub.url)
     for name, value, chosen in [
         ("match_mqtt", "c/+/#", every[-1:]),
         ("topic", "c/{x}/e\nb", [every[3], every[-1]]),
         ("match_exact", '["a", "nothing"]', every[:6]),
     ]:
-        assert [tuple(row) for row in anonymous.option(name, value).load().collect()] == chosen
+        assert [tuple(row[:6]) for row in anonymous.option(name, value).load().collect()] == chosen
         anonymous = mercure.read.format("mercure").options(url=hub.url)
     after = anonymous.options(match="*", startingFrom=ids[2]).load()
     assert [row.id for row in after.collect()] == [ids[3], ids[4], ids[5], ids[7]]
