@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from contextlib import contextmanager
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -59,13 +59,14 @@ def _begin(app: str, settings: dict[str, str]) -> SparkSession:
     """A session.  What Java writes while it starts is dropped, but for the reason if it does not."""
     if settings["spark.log.level"] != "OFF":
         return spark_session(app, settings)
-    held: list[bytes] | None = []
+    held: list[bytes] = []
+    begun = Event()
     stderr = os.dup(2)
     there, here = os.pipe()
 
     def relay() -> None:  # for as long as Java has the pipe
         while chunk := os.read(there, 2**16):
-            if held is None:
+            if begun.is_set():
                 os.write(stderr, chunk)
             else:
                 held.append(chunk)
@@ -84,7 +85,7 @@ def _begin(app: str, settings: dict[str, str]) -> SparkSession:
         raise PipelineError(reason(b"".join(held).decode(errors="replace"))) from None
     finally:
         os.dup2(stderr, 2)
-        held = None
+        begun.set()
 
 
 def reason(text: str) -> str:
@@ -100,7 +101,8 @@ def reason(text: str) -> str:
 
 _OURS: Final = re.compile(r"^(?:skipfilter|hub)\.[\w.]*\b[A-Z]\w*: (.*)$", re.MULTILINE)
 _NAMED: Final = re.compile(
-    r'^(?:Caused by: |: |Exception in thread "\w+" )?(?:(?:\w+[.$])+(?=[A-Z]\w*:)|(?=\w+(?:Error|Exception):))(\w+: \S.*)',
+    r'^(?:Caused by: |: |Exception in thread "\w+" )?'
+    r"(?:(?:\w+[.$])+(?=[A-Z]\w*:)|(?=\w+(?:Error|Exception):))(\w+: \S.*)",
     re.MULTILINE,
 )
 """A line of a traceback, of Python or Java, that names an error and says something of it."""

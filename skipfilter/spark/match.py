@@ -350,7 +350,7 @@ def found_by(topics: DataFrame, part: Part) -> DataFrame:
 
 def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
     """A row for each key, and salt, with the bitmaps and the numbers of the selectors that match it."""
-    # One branch for keys with one topic and with several: the index is asked once a topic, however Spark plans the join.
+    # One branch for keys with one topic and with several: so the index is asked once a topic, whatever Spark plans.
     found = found_by(keys.select(F.explode("topics").alias("topic")).distinct(), part)
     salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
     return (
