@@ -12,6 +12,7 @@ Exits with 0 if it is done, 1 if it went wrong, which standard error tells, and 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
@@ -113,20 +114,25 @@ def match(
         updates, sessions = _updates(spark, tables), _sessions(spark, tables)
         by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
         updates, sessions = files.of_days(updates, sessions, *days, by)
-        with step(f"postings and keys, by {by}"):
-            matchings = [
-                Matching(*log, by=by, base_url=base_url, max_broadcast_bytes=max_broadcast_bytes)
-                for log in _logs(updates, sessions, by)
-            ]
-        if not of_time(_gaps(spark, tables), *_moments(first, last)).isEmpty():
-            say(f"{tables}/gaps: some deliveries may be missing, as a hub was killed; `report` and `audit` say which")
-        for name in outputs:
-            with step(f"{tables}/{name}"):
-                made = reduce(lambda one, other: one.unionAll(other), (each.output(name.value) for each in matchings))
-                if name == Name.RECEIVED:
-                    files.write(made, f"{tables}/{name}")
-                else:
-                    files.write(made.withColumn("dt", F.to_date("ts")), f"{tables}/{name}", by_day=True, days=days)
+        with ExitStack() as prepared:
+            with step(f"postings and keys, by {by}"):
+                matchings = [
+                    prepared.enter_context(
+                        Matching(*log, by=by, base_url=base_url, max_broadcast_bytes=max_broadcast_bytes)
+                    )
+                    for log in _logs(updates, sessions, by)
+                ]
+            if not of_time(_gaps(spark, tables), *_moments(first, last)).isEmpty():
+                say(f"{tables}/gaps: some deliveries may be missing, as a hub was killed; `report` and `audit` say which")
+            for name in outputs:
+                with step(f"{tables}/{name}"):
+                    made = reduce(
+                        lambda one, other: one.unionAll(other), (each.output(name.value) for each in matchings)
+                    )
+                    if name == Name.RECEIVED:
+                        files.write(made, f"{tables}/{name}")
+                    else:
+                        files.write(made.withColumn("dt", F.to_date("ts")), f"{tables}/{name}", by_day=True, days=days)
 
 
 def _by(updates: DataFrame, sessions: DataFrame) -> By:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from skipfilter.spark.errors import PipelineError
-from skipfilter.spark.session import spark_session
+from skipfilter.spark.session import compare_executors, runs_elsewhere, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,38 +28,84 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", 
 
 @contextmanager
 def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """A session for one job.  What goes wrong is told in a sentence, and ends the program with 1."""
-    settings = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), "spark.log.level": "ERROR"}
+    """A session for one job.  What goes wrong is told in a sentence, and ends the program with 1.
+
+    What Java has to say about it is shown if there is a spark.log.level.
+    """
+    settings = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), "spark.log.level": "OFF"}
     for setting in conf or ():
         key, equals, value = setting.partition("=")
         if not equals:
             raise typer.BadParameter(f"{setting!r} is no NAME=VALUE", param_hint="--conf")
         settings[key] = value
     try:
-        yield spark_session(f"skipfilter {name}", settings)
+        spark = _begin(f"skipfilter {name}", settings)
+        if runs_elsewhere(spark):
+            with step("Python of the executors"):
+                difference = compare_executors(spark)
+            if difference:
+                say(difference)
+        yield spark
     except PipelineError as error:
         say(f"{name}: {error}")
-    except PySparkException as error:
-        say(f"{name}: {reason(error)}")
+    except (PySparkException, Py4JError, ConnectionError) as error:  # the last if Java has ended
+        say(f"{name}: {reason(str(error))}")
     else:
         return
     raise typer.Exit(1)
 
 
-def reason(error: PySparkException) -> str:
-    """What went wrong, in a line: what our own error says, or of another one on a worker the end of its traceback."""
-    text = str(error).partition("\n=== Streaming Query ===")[0]
+def _begin(app: str, settings: dict[str, str]) -> SparkSession:
+    """A session.  What Java writes while it starts is dropped, but for the reason if it does not."""
+    if settings["spark.log.level"] != "OFF":
+        return spark_session(app, settings)
+    held: list[bytes] = []
+    begun = Event()
+    stderr = os.dup(2)
+    there, here = os.pipe()
+
+    def relay() -> None:  # for as long as Java has the pipe
+        while chunk := os.read(there, 2**16):
+            if begun.is_set():
+                os.write(stderr, chunk)
+            else:
+                held.append(chunk)
+
+    thread = Thread(target=relay, daemon=True)
+    thread.start()
+    os.dup2(here, 2)
+    os.close(here)
+    try:
+        return spark_session(app, settings)
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        os.dup2(stderr, 2)
+        thread.join(10)
+        raise PipelineError(reason(b"".join(held).decode(errors="replace"))) from None
+    finally:
+        os.dup2(stderr, 2)
+        begun.set()
+
+
+def reason(text: str) -> str:
+    """What went wrong, in a line: what our own error says, or else the innermost error that says something."""
+    text = text.partition("\n=== Streaming Query ===")[0]
     if (ours := _OURS.search(text)) is not None:
         return ours[1]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if any(line.startswith("Traceback ") for line in lines):
-        start = next(number for number, line in enumerate(lines) if line.startswith("Traceback "))
-        end = next((n for n, line in enumerate(lines) if n > start and line.startswith(("JVM", "at ", "\tat "))), None)
-        return lines[:end][-1]
-    return lines[0].removeprefix("[USER_RAISED_EXCEPTION] ").partition(" SQLSTATE:")[0]
+    innermost = text.strip().partition("\n")[0]
+    for found in _NAMED.finditer(text):
+        innermost = found[1]
+    return innermost.removeprefix("[USER_RAISED_EXCEPTION] ").partition(" SQLSTATE:")[0]
 
 
 _OURS: Final = re.compile(r"^(?:skipfilter|hub)\.[\w.]*\b[A-Z]\w*: (.*)$", re.MULTILINE)
+_NAMED: Final = re.compile(
+    r'^(?:Caused by: |: |Exception in thread "\w+" )?'
+    r"(?:(?:\w+[.$])+(?=[A-Z]\w*:)|(?=\w+(?:Error|Exception):))(\w+: \S.*)",
+    re.MULTILINE,
+)
+"""A line of a traceback, of Python or Java, that names an error and says something of it."""
 
 
 @contextmanager

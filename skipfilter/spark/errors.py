@@ -19,6 +19,14 @@ class MissingJava(PipelineError, RuntimeError):
         )
 
 
+class MissingMaster(PipelineError, RuntimeError):
+    """No master of Spark answers."""
+
+
+class UnfitExecutors(PipelineError, RuntimeError):
+    """The Python of the executors cannot run the jobs."""
+
+
 class BadInput(PipelineError, ValueError):
     """A table or file is not what a job takes; the message names file, column and row as far as they are known."""
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import sys
 import uuid
-from functools import lru_cache, reduce
+from contextlib import ExitStack
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -39,12 +40,14 @@ from skipfilter.spark.errors import BadInput, BroadcastLimit
 from skipfilter.spark.postings import SHARD_BITS, postings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Unpack
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Self, TypeAlias, Unpack
 
     from pyspark.sql import Column, DataFrame
 
     from skipfilter.spark.deliveries import Moments, Output
+
+    Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 
 By = Literal["time", "position"]
 
@@ -86,9 +89,12 @@ def match(updates: DataFrame, sessions: DataFrame, output: Output = "fanout", **
     By time, the window of a session is connected_from <= ts < disconnected_at, to the microsecond.  By position in the
     log of a hub, of one epoch, it is after < position <= until: what the hub wrote, exactly.
 
-    Costs, and raises, what Matching does, of which there had better be one where several outputs are wanted.
+    Costs, and raises, what Matching does.  Nothing stays persisted: the result is a plan over UPDATES and SESSIONS, and
+    each action on it finds the keys and the exact selectors of the sessions anew.  For several outputs, or several
+    actions on one, `with Matching(...) as matching` does that once.
     """
-    return Matching(updates, sessions, **options).output(output)
+    with Matching(updates, sessions, **options) as matching:
+        return matching.output(output)
 
 
 class Options(TypedDict, total=False):
@@ -105,11 +111,15 @@ class Options(TypedDict, total=False):
 class Matching:
     """Updates and sessions, prepared for any output of `match`.
 
-    Preparing makes the postings and the keys, which stay with Spark as long as a result needs them, and fetches what
-    goes to every worker.  An output is one shuffle of the updates for each range of ids.  A worker holds 16 bytes a
-    session, and the wide selectors with their bitmaps, `max_broadcast_bytes` at most; their index, which is some 2 KB a
-    selector and 100 KB a URL Pattern; and 2**28 bytes of audiences.  What is prepared is in blocks of the executors:
-    where they come and go, as with dynamic allocation, it is lost with them, and the job fails.
+    Preparing makes the postings and the keys, and fetches what goes to every worker.  An output is one shuffle of the
+    updates for each range of ids.  A worker holds 16 bytes a session, and the wide selectors with their bitmaps,
+    `max_broadcast_bytes` at most; their index, which is some 2 KB a selector and 100 KB a URL Pattern; and 2**28 bytes
+    of audiences.
+
+    What several outputs share is persisted until `close`, or the end of a `with`; a result that is used later is right
+    and costs more.  If an executor is lost, Spark computes its share again, from the tables, which must not have
+    changed.  If `spark.checkpoint.dir` is set, the shared frames are files there instead: nothing is computed again,
+    and Spark leaves the files behind.
 
     An update is known by its id and its moment, or position.
 
@@ -138,13 +148,25 @@ class Matching:
             _required("private").alias("private"),
             _required(window.columns[-1], window.at).alias("at"),
         )
-        keys = updates.groupBy("topics", "private").agg(F.count("*").alias("updates")).localCheckpoint()
-        topics = keys.select(F.explode("topics").alias("topic")).distinct()
-        self._events = _events(updates, keys, hot)
-        self._parts = [
-            (_references(keys, topics, part, hot).localCheckpoint(), part.sessions)
-            for part in parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url)
-        ]
+        with ExitStack() as kept:  # also if a table is refused, nothing stays
+            keep = partial(_keep, kept)
+            keys = keep(updates.groupBy("topics", "private").agg(F.count("*").alias("updates")))
+            self._events = _events(updates, keys, hot)
+            self._parts = [
+                (keep(_references(keys, part, hot)), part.sessions)
+                for part in parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url, keep)
+            ]
+            self._kept = kept.pop_all()
+
+    def close(self) -> None:
+        """Give back what is persisted."""
+        self._kept.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def output(self, name: Output) -> DataFrame:
         """`fanout`, `bitmaps`, `rows` or `received`, as `match` has them."""
@@ -155,6 +177,14 @@ class Matching:
         if name == "fanout" and len(parts) > 1:
             result = result.groupBy("update").agg(F.sum("fanout").alias("fanout"))
         return result.select("update.*", *result.columns[1:])
+
+
+def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
+    """The frame, computed once: with its lineage until `kept` is closed, or in files if Spark has a place for them."""
+    if frame.sparkSession.conf.get("spark.checkpoint.dir", None):
+        return frame.checkpoint()
+    kept.callback(frame.persist().unpersist)
+    return frame
 
 
 def _required(column: str, value: Column | None = None) -> Column:
@@ -180,10 +210,11 @@ def parts_of(
     narrow_bytes: int = NARROW_BYTES,
     max_broadcast_bytes: int = BROADCAST_BYTES,
     base_url: str | None = None,
+    keep: Keep = lambda frame: frame,
 ) -> Iterator[Part]:
     """The sessions, in parts none of which leaves a shard; one at least.  They need `begins` and `ends`, as numbers."""
     for ids in _shards(sessions):
-        yield from _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url)
+        yield from _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url, keep)
 
 
 def _shards(sessions: DataFrame) -> list[range]:
@@ -197,13 +228,13 @@ def _shards(sessions: DataFrame) -> list[range]:
 
 
 def _parts(
-    sessions: DataFrame, ids: range, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None
+    sessions: DataFrame, ids: range, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
 ) -> Iterator[Part]:
     """The sessions with `ids`, cut in halves until what workers must hold of each is small enough."""
     size = 16 * len(ids)
     if size <= max_broadcast_bytes:
         mine = sessions.filter(F.col("subscriber_id").between(ids.start, ids.stop - 1))
-        posted = postings(mine).localCheckpoint()
+        posted = keep(postings(mine))
         bytes_of = [F.coalesce(F.length(column), F.lit(0)) for column in ("subscribed", "authorised")]
         narrow = (F.col("match_type") == "exact") & (bytes_of[0] + bytes_of[1] <= narrow_bytes)
         wide = posted.filter(~narrow)
@@ -230,7 +261,7 @@ def _parts(
         )
     middle = ids.start + len(ids) // 2
     for half in (range(ids.start, middle), range(middle, ids.stop)):
-        yield from _parts(sessions, half, narrow_bytes, max_broadcast_bytes, base_url)
+        yield from _parts(sessions, half, narrow_bytes, max_broadcast_bytes, base_url, keep)
 
 
 def _windows(sessions: DataFrame, ids: range) -> tuple[Moments, Moments]:
@@ -317,33 +348,22 @@ def found_by(topics: DataFrame, part: Part) -> DataFrame:
     return matched.join(part.narrow, "topic", "left").select("topic", "subscribed", "authorised", "wide")
 
 
-def _references(keys: DataFrame, topics: DataFrame, part: Part, hot: int) -> DataFrame:
+def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
     """A row for each key, and salt, with the bitmaps and the numbers of the selectors that match it."""
-    found = found_by(topics, part)
-    single = (
-        keys.filter(F.size("topics") <= 1)
-        .withColumn("topic", F.get("topics", F.lit(0)))
+    # One branch for keys with one topic and with several: so the index is asked once a topic, whatever Spark plans.
+    found = found_by(keys.select(F.explode("topics").alias("topic")).distinct(), part)
+    salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
+    return (
+        keys.withColumn("topic", F.explode_outer("topics"))
         .join(found, "topic", "left")
-        .select(
-            "topics", "private", "updates",
-            F.array_compact(F.array("subscribed")).alias("subscribed"),
-            F.array_compact(F.array("authorised")).alias("authorised"),
-            "wide",
-        )
-    )  # fmt: skip
-    several = (
-        keys.filter(F.size("topics") > 1)
-        .withColumn("topic", F.explode("topics"))
-        .join(found, "topic")
         .groupBy("topics", "private", "updates")
         .agg(
             F.collect_list("subscribed").alias("subscribed"),
             F.collect_list("authorised").alias("authorised"),
             F.array_sort(F.array_distinct(F.flatten(F.collect_list("wide")))).alias("wide"),
         )
+        .select("topics", "private", salt, "subscribed", "authorised", "wide")
     )
-    salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
-    return single.unionAll(several).select("topics", "private", salt, "subscribed", "authorised", "wide")
 
 
 def _ask(batches: Iterable[pa.RecordBatch], wide: _Wide) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.utils import is_remote
 
-from skipfilter.spark.errors import MissingJava
+from skipfilter.spark.errors import MissingJava, MissingMaster, UnfitExecutors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,26 +40,33 @@ _LOCAL: Final = {
 def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """The session that there is, or a new one with the settings `conf`, in UTC.
 
-    Raises MissingJava where a Java is needed here and there is none.
+    `spark.pyspark.python` counts as for spark-submit.  Raises MissingJava if a Java is needed here and there is none,
+    and MissingMaster if no standalone master answers.
     """
     builder = SparkSession.builder.appName(app)
     remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
-    if remote.startswith("local") or _starts_here(conf):
+    if "spark.pyspark.python" in conf:  # which only spark-submit reads
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
+    master = _master(conf)
+    if remote.startswith("local") or master.startswith("local"):
         require_java()
         # Else the workers are whatever `python3` is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if not remote:
             builder = builder.config(map=dict(_LOCAL))
+    elif master.startswith("spark://"):
+        require_java()
+        require_master(master)
     session = builder.config(map=dict(conf)).getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
 
 
-def _starts_here(conf: Mapping[str, str]) -> bool:
-    """Whether Spark is to be started by this process, to run on its machine."""
+def _master(conf: Mapping[str, str]) -> str:
+    """The master of the Spark that this process starts; empty if another process has started it."""
     if "SPARK_REMOTE" in os.environ or "spark.remote" in conf or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return False
-    return (conf.get("spark.master") or os.environ.get("MASTER") or _default_master()).startswith("local")
+        return ""
+    return conf.get("spark.master") or os.environ.get("MASTER") or _default_master()
 
 
 def _default_master() -> str:
@@ -79,3 +89,60 @@ def require_java() -> None:
     version = re.search(r'version "(\d+)', told)
     if version is None or int(version[1]) < JAVA:
         raise MissingJava(f"{java} is {told.splitlines()[0] if told else 'no Java'}")
+
+
+def require_master(master: str) -> None:
+    """Raise MissingMaster unless one of the addresses in `spark://HOST:PORT,…` takes connections.
+
+    Spark tries for a minute or two, and then stops without a reason.
+    """
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except (OSError, ValueError) as error:
+            reason = error
+        else:
+            return
+    raise MissingMaster(f"no Spark master answers at {master}: {reason}")
+
+
+def runs_elsewhere(spark: SparkSession) -> bool:
+    """Whether the workers are other processes than this machine's own, of whose Python nothing is known."""
+    return is_remote() or not (spark.conf.get("spark.master") or "").startswith("local")
+
+
+def compare_executors(spark: SparkSession) -> str:
+    """How the Python of the executors differs from the one here, in a sentence; empty if it does not.
+
+    Raises UnfitExecutors if a package is missing there.  Runs one small job, on the executors that Spark has at the
+    moment: one at least.
+    """
+
+    def python(_: object) -> dict[str, str]:  # nested, it is pickled by value: the executor may not have this package
+        import platform
+        import sys
+        from importlib import metadata, util
+
+        found = {"executable": sys.executable, "python": platform.python_version()}
+        for name in ("skipfilter", "numpy", "pandas", "pyarrow", "pyroaring"):
+            if util.find_spec(name) is not None:
+                try:
+                    found[name] = metadata.version(name)
+                except metadata.PackageNotFoundError:  # as of a zip file
+                    found[name] = "of no version"
+        return found
+
+    here, ask = python(None), F.udf(python, "map<string,string>", useArrow=False)  # Arrow may be missing, too
+    differences = {}
+    for [there] in spark.range(100).select(ask("id")).collect():
+        run = f"the executors run {there['executable']} ({there['python']})"
+        if missing := here.keys() - there.keys():
+            raise UnfitExecutors(
+                f"{run} and have no {', '.join(sorted(missing))}: set spark.pyspark.python, or pack the environment "
+                "(README, On a cluster)"
+            )
+        for name in here.keys() - {"executable"}:
+            if there[name] != here[name]:
+                differences[name] = f"{name} {there[name]} rather than {here[name]}"
+    return f"{run} with {', '.join(sorted(differences.values()))}" if differences else ""

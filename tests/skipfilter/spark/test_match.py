@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +16,10 @@ from skipfilter.spark.match import Matching, match
 from tests.skipfilter.spark.worlds import BASE, Session, Update, World, by_brute_force, by_skip_filter, random_world
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from random import Random
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 LIMITS: list[dict[str, Any]] = [
@@ -31,8 +35,12 @@ LIMITS: list[dict[str, Any]] = [
 
 def check_all_outputs(updates: DataFrame, sessions: DataFrame, world: World, **options: Any) -> set[int]:
     """Have all outputs agree with brute force; the shards of those who receive."""
+    with Matching(updates, sessions, base_url=BASE, **options) as matching:
+        return check_outputs_of(matching, world)
+
+
+def check_outputs_of(matching: Matching, world: World) -> set[int]:
     expected = by_brute_force(world)
-    matching = Matching(updates, sessions, base_url=BASE, **options)
     rows = matching.output("rows").collect()
     assert sorted((row.update_id, row.subscriber_id) for row in rows) == sorted(expected)
     fanout = {row.update_id: row.fanout for row in matching.output("fanout").collect()}
@@ -137,6 +145,44 @@ def test_keys_with_an_equal_hash_are_told_apart(spark: SparkSession, monkeypatch
     check_all_outputs(*world.tables(spark, 2), world)
 
 
+# -- what is shared
+
+
+def persisted(spark: SparkSession) -> int:
+    return int(spark._jsc.getPersistentRDDs().size())
+
+
+def test_the_index_is_asked_once_a_topic_for_all_outputs(
+    spark: SparkSession, crowd: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = sys.modules[Matching.__module__]
+    asked, ask = str(tmp_path / "asked"), module._ask
+
+    def count(batches: Iterable[pa.RecordBatch], wide: Any) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with open(asked, "a") as file:
+                file.writelines(f"{topic}\n" for topic in batch.column(0).to_pylist())
+            yield from ask([batch], wide)
+
+    monkeypatch.setattr(module, "_ask", count)  # nested, it goes to the workers by value
+    check_all_outputs(*crowd.tables(spark, 2), crowd)
+    assert sorted(Path(asked).read_text().split()) == sorted(
+        {topic for update in crowd.updates for topic in update.topics}
+    )
+
+
+def test_a_closed_matching_leaves_nothing_persisted_and_its_results_right(spark: SparkSession, crowd: World) -> None:
+    before = persisted(spark)
+    with Matching(*crowd.tables(spark, 2)) as matching:
+        rows = matching.output("rows")
+        assert rows.count() == len(by_brute_force(crowd))
+        assert persisted(spark) > before
+    assert persisted(spark) == before
+    assert rows.count() == len(by_brute_force(crowd))
+    assert match(*crowd.tables(spark, 2), "rows").count() == len(by_brute_force(crowd))
+    assert persisted(spark) == before
+
+
 # -- what is refused
 
 
@@ -146,8 +192,10 @@ def one(spark: SparkSession, *sessions: Session) -> tuple[DataFrame, DataFrame]:
 
 def test_what_is_no_selector_is_told_with_who_declares_it(spark: SparkSession) -> None:
     bad: Any = ("amqp", "a..b")
+    before = persisted(spark)
     with pytest.raises(BadInput, match=r"^sessions: subscriber_id 7: amqp pattern 'a\.\.b': a word is empty"):
         match(*one(spark, Session(3, [("amqp", "a")], [], 0, None), Session(7, [], [bad], 0, None)))
+    assert persisted(spark) == before
     unknown: Any = ("jmespath", "a")
     with pytest.raises(BadInput, match=r"^sessions: subscriber_id 8388615: matcher type 'jmespath' is none of exact, "):
         match(*one(spark, Session(7 + (1 << 23), [unknown], [], 0, None)))

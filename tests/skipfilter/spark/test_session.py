@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from skipfilter.spark.errors import MissingJava
-from skipfilter.spark.session import _starts_here, require_java
+from skipfilter.spark.errors import MissingJava, MissingMaster
+from skipfilter.spark.session import _master, require_java, require_master
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,12 +45,25 @@ def test_a_cluster_that_spark_defaults_names_gets_no_settings_of_this_machine(
     for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "MASTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert _starts_here({})
-    for text, here in [("spark.master  spark://there:7077", False), ("spark.master=local[2]", True), ("#", True)]:
+    assert _master({}) == "local"
+    for text, master in [
+        ("spark.master  spark://there:7077", "spark://there:7077"),
+        ("spark.master=local[2]", "local[2]"),
+        ("#", "local"),
+    ]:
         (tmp_path / "spark-defaults.conf").write_text(f"# of this cluster\nspark.ui.enabled false\n{text}\n")
-        assert _starts_here({}) is here
-    (tmp_path / "spark-defaults.conf").write_text("spark.master yarn")
-    assert _starts_here({"spark.master": "local[1]"})
+        assert _master({}) == master
+    assert _master({"spark.master": "local[1]"}) == "local[1]"
+
+
+def test_a_master_that_does_not_answer_is_told_at_once() -> None:
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(MissingMaster, match=rf"^no Spark master answers at spark://{nobody}: .*refused"):
+            require_master(f"spark://{nobody}")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            require_master(f"spark://{nobody},127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.processes
