@@ -3,8 +3,9 @@
     TABLES/updates  sessions                                                what happened; `generate` makes some up
     TABLES/postings  fanout  bitmaps  rows  received  audit  warm_index  report    what the jobs make of it
 
-A directory is anything that Spark can write to.  Where Spark runs is said by spark-submit, which takes this file, by
-SPARK_REMOTE, spark-defaults.conf, or --conf.  What is done twice is done once: a job writes over what it wrote.
+A directory is any path that Spark can write to.  Where Spark runs is said by spark-submit, which takes this file, by
+SPARK_REMOTE, spark-defaults.conf, or --conf.  Jobs are idempotent: a job replaces what it wrote, once all that is new
+is written.  Over Spark Connect the page is a file in report/page.
 
 Exits with 0 if it is done, 1 if it went wrong, which standard error tells, and 2 if it could not begin.
 """
