@@ -4,8 +4,9 @@
     TABLES/gaps                                                        what is missing in that, if a hub was killed
     TABLES/postings  fanout  bitmaps  rows  received  audit  report    what the jobs make of it
 
-A directory is anything that Spark can write to.  Where Spark runs is said by spark-submit, which takes this file, by
-SPARK_REMOTE, spark-defaults.conf, or --conf.  What is done twice is done once: a job writes over what it wrote.
+A directory is any path that Spark can write to.  Where Spark runs is said by spark-submit, which takes this file, by
+SPARK_REMOTE, spark-defaults.conf, or --conf.  Jobs are idempotent: a job replaces what it wrote, once all that is new
+is written.  Over Spark Connect the page is a file in report/page.
 
 Exits with 0 if it is done, 1 if it went wrong, which standard error tells, and 2 if it could not begin.
 """
@@ -123,7 +124,7 @@ def match(
                     for log in _logs(updates, sessions, by)
                 ]
             if not of_time(_gaps(spark, tables), *_moments(first, last)).isEmpty():
-                say(f"{tables}/gaps: some deliveries may be missing, as a hub was killed; `report` and `audit` say which")
+                say(f"{tables}/gaps: a hub was killed, and deliveries may be missing: see `report` and `audit`")
             for name in outputs:
                 with step(f"{tables}/{name}"):
                     made = reduce(

@@ -253,12 +253,13 @@ def _overwrite_days(spark: SparkSession, table: DataFrame, path: str, writer: Da
     before = _files_in(spark, path)
     writer.option("partitionOverwriteMode", "dynamic").save(path)
     # All files of a day are replaced at once, so a day that still has one of them has no new row.
-    left = (file.split("/")[-2] for file in before & _files_in(spark, path))
-    for day in sorted(_days_within(left, days)):
+    left = _days_within((file.split("/")[-2] for file in before & _files_in(spark, path)), days)
+    for day in sorted(left):
         try:
             _empty(table.drop("dt")).write.mode("overwrite").parquet(f"{path}/{day}")
         except Exception as error:
-            raise PipelineError(f"{path}: {day} should have no rows now, and still has its old ones") from error
+            raise PipelineError(f"{path}: {', '.join(sorted(left))} should have no rows, and have old ones") from error
+        left.remove(day)
 
 
 def _overwrite(spark: SparkSession, table: DataFrame, path: str, format: str, options: dict[str, str]) -> None:

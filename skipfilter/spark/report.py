@@ -25,6 +25,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from sortedcontainers import SortedDict
 
+from skipfilter.spark import files
 from skipfilter.spark.gaps import of_time
 from skipfilter.spark.match import unbounded_index
 from skipfilter.spark.schemas import GAPS
@@ -295,9 +296,12 @@ class Report:
     growth: float
 
     def write(self, directory: str, format: str = "parquet") -> None:
-        """Write each table to `directory`/NAME, over what is there; `format` is one of Spark's.  They are small."""
+        """Replace each table at `directory`/NAME by one file; `format` is one of Spark's.
+
+        A table that cannot be written stays what it was; those before it are new then.
+        """
         for name, table in self.tables.items():
-            table.coalesce(1).write.mode("overwrite").option("header", True).format(format).save(f"{directory}/{name}")
+            files.write(table.coalesce(1), f"{directory}/{name}", format=format, header="true")
 
     def __enter__(self) -> Self:
         return self
@@ -337,7 +341,7 @@ def report(
     >>> with report(updates, sessions, match(updates, sessions)) as made:  # doctest: +SKIP
     ...     made.write("report")
     """
-    period = period_of(updates, start, end).localCheckpoint()
+    period = _known(period_of(updates, start, end))
     within = updates.crossJoin(F.broadcast(period)).where(_within("ts")).select(updates.columns)
     published = with_fanout(within, fanout).persist()
     topics = hot_topics(published, top)
@@ -397,6 +401,13 @@ def _bins(period: DataFrame, per: Per) -> DataFrame:
     last = F.timestamp_micros(F.unix_micros("end") - 1)
     every = F.sequence(F.date_trunc(per, "start"), F.date_trunc(per, last), F.expr(f"INTERVAL 1 {per.upper()}"))
     return period.where("start < end").select(F.explode(every).alias("time"))
+
+
+def _known(period: DataFrame) -> DataFrame:
+    """The period as two numbers in the plan, so that it is computed once and needs no executor."""
+    micros = [F.unix_micros(name).alias(name) for name in period.columns]
+    found = period.sparkSession.createDataFrame(period.select(micros).collect(), "start long, end long")
+    return found.select(*(F.timestamp_micros(name).alias(name) for name in found.columns))
 
 
 def _within(column: str) -> Column:

@@ -23,6 +23,7 @@ from skipfilter.spark.report import (
     topic_hourly,
     with_fanout,
 )
+from tests.skipfilter.spark.test_files import snapshot
 from tests.skipfilter.spark.worlds import BASE, DAY, Session, Update, World, by_brute_force, random_world
 
 if TYPE_CHECKING:
@@ -356,6 +357,12 @@ def test_a_report_is_written_table_by_table_and_again(spark: SparkSession, tmp_p
     assert [row.asDict() for row in back] == [
         {"topic": "/a", "updates": "1", "private_updates": "0", "deliveries": "1"}
     ]
+    before = snapshot(tmp_path)
+    for format in ("csv", "parquet"):
+        bad = {"topics": two["topics"].withColumn("updates", F.raise_error(F.lit("bad row")).cast("long"))}
+        with pytest.raises(Exception, match="bad row"):
+            replace(tables, tables=bad).write(directory, format)
+    assert snapshot(tmp_path) == before
 
 
 def test_totals_do_not_need_the_names_of_subscribers(spark: SparkSession) -> None:

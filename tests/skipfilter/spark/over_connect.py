@@ -1,0 +1,87 @@
+"""Run by a test in a process of its own, with SPARK_REMOTE: the jobs over Spark Connect, and their writes that fail."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import date
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.readwriter import DataFrameWriter
+from typer.testing import CliRunner
+
+import skipfilter.spark.__main__ as pipeline
+from skipfilter.spark import files, spark_session
+from skipfilter.spark.errors import PipelineError
+from skipfilter.spark.report import report
+from tests.skipfilter.spark.test_files import RANGE, dated, there
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from skipfilter.spark.report import Report
+
+CODEC = "spark.sql.parquet.compression.codec"
+
+
+def run(*arguments: str) -> None:
+    result = CliRunner().invoke(pipeline.main, arguments)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+
+
+def jobs(day: str, dt: str) -> None:
+    """What jobs write: days where there are none yet, days again, a table without days again, a report."""
+    outputs = ("--output", "rows", "--output", "fanout", "--output", "received")
+    run("match", day, *outputs, "--from", dt, "--to", dt)
+
+    def overview(*tables: DataFrame, **options: Any) -> Report:
+        whole = report(*tables, **options)
+        return replace(whole, tables={"overview": whole.tables["overview"]})
+
+    def page(found: Report) -> str:
+        return f"<p>{found.growth}\n</p>"
+
+    # One table of the report is enough, and no plots.
+    with mock.patch.multiple(pipeline, what_happened=overview, page=page):
+        run("report", day)
+
+
+def failures(spark: SparkSession, directory: str) -> None:
+    """A write that fails, in its tasks or where it copies, loses no row; one that fails to empty a day says so."""
+    rows = [(1, 1), (2, 2), (3, 3)]
+    ways: dict[str, dict[str, Any]] = {"days": {"by_day": True, "days": RANGE}, "whole": {}}
+    for name, way in ways.items():
+        path = f"{directory}/{name}"
+        files.write(dated(spark, *rows), path, by_day="by_day" in way)
+        spark.conf.set(CODEC, "lzo")
+        with pytest.raises(Exception, match="LzoCodec"):
+            files.write(dated(spark, (2, 4)), path, **way)
+        spark.conf.unset(CODEC)
+        assert there(spark, path) == rows
+        files.write(spark.read.parquet(path).where("n = 2"), path, **way)  # made from itself
+        assert there(spark, path) == ([(1, 1), (2, 2)] if way else [(2, 2)])
+    with pytest.raises(Exception, match="a row is of 2026-01-01, which is not replaced"):
+        files.write(dated(spark, (1, 5)), f"{directory}/days", by_day=True, days=RANGE)
+    real = DataFrameWriter.save
+
+    def save(writer: DataFrameWriter, path: str | None = None, *arguments: Any, **options: Any) -> None:
+        if path in (f"{directory}/whole", f"{directory}/days/dt=2026-01-02"):
+            raise ConnectionError
+        real(writer, path, *arguments, **options)
+
+    with mock.patch.object(DataFrameWriter, "save", save):
+        with pytest.raises(PipelineError, match=r"whole: it may be in part only; (.*) has all its new rows") as raised:
+            files.write(dated(spark, *rows), f"{directory}/whole")
+        assert there(spark, str(raised.value).partition("only; ")[2].split()[0]) == rows
+        with pytest.raises(PipelineError, match="days: dt=2026-01-02 should have no rows, and have old ones"):
+            files.write(dated(spark, (3, 6)), f"{directory}/days", by_day=True, days=(date(2026, 1, 1), None))
+
+
+if __name__ == "__main__":
+    session = spark_session("over connect")
+    assert not isinstance(session, SparkSession)
+    jobs(*sys.argv[1:3])
+    failures(session, sys.argv[3])
