@@ -124,7 +124,7 @@ def match(
                     for log in _logs(updates, sessions, by)
                 ]
             if not of_time(_gaps(spark, tables), *_moments(first, last)).isEmpty():
-                say(f"{tables}/gaps: a hub was killed, and deliveries may be missing: see `report` and `audit`")
+                say(f"{tables}/gaps: some deliveries may be missing: see `report` or `audit`")
             for name in outputs:
                 with step(f"{tables}/{name}"):
                     made = reduce(
@@ -202,6 +202,12 @@ def audit(
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
         for told in sentences(of_time(_gaps(spark, tables), start, end)):
             typer.echo(told)
+
+
+@main.command()
+def where() -> None:
+    """Print the path of this program, which spark-submit takes."""
+    typer.echo(__file__)
 
 
 def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:

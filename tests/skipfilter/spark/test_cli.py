@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import skipfilter.spark.__main__ as pipeline
 from skipfilter.spark import Workload, files, generate_sessions, generate_updates
+from skipfilter.spark.cli import reason
 from skipfilter.spark.page import _short
 from skipfilter.spark.schemas import SESSIONS, UPDATES
 from tests.skipfilter.spark.test_files import snapshot
@@ -184,7 +185,9 @@ def test_a_job_that_fails_loses_nothing(spark: SparkSession, day: Path, tmp_path
             ("audit", "https://example.com/rooms/0"),
             ("report",),
         ):
-            assert run(job, there, *rest, "--conf", f"{codec}=lzo").exit_code == 1
+            result = run(job, there, *rest, "--conf", f"{codec}=lzo")
+            assert result.exit_code == 1
+            assert re.search(rf"^{job}: .*LzoCodec.*\n\Z", result.stderr, re.MULTILINE)
             assert snapshot(there) == before, job
     finally:
         spark.conf.unset(codec)
@@ -224,6 +227,62 @@ def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "'spark.master' is no NAME=VALUE" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (  # Py4JJavaError, SparkConnectGrpcException
+            "An error occurred while calling o143.count.\n"
+            ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times\n"
+            "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:4568)\n"
+            "Caused by: java.io.IOException: No space left on device\n\t... 23 more\n"
+            "Caused by: java.io.EOFException\n\t... 24 more\n",
+            "IOException: No space left on device",
+        ),
+        (
+            "Job aborted:\n  An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+            '  File "x.py", line 1, in x\nskipfilter.spark.errors.BadInput: a/b: row 2 is short\n\tat java.Thread.run\n'
+            "Caused by: java.io.IOException: closed\n",
+            "a/b: row 2 is short",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "x.py", line 1, in x\nKeyError: 1\n\nThe above exception ...\n\n'
+            "Traceback (most recent call last):\nhttpx2.ReadTimeout: no answer: 5 s\n",
+            "ReadTimeout: no answer: 5 s",
+        ),
+        (
+            "WARNING: Using incubator modules: jdk.incubator.vector\n26/11/22 23:26:03 WARN Utils: Set SPARK_LOCAL_IP\n"
+            'Exception in thread "main" org.apache.spark.SparkException: Executor memory must be a positive number\n\tat x',
+            "SparkException: Executor memory must be a positive number",
+        ),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: file:/a. SQLSTATE: 42K03\n== x ==\n",
+            "[PATH_NOT_FOUND] Path does not exist: file:/a.",
+        ),
+        (
+            "[USER_RAISED_EXCEPTION] x is null SQLSTATE: P0001\n=== Streaming Query ===\nIdentifier: [id = 1]",
+            "x is null",
+        ),
+    ],
+    ids=["java", "ours", "python", "start", "plan", "raised"],
+)
+def test_an_error_is_told_by_its_innermost_cause(text: str, told: str) -> None:
+    assert reason(text) == told
+
+
+def test_what_java_says_is_no_part_of_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    result = run("index", tmp_path, "--conf", "spark.sql.shuffle.partitions=none")
+    assert result.exit_code == 1
+    assert re.search(r"^index: .*'none'.*spark\.sql\.shuffle\.partitions.*$", result.stderr, re.MULTILINE)
+    assert "\tat " not in result.stderr
+
+
+@pytest.mark.processes
+def test_a_setting_that_java_refuses_is_told_in_a_sentence(tmp_path: Path) -> None:
+    job = (sys.executable, "-m", "skipfilter.spark", "index", tmp_path, "--conf", "spark.executor.memory=zzz")
+    ended = subprocess.run(job, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (1, "index: SparkException: Executor memory must be a positive number\n")
+
+
 # -- elsewhere
 
 
@@ -238,12 +297,19 @@ def elsewhere(*command: str | Path, **environment: str) -> str:
     return ended.stderr
 
 
-def test_spark_submit_runs_the_same_jobs(spark: SparkSession, day: Path) -> None:
+def test_spark_submit_runs_the_same_jobs(spark: SparkSession, day: Path, tmp_path: Path) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     conf = ("--master", "local[1]", "--driver-memory", "1g", "--conf", "spark.sql.shuffle.partitions=2")
-    assert pipeline.__file__ is not None
-    elsewhere(submit, *conf, pipeline.__file__, "index", day, PYSPARK_PYTHON=sys.executable)
-    assert spark.read.parquet(str(day / "postings")).count() > 100
+    checkpoints = tmp_path / "checkpoints"
+    program = done("where").stdout.strip()
+    shutil.copytree(day, tmp_path / "day", ignore=shutil.ignore_patterns("fanout"))
+    job = ("match", tmp_path / "day")
+    elsewhere(
+        *(submit, *conf, "--conf", f"spark.checkpoint.dir={checkpoints}", program, *job), PYSPARK_PYTHON=sys.executable
+    )
+    now, before = (spark.read.parquet(str(place / "fanout")) for place in (tmp_path / "day", day))
+    assert sorted(now.collect()) == sorted(before.collect()) != []
+    assert list(checkpoints.glob("*/*/part-*"))  # what several outputs share
 
 
 def test_spark_connect_runs_the_same_jobs(spark: SparkSession, day: Path, tmp_path: Path) -> None:
