@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -49,3 +50,10 @@ def test_the_library_imports_its_base_dependencies_only(package: str) -> None:
 def test_the_base_dependencies_are_three() -> None:
     base = [line for line in requires("skipfilter") or [] if "extra ==" not in line]
     assert [line.partition(">")[0] for line in base] == ["cachetools", "pyroaring", "sortedcontainers"]
+
+
+def test_the_extra_for_spark_has_what_spark_connect_imports() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert any(line.startswith("pyspark[connect]") for line in project["optional-dependencies"]["spark"])
+    connect = [line for line in requires("pyspark") or [] if 'extra == "connect"' in line]
+    assert {"grpcio", "grpcio-status", "googleapis-common-protos"} <= {line.partition(">")[0] for line in connect}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -86,7 +87,8 @@ class Cluster:
             process.kill()
             process.wait(HANG)
         for pid in executors:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ends by itself once its application has ended
+                os.kill(pid, signal.SIGKILL)
 
     def job(self, *command: str | Path, **conf: str) -> subprocess.Popen[str]:
         """A job of the pipeline on this cluster.  In the names of settings, _ is for a dot."""
