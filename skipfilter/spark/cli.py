@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from skipfilter.spark.errors import PipelineError
@@ -48,7 +48,9 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
         yield spark
     except PipelineError as error:
         say(f"{name}: {error}")
-    except (PySparkException, Py4JError, ConnectionError) as error:  # the last if Java has ended
+    except (Py4JNetworkError, ConnectionError):
+        say(f"{name}: the Java of Spark has ended; spark.driver.memory may be too little")
+    except (PySparkException, Py4JError) as error:
         say(f"{name}: {reason(str(error))}")
     else:
         return

@@ -22,14 +22,16 @@ from __future__ import annotations
 
 import sys
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyroaring import BitMap
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from sortedcontainers import SortedDict
 
@@ -154,7 +156,7 @@ class Matching:
             self._events = _events(updates, keys, hot)
             self._parts = [
                 (keep(_references(keys, part, hot)), part.sessions)
-                for part in parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url, keep)
+                for part in _parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url, keep)
             ]
             self._kept = kept.pop_all()
 
@@ -183,8 +185,14 @@ def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
     """The frame, computed once: with its lineage until `kept` is closed, or in files if Spark has a place for them."""
     if frame.sparkSession.conf.get("spark.checkpoint.dir", None):
         return frame.checkpoint()
-    kept.callback(frame.persist().unpersist)
+    kept.callback(_forget, frame.persist())
     return frame
+
+
+def _forget(frame: DataFrame) -> None:
+    # If Spark has ended, so has what it kept; the error that matters is the one before.
+    with suppress(PySparkException, Py4JError, ConnectionError):
+        frame.unpersist()
 
 
 def _required(column: str, value: Column | None = None) -> Column:
@@ -205,14 +213,10 @@ class Part(NamedTuple):
     sessions: Sessions
 
 
-def parts_of(
-    sessions: DataFrame,
-    narrow_bytes: int = NARROW_BYTES,
-    max_broadcast_bytes: int = BROADCAST_BYTES,
-    base_url: str | None = None,
-    keep: Keep = lambda frame: frame,
+def _parts_of(
+    sessions: DataFrame, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
 ) -> Iterator[Part]:
-    """The sessions, in parts none of which leaves a shard; one at least.  They need `begins` and `ends`, as numbers."""
+    """The sessions, in parts none of which leaves a shard; one at least."""
     for ids in _shards(sessions):
         yield from _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url, keep)
 
@@ -341,7 +345,7 @@ def _salts(hot: int) -> Column:
     return F.ceil(F.col("updates") / hot)
 
 
-def found_by(topics: DataFrame, part: Part) -> DataFrame:
+def _found_by(topics: DataFrame, part: Part) -> DataFrame:
     """topic, subscribed, authorised, wide: the bitmaps of its narrow selector, the numbers of its wide ones."""
     wide = part.wide
     matched = topics.mapInArrow(lambda batches: _ask(batches, wide), "topic string, wide array<int>")
@@ -351,7 +355,7 @@ def found_by(topics: DataFrame, part: Part) -> DataFrame:
 def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
     """A row for each key, and salt, with the bitmaps and the numbers of the selectors that match it."""
     # One branch for keys with one topic and with several: so the index is asked once a topic, whatever Spark plans.
-    found = found_by(keys.select(F.explode("topics").alias("topic")).distinct(), part)
+    found = _found_by(keys.select(F.explode("topics").alias("topic")).distinct(), part)
     salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
     return (
         keys.withColumn("topic", F.explode_outer("topics"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyroaring import BitMap
 from pyspark.sql import functions
 
@@ -181,6 +182,21 @@ def test_a_closed_matching_leaves_nothing_persisted_and_its_results_right(spark:
     assert rows.count() == len(by_brute_force(crowd))
     assert match(*crowd.tables(spark, 2), "rows").count() == len(by_brute_force(crowd))
     assert persisted(spark) == before
+
+
+def test_what_ends_spark_is_not_hidden_by_what_follows(
+    spark: SparkSession, crowd: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(spark.range(1))
+    unpersist = kind.unpersist
+
+    def fail(frame: DataFrame) -> None:
+        unpersist(frame)
+        raise Py4JError("there is no Spark any more")
+
+    monkeypatch.setattr(kind, "unpersist", fail)
+    with pytest.raises(KeyError), Matching(*crowd.tables(spark, 2)):
+        raise KeyError
 
 
 # -- what is refused
