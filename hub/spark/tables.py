@@ -47,6 +47,7 @@ from pyspark.sql.types import (
 from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
+from skipfilter.spark.session import persisted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,7 +163,7 @@ def write_sessions(spark: SparkSession, out: str) -> None:
     events = read_table(spark, f"{out}/session_events", SESSION_EVENTS)
     given = read_table(spark, f"{out}/session_ids", SESSION_IDS)
     # Spark computes it again if a part of it is lost, or as session_ids have grown; the ids are the same then.
-    found = sessions(events, given).persist()
+    found = persisted(sessions(events, given))
     try:
         new = found.join(given, ["node", "number"], "left_anti").select(SESSION_IDS.names)
         new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")  # one file: all of them or none

@@ -40,6 +40,7 @@ from skipfilter.index import SelectorIndex
 from skipfilter.spark.deliveries import OUTPUTS, Sessions
 from skipfilter.spark.errors import BadInput, BroadcastLimit
 from skipfilter.spark.postings import SHARD_BITS, postings
+from skipfilter.spark.session import persisted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -185,7 +186,7 @@ def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
     """The frame, computed once: with its lineage until `kept` is closed, or in files if Spark has a place for them."""
     if frame.sparkSession.conf.get("spark.checkpoint.dir", None):
         return frame.checkpoint()
-    kept.callback(_forget, frame.persist())
+    kept.callback(_forget, persisted(frame))
     return frame
 
 

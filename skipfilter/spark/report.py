@@ -29,6 +29,7 @@ from skipfilter.spark import files
 from skipfilter.spark.gaps import of_time
 from skipfilter.spark.match import unbounded_index
 from skipfilter.spark.schemas import GAPS
+from skipfilter.spark.session import persisted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -343,7 +344,7 @@ def report(
     """
     period = _known(period_of(updates, start, end))
     within = updates.crossJoin(F.broadcast(period)).where(_within("ts")).select(updates.columns)
-    published = with_fanout(within, fanout).persist()
+    published = persisted(with_fanout(within, fanout))
     topics = hot_topics(published, top)
     tables = {
         "overview": overview(published, sessions, period),

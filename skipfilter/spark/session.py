@@ -26,6 +26,8 @@ from skipfilter.spark.errors import MissingJava, MissingMaster, UnfitExecutors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark.sql import DataFrame
+
 JAVA: Final = 17
 """The oldest Java that Spark runs on."""
 
@@ -60,6 +62,20 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
     session = builder.config(map=dict(conf)).getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
+
+
+def persisted(frame: DataFrame) -> DataFrame:
+    """Return `frame.persist()` in as few partitions as its rows need, rather than in the 200 of a shuffle."""
+    conf = frame.sparkSession.conf
+    before = conf.get(_FEW_PARTITIONS, "false") or "false"
+    conf.set(_FEW_PARTITIONS, "true")
+    try:
+        return frame.persist()
+    finally:
+        conf.set(_FEW_PARTITIONS, before)
+
+
+_FEW_PARTITIONS: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
 def _master(conf: Mapping[str, str]) -> str:
