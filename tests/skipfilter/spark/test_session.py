@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skipfilter.spark.errors import MissingJava, MissingMaster
-from skipfilter.spark.session import _master, require_java, require_master
+from skipfilter.spark.session import _master, persisted, require_java, require_master
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,3 +83,14 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_times_are_utc_whatever_the_machine(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_what_is_persisted_has_as_few_partitions_as_its_rows_need(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.shuffle.partitions", "50")
+    few = persisted(spark.range(100).selectExpr("id % 7 AS remainder").groupBy("remainder").count())
+    try:
+        assert few.rdd.getNumPartitions() == 1
+        assert few.count() == 7
+    finally:
+        few.unpersist()
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
