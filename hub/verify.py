@@ -661,6 +661,8 @@ class _Client:
         self._blocks = Blocks()
         self._connected = math.inf
         self._position = 0
+        self._longer = 1
+        """How many times as long as usual a connection lasts."""
 
     async def follow(self) -> None:
         run = self._run
@@ -691,14 +693,16 @@ class _Client:
             if status != 200:
                 raise ConnectionError(f"refused: {status}")
             self._begin(connection.headers)
-            async with asyncio.timeout(None if self._is_last else run.random.expovariate(1 / run.plan.churn)):
+            stays = None if self._is_last else self._longer * run.random.expovariate(1 / run.plan.churn)
+            async with asyncio.timeout(stays):
                 async for part in connection.body():
                     self._receive(part)
                     if self._slow and not run.is_closing:
                         await asyncio.sleep(run.random.expovariate(5))
             raise ConnectionError("ended by the hub")
         except TimeoutError:
-            pass
+            if run.is_closing:  # a replay of everything may take longer than any connection before
+                self._longer *= 2
         except OSError:  # it was not let in, or did not leave by itself, and does not ask in a tight loop
             await asyncio.sleep(run.random.uniform(0.05, 0.3))
         finally:

@@ -315,6 +315,9 @@ class Proxy:
         self.left = 3
         """How often it still does."""
 
+    pause = 0.0
+    """Seconds before the first event of a stream."""
+
     def ask(self, cursor: str | None) -> tuple[str | None, dict[str, str]]:
         """The cursor that the hub gets, and headers for the client."""
         return cursor, {}
@@ -363,6 +366,7 @@ class Proxy:
             told = {k: v for k, v in reply.headers.items() if k == "mercure-last-event-id"} | told
             lines = ["HTTP/1.1 200 OK", "content-type: text/event-stream", *(f"{k}: {v}" for k, v in told.items())]
             writer.write("\r\n".join([*lines, "", ""]).encode())
+            await asyncio.sleep(self.pause)
             rest, held = b"", b""
             async for chunk in reply.chunks():
                 await writer.drain()
@@ -512,6 +516,16 @@ async def test_a_gap_that_is_announced_is_counted_and_is_well(shared_hub: HubPro
     status, report = await verified_behind(GarblesCursors(shared_hub))
     assert (status, kinds(report)) == (0, set())
     assert report["announced"]["gaps"] >= 4
+
+
+class IsSlow(Proxy):
+    pause = 1.0
+
+
+@pytest.mark.anyio
+async def test_a_replay_that_takes_longer_than_a_connection_comes_to_its_end(shared_hub: HubProcess) -> None:
+    status, report = await verified_behind(IsSlow(shared_hub), "--churn", "0.02")
+    assert (status, kinds(report)) == (0, set())
 
 
 class RefusesAndCutsOff(Proxy):
