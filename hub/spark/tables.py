@@ -47,7 +47,7 @@ from pyspark.sql.types import (
 from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
-from skipfilter.spark.session import persisted
+from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,7 +169,7 @@ def write_sessions(spark: SparkSession, out: str) -> None:
         new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")  # one file: all of them or none
         files.write(found, f"{out}/sessions")
     finally:
-        found.unpersist()
+        forget(found)
 
 
 def write_gaps(spark: SparkSession, out: str) -> None:

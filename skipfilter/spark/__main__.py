@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
 
 import typer
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark import files
@@ -40,8 +40,18 @@ if TYPE_CHECKING:
 
     from skipfilter.spark.match import By
 
+
+def _absolute(url: str | None) -> str | None:
+    if url is not None and not urlsplit(url).scheme:
+        raise typer.BadParameter(f"{url!r} is no absolute URL")
+    return url
+
+
 Url = Annotated[
-    str | None, typer.Option("--base-url", help="What relative URL Patterns are resolved against; the hub by default.")
+    str | None,
+    typer.Option(
+        "--base-url", callback=_absolute, help="What relative URL Patterns are resolved against; the hub by default."
+    ),
 ]
 From = Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day of updates.")]
 To = Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day of updates.")]
@@ -223,7 +233,7 @@ def _gaps(spark: SparkSession, tables: str) -> DataFrame:
     """Empty if there is no such table, as of sessions that are made up, or of an earlier version."""
     try:
         return files.read(spark, f"{tables}/gaps", GAPS)
-    except (BadInput, AnalysisException) as error:  # over Connect, it is found out late
+    except BadInput as error:
         if "[PATH_NOT_FOUND]" not in str(error):
             raise
         return spark.createDataFrame([], GAPS)

@@ -48,6 +48,8 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
         yield spark
     except PipelineError as error:
         say(f"{name}: {error}")
+    except BrokenPipeError:  # of standard output
+        raise
     except (Py4JNetworkError, ConnectionError):
         say(f"{name}: the Java of Spark has ended; spark.driver.memory may be too little")
     except (PySparkException, Py4JError) as error:
@@ -96,8 +98,12 @@ def reason(text: str) -> str:
     if (ours := _OURS.search(text)) is not None:
         return ours[1]
     innermost = text.strip().partition("\n")[0]
+    outer = ""
     for found in _NAMED.finditer(text):
-        innermost = found[1]
+        said = found[1].partition(": ")[2]
+        # `Cannot run program "x": error=2` says more than its cause, `error=2`.
+        if not outer.endswith(f": {said}") or _NESTED.search(outer):
+            innermost = outer = found[1]
     return innermost.removeprefix("[USER_RAISED_EXCEPTION] ").partition(" SQLSTATE:")[0]
 
 
@@ -108,6 +114,8 @@ _NAMED: Final = re.compile(
     re.MULTILINE,
 )
 """A line of a traceback, of Python or Java, that names an error and says something of it."""
+_NESTED: Final = re.compile(r": (?:\w+[.$])+[A-Z]\w*:")
+"""The name of an error in what another one says."""
 
 
 @contextmanager

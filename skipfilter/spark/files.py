@@ -10,6 +10,7 @@ row rather than shows as a null.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import date, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -42,11 +43,11 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     """
     try:
         table = spark.read.parquet(path)
+        found = {field.name: field.dataType.simpleString() for field in table.schema}  # over Connect, it reads now
     except AnalysisException as error:
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":  # it was written, and had no row
             return spark.createDataFrame([], schema)
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
-    found = {field.name: field.dataType.simpleString() for field in table.schema}
     for field in schema:
         expected = field.dataType.simpleString()
         if field.name not in found and not field.nullable:
@@ -84,7 +85,9 @@ def write(
     In a classic session the rows are written to `.NAME.new-ID` beside the table.  Then directories are moved: what is
     replaced to `.NAME.old-ID`, the new rows to their place.  A move that fails is undone; the old rows are deleted
     last.  A driver that is killed between two moves leaves all old and all new rows in these three directories.  In an
-    object store a move is a copy that can stop halfway, which standard error says before the first one.
+    object store a move is a copy that can stop halfway, which standard error says before the first one; then nothing
+    is deleted, and the error names the three directories.  Jobs may write different days of a table at once.  If they
+    write the same days, one of them fails.
 
     Spark Connect can neither move nor delete: what would be deleted becomes an empty table.  Days are replaced by
     Spark's dynamic partition overwrite, whose driver, if it is killed while it commits, may leave a day without rows.
@@ -120,9 +123,7 @@ def write_page(spark: SparkSession, html: str, directory: str) -> str:
 def _within(table: DataFrame, days: Days, path: str) -> DataFrame:
     """The table, which fails at a row of a day that is not replaced."""
     day, (first, last) = F.col("dt"), days
-    inside = F.lit(True) if first is None else day >= first
-    if last is not None:
-        inside &= day <= last
+    inside = day.between(*(F.to_date(F.lit(str(bound))) for bound in (first or date.min, last or date.max)))
     found = F.coalesce(day.cast("string"), F.lit("no day"))
     refused = F.raise_error(F.concat(F.lit(f"{path}: a row is of "), found, F.lit(", which is not replaced")))
     return table.withColumn("dt", F.when(inside, day).otherwise(refused.cast("date")))
@@ -130,12 +131,12 @@ def _within(table: DataFrame, days: Days, path: str) -> DataFrame:
 
 def _days_within(names: Iterable[str], days: Days) -> set[str]:
     """The `names` that are of a day within `days`, as dt=2026-01-31 is."""
-    first, last = days[0] or date.min, days[1] or date.max
-    found = {name: date.fromisoformat(match[1]) for name in names if (match := _DAY.fullmatch(name))}
-    return {name for name, day in found.items() if first <= day <= last}
+    # As text, in which a day that the calendar does not have is no error.
+    first, last = (f"dt={day.isoformat()}" for day in (days[0] or date.min, days[1] or date.max))
+    return {name for name in names if _DAY.fullmatch(name) and first <= name <= last}
 
 
-_DAY: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)")
+_DAY: Final = re.compile(r"dt=\d{4}-\d\d-\d\d")
 
 
 def _beside(path: str, suffix: str) -> str:
@@ -183,54 +184,82 @@ class _Store:
     def create(self, path: str, text: str) -> None:
         """Write a new file in UTF-8."""
         file = self._system.create(self._path(path))
-        file.write(bytearray(text, "utf-8"))
-        file.close()
+        try:
+            file.write(bytearray(text, "utf-8"))
+        finally:
+            file.close()
 
     def create_directory(self, path: str) -> None:
         self._system.mkdirs(self._path(path))
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file or directory to what is not there yet."""
+        """Rename a file or directory.  Raises TargetExists if another job has made `target`; then nothing is moved."""
+        if self.exists(target):
+            raise TargetExists(target)
+        self._rename(source, target)
+        inside = f"{target}/{source.rpartition('/')[2]}"
+        if self.exists(inside):  # Hadoop moves into a directory that is there
+            self._rename(inside, source)
+            raise TargetExists(target)
+
+    def _rename(self, source: str, target: str) -> None:
         if not self._system.rename(self._path(source), self._path(target)):
             raise PipelineError(f"{source}: it could not be moved to {target}")
 
     def remove(self, path: str, *, filled: bool = True) -> None:
         """Remove what may be there; a directory that is not empty only if it may be `filled`, else it fails."""
-        self._system.delete(self._path(path), filled)
+        if not self._system.delete(self._path(path), filled) and self.exists(path):
+            raise PipelineError(f"{path}: it could not be removed")
+
+
+class TargetExists(PipelineError):
+    """What a job wants to make is there."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path}: another job has written it while this one ran")
 
 
 def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days | None = None) -> None:
     """Replace `path`, or its directories of `days`, by what `create` writes to a path that it is given."""
     id = uuid4().hex
     new, old = _beside(path, f"new-{id}"), _beside(path, f"old-{id}")
-    moves: list[tuple[str, str]] = []
+    is_there = store.exists(path)
+    begun: list[tuple[str, str]] = []
     try:
         create(new)
-        moves = _moves(store, path, new, old, days)
-        for source, target in moves:
+        _say_if_moves_are_copies(store.scheme)
+        for source, target in _moves(store, path, new, old, days):
+            begun.append((source, target))
             store.move(source, target)
     except BaseException as error:
+        if isinstance(error, TargetExists):
+            begun.pop()
         try:
-            for source, target in reversed(moves):
-                # A move may have been made although it failed, so what is there counts.
-                if store.exists(target) and not store.exists(source):
-                    store.move(target, source)
-            store.remove(old, filled=False)
+            _undo(store, begun)
         except Exception:
-            raise PipelineError(f"{path}: it is not whole: {old} has what was there, {new} what is new") from error
-        store.remove(new)
+            raise PipelineError(
+                f"{path}: it is not whole, and nothing is deleted: what was there is in it and in {old}, what is new "
+                f"in it and in {new}"
+            ) from error
+        with suppress(Exception):  # as the error that matters is the one before
+            if not is_there:
+                store.remove(path, filled=False)
+            store.remove(old, filled=False)
+            store.remove(new)
         raise
-    store.remove(new)
-    store.remove(old)
+    for left in (new, old):
+        try:
+            store.remove(left)
+        except Exception as error:
+            say(f"{path}: it is written; {left} is left, because it could not be removed: {error}")
 
 
 def _moves(store: _Store, path: str, new: str, old: str, days: Days | None) -> list[tuple[str, str]]:
     """Which path must be moved to which, in this order."""
-    if not store.exists(path):
-        return [(new, path)]
-    _say_if_moves_are_copies(store.scheme)
     if days is None:
-        return [(path, old), (new, path)]
+        return [(path, old), (new, path)] if store.exists(path) else [(new, path)]
+    # Also a table that is not there yet gets its days one by one, because other jobs may write other days of it.
+    store.create_directory(path)
     store.create_directory(old)
     before, after = (_days_within(store.names(directory), days) for directory in (path, new))
     # Day by day, so that no day is missing for long.
@@ -243,6 +272,16 @@ def _moves(store: _Store, path: str, new: str, old: str, days: Days | None) -> l
         )
         if needed
     ]
+
+
+def _undo(store: _Store, begun: list[tuple[str, str]]) -> None:
+    """Move back what was moved.  Raises PipelineError if the last move has stopped halfway, as a copy can."""
+    for source, target in reversed(begun):
+        # A move may have been made although it failed, so what is there counts.
+        if store.exists(target):
+            if store.exists(source):
+                raise PipelineError(f"{source}: a part of it was moved to {target}")
+            store.move(target, source)
 
 
 # -- Spark Connect: there are only reads and writes
@@ -281,8 +320,9 @@ def _overwrite(spark: SparkSession, table: DataFrame, path: str, format: str, op
 
 def _files_in(spark: SparkSession, path: str) -> set[str]:
     """The URIs of the data files below a path.  Takes no job, but one to list many directories."""
+    literal = re.sub(r"([\\{}\[\]*?])", r"\\\1", path)  # a reader takes a path for a pattern, and a writer does not
     try:
-        found = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(path).inputFiles()
+        found = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(literal).inputFiles()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise

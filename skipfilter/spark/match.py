@@ -22,16 +22,14 @@ from __future__ import annotations
 
 import sys
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JError
 from pyroaring import BitMap
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 from sortedcontainers import SortedDict
 
@@ -40,7 +38,7 @@ from skipfilter.index import SelectorIndex
 from skipfilter.spark.deliveries import OUTPUTS, Sessions
 from skipfilter.spark.errors import BadInput, BroadcastLimit
 from skipfilter.spark.postings import SHARD_BITS, postings
-from skipfilter.spark.session import persisted
+from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -186,14 +184,8 @@ def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
     """The frame, computed once: with its lineage until `kept` is closed, or in files if Spark has a place for them."""
     if frame.sparkSession.conf.get("spark.checkpoint.dir", None):
         return frame.checkpoint()
-    kept.callback(_forget, persisted(frame))
+    kept.callback(forget, persisted(frame))
     return frame
-
-
-def _forget(frame: DataFrame) -> None:
-    # If Spark has ended, so has what it kept; the error that matters is the one before.
-    with suppress(PySparkException, Py4JError, ConnectionError):
-        frame.unpersist()
 
 
 def _required(column: str, value: Column | None = None) -> Column:

@@ -29,7 +29,7 @@ from skipfilter.spark import files
 from skipfilter.spark.gaps import of_time
 from skipfilter.spark.match import unbounded_index
 from skipfilter.spark.schemas import GAPS
-from skipfilter.spark.session import persisted
+from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -308,7 +308,7 @@ class Report:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.published.unpersist()
+        forget(self.published)
 
 
 def report(

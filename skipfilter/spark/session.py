@@ -12,11 +12,14 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.utils import is_remote
@@ -75,6 +78,12 @@ def persisted(frame: DataFrame) -> DataFrame:
         conf.set(_FEW_PARTITIONS, before)
 
 
+def forget(frame: DataFrame) -> None:
+    """Give back what `persisted` keeps.  If Spark has ended, so has that, and the error that matters is another one."""
+    with suppress(PySparkException, Py4JError, ConnectionError):
+        frame.unpersist()
+
+
 _FEW_PARTITIONS: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
@@ -115,7 +124,7 @@ def require_master(master: str) -> None:
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=10).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         except (OSError, ValueError) as error:
             reason = error
         else:
@@ -141,7 +150,10 @@ def compare_executors(spark: SparkSession) -> str:
         from importlib import metadata, util
 
         found = {"executable": sys.executable, "python": platform.python_version()}
-        for name in ("skipfilter", "numpy", "pandas", "pyarrow", "pyroaring"):
+        for name in (
+            "skipfilter", "cachetools", "numpy", "pandas", "pyarrow", "pyroaring", "sortedcontainers", "typer",
+            "urlpattern",
+        ):  # fmt: skip
             if util.find_spec(name) is not None:
                 try:
                     found[name] = metadata.version(name)
@@ -153,7 +165,11 @@ def compare_executors(spark: SparkSession) -> str:
     differences = {}
     for [there] in spark.range(100).select(ask("id")).collect():
         run = f"the executors run {there['executable']} ({there['python']})"
-        if missing := here.keys() - there.keys():
+        missing = here.keys() - there.keys()
+        if "urlpattern" in missing:  # which is needed for URL Patterns alone
+            missing -= {"urlpattern"}
+            there["urlpattern"] = "none"
+        if missing:
             raise UnfitExecutors(
                 f"{run} and have no {', '.join(sorted(missing))}: set spark.pyspark.python, or pack the environment "
                 "(README, On a cluster)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from datetime import date
@@ -11,11 +12,12 @@ from unittest import mock
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.readwriter import DataFrameWriter
+from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 from typer.testing import CliRunner
 
 import skipfilter.spark.__main__ as pipeline
 from skipfilter.spark import files, spark_session
-from skipfilter.spark.errors import PipelineError
+from skipfilter.spark.errors import BadInput, PipelineError
 from skipfilter.spark.report import report
 from tests.skipfilter.spark.test_files import RANGE, dated, there
 
@@ -65,6 +67,16 @@ def failures(spark: SparkSession, directory: str) -> None:
         assert there(spark, path) == ([(1, 1), (2, 2)] if way else [(2, 2)])
     with pytest.raises(Exception, match="a row is of 2026-01-01, which is not replaced"):
         files.write(dated(spark, (1, 5)), f"{directory}/days", by_day=True, days=RANGE)
+    files.write(dated(spark, *rows).where("n > 3"), f"{directory}/empty", by_day=True)
+    n = StructType([StructField("dt", DateType()), StructField("n", IntegerType())])
+    assert files.read(spark, f"{directory}/empty", n).isEmpty()
+    with pytest.raises(BadInput, match="nowhere: \\[PATH_NOT_FOUND\\]"):
+        files.read(spark, f"{directory}/nowhere", n)
+    path = f"{directory}/a[b]*{{c}}?"  # which a reader would take for a pattern
+    files.write(dated(spark, *rows), path, by_day=True)
+    files.write(dated(spark, (2, 9)), path, by_day=True, days=RANGE)
+    escaped = re.sub(r"([\[\]*?{}])", r"\\\1", path)
+    assert there(spark, escaped) == [(1, 1), (2, 9)]
     real = DataFrameWriter.save
 
     def save(writer: DataFrameWriter, path: str | None = None, *arguments: Any, **options: Any) -> None:

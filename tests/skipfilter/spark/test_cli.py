@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 import skipfilter.spark.__main__ as pipeline
-from skipfilter.spark import Workload, files, generate_sessions, generate_updates
+from skipfilter.spark import Workload, cli, files, generate_sessions, generate_updates
 from skipfilter.spark.cli import reason
 from skipfilter.spark.page import _short
 from skipfilter.spark.schemas import SESSIONS, UPDATES
@@ -227,6 +227,17 @@ def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "'spark.master' is no NAME=VALUE" in result.stderr
 
 
+def test_a_base_url_that_is_none_is_refused_before_any_job(tmp_path: Path) -> None:
+    result = run("match", tmp_path, "--base-url", "no url")
+    assert result.exit_code == 2
+    assert "'no url' is no absolute URL" in result.stderr
+
+
+def test_a_reader_of_standard_output_that_goes_is_not_java_s_end(spark: SparkSession) -> None:
+    with pytest.raises(BrokenPipeError), cli.job("audit", None):
+        raise BrokenPipeError
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -262,8 +273,15 @@ def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
             "[USER_RAISED_EXCEPTION] x is null SQLSTATE: P0001\n=== Streaming Query ===\nIdentifier: [id = 1]",
             "x is null",
         ),
+        (
+            ": org.apache.spark.SparkException: Job aborted: Lost task 0.0 (TID 0): java.io.IOException: Cannot run "
+            'program "env/bin/python": error=2, No such file or directory\n\tat x\n'
+            'Caused by: java.io.IOException: Cannot run program "env/bin/python": error=2, No such file or directory\n'
+            "\tat y\nCaused by: java.io.IOException: error=2, No such file or directory\n",
+            'IOException: Cannot run program "env/bin/python": error=2, No such file or directory',
+        ),
     ],
-    ids=["java", "ours", "python", "start", "plan", "raised"],
+    ids=["java", "ours", "python", "start", "plan", "raised", "program"],
 )
 def test_an_error_is_told_by_its_innermost_cause(text: str, told: str) -> None:
     assert reason(text) == told

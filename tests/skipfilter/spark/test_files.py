@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,10 +162,139 @@ def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_says_where_
         files._replace(files._Store(spark, str(table)), str(table), create)
     new, old = (path for kind in ("new", "old") for path in tmp_path.glob(f".table.{kind}-*"))
     assert {file.name for path in (new, old) for file in path.rglob("*") if file.is_file()} == {"new", "old"}
-    assert str(raised.value) == f"{table}: it is not whole: {old} has what was there, {new} what is new"
+    assert str(raised.value) == (
+        f"{table}: it is not whole, and nothing is deleted: what was there is in it and in {old}, what is new in it "
+        f"and in {new}"
+    )
 
 
-def test_a_store_that_copies_says_so_once_and_only_if_it_replaces(
+@pytest.mark.parametrize("days", [None, RANGE], ids=["a table", "a range of days"])
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "there"])
+def test_if_a_move_that_copies_stops_halfway_nothing_is_deleted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: files.Days | None, is_there: bool
+) -> None:
+    table = tmp_path / "table"
+    if is_there:
+        (table / "dt=2026-01-02").mkdir(parents=True)
+        (table / "dt=2026-01-02" / "old").touch()
+        (table / "dt=2026-01-02" / "old 2").touch()
+    store, real = files._Store(spark, str(table)), files._Store.move
+    whole = 0
+
+    def move(store: files._Store, source: str, target: str) -> None:
+        nonlocal whole
+        if whole:
+            whole -= 1
+            real(store, source, target)
+            return
+        part = next(path for path in sorted(Path(source).rglob("*")) if path.is_file())
+        copy = Path(target) / part.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.touch()
+        raise Fails
+
+    monkeypatch.setattr(files._Store, "move", move)
+    for whole in range(1 + is_there):  # noqa: B007  it counts down in `move`
+        with pytest.raises(PipelineError, match="it is not whole, and nothing is deleted"):
+            files._replace(store, str(table), create, days)
+        left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+        assert left == {"new", "old", "old 2"} if is_there else {"new"}
+
+
+@pytest.mark.parametrize("days", [None, RANGE], ids=["a table", "a range of days"])
+def test_of_two_jobs_that_write_the_same_one_fails_and_the_other_s_rows_stay(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: files.Days | None
+) -> None:
+    table = tmp_path / "table"
+    store, moves = files._Store(spark, str(table)), files._moves
+    exists, looks = files._Store.exists, iter(range(100))
+    target = str(table if days is None else table / "dt=2026-01-02")
+
+    def other_job() -> None:
+        (table / "dt=2026-01-02").mkdir(parents=True)
+        (table / "dt=2026-01-02" / "other").touch()
+
+    def meanwhile(*arguments: Any) -> list[tuple[str, str]]:
+        found = moves(*arguments)
+        other_job()
+        return found
+
+    def between(store: files._Store, path: str) -> bool:  # it looks once more, and then the other job is faster
+        found = exists(store, path)
+        if path == target and next(looks) == (2 if days is None else 0):
+            other_job()
+        return found
+
+    for name, faster in (("_moves", meanwhile), ("exists", between)):
+        with monkeypatch.context() as patched:
+            patched.setattr(files if name == "_moves" else files._Store, name, faster)
+            with pytest.raises(PipelineError, match="another job has written it"):
+                files._replace(store, str(table), create, days)
+        assert {path.name for path in table.rglob("*") if path.is_file()} == {"other"}
+        assert {path.name for path in table.rglob("dt=*")} == {"dt=2026-01-02"}
+        shutil.rmtree(table)
+        for left in tmp_path.iterdir():
+            shutil.rmtree(left)
+
+
+def test_two_jobs_may_write_different_days_of_a_new_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, moves = f"{tmp_path}/table", files._moves
+
+    def meanwhile(*arguments: Any) -> list[tuple[str, str]]:
+        monkeypatch.setattr(files, "_moves", moves)
+        found = moves(*arguments)
+        files.write(dated(spark, (1, 1)), path, by_day=True, days=(None, date(2026, 1, 1)))
+        return found
+
+    monkeypatch.setattr(files, "_moves", meanwhile)
+    files.write(dated(spark, (2, 2)), path, by_day=True, days=RANGE)
+    assert there(spark, path) == [(1, 1), (2, 2)]
+    assert [name.name for name in tmp_path.iterdir()] == ["table"]
+
+
+def test_if_java_ends_before_anything_is_moved_that_is_the_error(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(files._Store, "remove", ended)
+    with pytest.raises(Fails):
+        files._replace(files._Store(spark, f"{tmp_path}/table"), f"{tmp_path}/table", raises)
+
+
+def raises(_: str) -> None:
+    raise Fails
+
+
+def test_what_cannot_be_removed_in_the_end_is_told_and_the_table_is_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise PipelineError("it is write-protected")
+
+    files.write(dated(spark, (1, 1)), f"{tmp_path}/table")
+    monkeypatch.setattr(files._Store, "remove", refuses)
+    files.write(dated(spark, (2, 2)), f"{tmp_path}/table")
+    assert there(spark, f"{tmp_path}/table") == [(2, 2)]
+    [old] = tmp_path.glob(".table.old-*")
+    assert f"{tmp_path}/table: it is written; {old} is left" in capsys.readouterr().err
+
+
+def test_a_day_that_no_table_can_have_is_refused_rather_than_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    path = f"{tmp_path}/table"
+    files.write(dated(spark, (2, 1)), path, by_day=True)
+    (tmp_path / "table" / "dt=2026-02-30").mkdir()  # somebody's
+    late = dated(spark, (2, 2)).withColumn("dt", F.expr("date_add(date'9999-12-31', 1)"))
+    with pytest.raises(Exception, match=r"a row is of \S*10000-01-01, which is not replaced"):
+        files.write(late, path, by_day=True, days=(RANGE[0], None))
+    files.write(dated(spark, (2, 3)), path, by_day=True, days=RANGE)
+    assert sorted(name.name for name in (tmp_path / "table").glob("dt=*")) == ["dt=2026-01-02", "dt=2026-02-30"]
+
+
+def test_a_store_that_copies_says_so_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "_OBJECT_STORES", {"file"})
@@ -174,7 +304,7 @@ def test_a_store_that_copies_says_so_once_and_only_if_it_replaces(
         files.write_page(spark, "page", str(tmp_path))
         said.append(capsys.readouterr().err)
     files._say_if_moves_are_copies.cache_clear()
-    assert [text.count("this store cannot replace a table in one step") for text in said] == [0, 1, 0]
+    assert [text.count("this store cannot replace a table in one step") for text in said] == [1, 0, 0]
 
 
 # -- paths

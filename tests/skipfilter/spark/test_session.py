@@ -64,6 +64,8 @@ def test_a_master_that_does_not_answer_is_told_at_once() -> None:
             require_master(f"spark://{nobody}")
         with socket.create_server(("127.0.0.1", 0)) as server:
             require_master(f"spark://{nobody},127.0.0.1:{server.getsockname()[1]}")
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+            require_master(f"spark://[::1]:{server.getsockname()[1]}")
 
 
 @pytest.mark.processes
