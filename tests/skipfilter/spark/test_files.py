@@ -144,6 +144,17 @@ def test_a_move_that_fails_is_undone(
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
+def test_a_new_table_that_fails_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = files._Store(spark, f"{tmp_path}/table")
+    for after in (False, True):
+        monkeypatch.setattr(files._Store, "move", failing(0, after=after))
+        with pytest.raises(Fails):
+            files._replace(store, f"{tmp_path}/table", create, RANGE)
+        assert not snapshot(tmp_path)
+
+
 def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_says_where_it_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
