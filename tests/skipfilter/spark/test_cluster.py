@@ -185,7 +185,7 @@ def test_what_executors_lack_is_told_before_any_work(cluster: Cluster, tmp_path:
     with cluster.job("index", tmp_path, spark_pyspark_python=python, spark_executorEnv_PYTHONPATH="") as job:
         _, told = job.communicate()
     assert job.returncode == 1
-    lacking = "numpy, pandas, pyarrow, pyroaring, skipfilter"
+    lacking = "cachetools, numpy, pandas, pyarrow, pyroaring, skipfilter, sortedcontainers, typer"
     [line] = [line for line in told.splitlines() if line.startswith("index: ")]
     assert re.fullmatch(rf"index: the executors run {python} \(3\.\d+\.\d+\) and have no {lacking}: set .*", line)
     assert "\tat " not in told
