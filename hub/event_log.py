@@ -10,7 +10,7 @@
      "data_bytes":12}                                                            and "data", if that is asked for
     {"event":"connect","hub":…,"epoch":…,"node":…,"number":3,"subscriber":…,"selectors":[{"type":…,"pattern":…}],
      "authorised":[…],"time":µs,"after":5}
-    {"event":"disconnect","node":…,"number":3,"time":µs,"until":9}
+    {"event":"disconnect","node":…,"number":3,"time":µs,"until":9,"clean":true}
     {"event":"end","node":…,"time":µs,"until":9,"clean":true}                    all that is open of the node ends here
     {"event":"end","node":…,"time":µs,"until":9,"clean":false,"hub":…,"epoch":…,"updates":false,"found":µs}
     {"event":"gap","node":…,"time":µs,"after":9,"until":12,"hub":…,"epoch":…,"updates":true,"found":µs,"cause":…}
@@ -31,14 +31,16 @@ is started again, and marks what may be missing: an end that is not clean.  The 
 of updates survived, which the node that finds the dead one sees by the epoch: it reads on where the dead node stopped.
 If the epoch is another one, as that of a log in memory always is, `updates` is true: those after `until` may be
 missing, too.  A node that could not write everything in time leaves as if it was killed.  A gap says the same of
-connections that had no room, and of updates that the log had forgotten before they were written; it was known at
-`found`, and what is missing lies between `time` and that.  A hub that is killed and never started again leaves no mark:
-its last segments keep the name .part, and its connections stay open.
+connections that had no room, of updates that the log had forgotten before they were written, and of a connection of
+which it is not known any more where it ended: its `clean` is false.  What is missing lies between `time` and `found`,
+which is null as long as some of the connections without room are there; a second line says when the last one has gone.
+A mark may be written twice, with another `found`; the later one counts.  A hub that is killed and never started again
+leaves no mark: its last segments keep the name .part, and its connections stay open.
 
-Not marked: a connection that is open when its node is killed counts as having got all that it wanted up to `until`,
-also if it is slow.  A connection that is reset while a write waits for room ends with what was handed over at once.
-Behind a server that does not park (`uvicorn hub:app`) what the server took counts as handed over, of which it keeps up
-to 64 KiB.
+Not marked: what a node did that was killed before it could write to the directory for the first time.  A connection
+that is open when its node is killed counts as having got all that it wanted up to `until`, also if it is slow.  A
+connection that is reset while a write waits for room ends with what was handed over at once.  Behind a server that does
+not park (`uvicorn hub:app`) what the server took counts as handed over, of which it keeps up to 64 KiB.
 
 The directory is for the processes of one machine, whose locks need one kernel.
 """
@@ -122,6 +124,8 @@ class _Gone(NamedTuple):
     number: int
     place: int
     more: int
+    written: int
+    """When the last of them was written."""
     time: int
 
 
@@ -142,11 +146,13 @@ class EventLog:
     """The event log of one node.
 
     All its mutable state: `_records`, of connections, that are not written yet, oldest first; `_left_out`, the numbers
-    of those that are connected and not in it, as there was no room, how many there have been, and of those that are
-    not marked yet the first time and the least place; `_fresh`, pages that were dispatched lately; `_place`, up to
-    where the updates are written, and the time of the last one, if this node does that and knows; `_epochs`, their
-    names, by the leap of their positions; whether it `_is_failing`, or `_is_closing`; the event that there is something
-    to do; and its task.  The files are the directory's.
+    of those that are connected and not in it, as there was no room, how many there have been, and by the leap of their
+    epoch, of those that are not marked yet, and of the marks that are open, the first time and the least place;
+    `_oldest`, the place before the first update that could be written, and when that was so; `_fresh`, pages that were
+    dispatched lately; `_place`, up to where the updates are written, and the time of the last one, if this node does
+    that and knows; `_marked`, the place of the last mark of updates; `_epochs`, their names, by the leap of their
+    positions; whether it `_has_begun`, `_is_failing`, or `_is_closing`; the event that there is something to do; and
+    its task.  The files are the directory's.
     """
 
     def __init__(
@@ -163,17 +169,22 @@ class EventLog:
         self._transport = transport
         self._broadcaster = broadcaster
         self._slices = slices
+        self._clock = clock
         self._wall_clock = wall_clock
         self._directory = _Directory(settings, clock, wall_clock)
         self._thread = ThreadPoolExecutor(1, "event-log")
         self._records: deque[_Come | _Gone] = deque()
         self._left_out: set[int] = set()
         self._missing = 0
-        self._unmarked: tuple[int, int] | None = None
+        self._unmarked: dict[int, tuple[int, int]] = {}
+        self._open: list[tuple[int, int]] = []
+        self._oldest: tuple[int, int] | None = None
         self._fresh: deque[list[Entry]] = deque(maxlen=PAGES)
         self._place: int | None = None
         self._written = 0
+        self._marked: int | None = None
         self._epochs: dict[int, str] = {}
+        self._has_begun = asyncio.Event()
         self._is_failing = False
         self._is_closing = False
         self._woken = asyncio.Event()
@@ -187,8 +198,11 @@ class EventLog:
         if len(self._records) >= RECORDS:
             self._left_out.add(receiver.number)
             self._missing += 1
-            moment, place = self._unmarked or (self._now(), subscriber.position)
-            self._unmarked = moment, min(place, subscriber.position)
+            place = subscriber.position
+            leap = place // base.EPOCH
+            if not any(least <= place and least // base.EPOCH == leap for _, least in self._open):
+                moment, least = self._unmarked.get(leap, (self._now(), place))
+                self._unmarked[leap] = moment, min(least, place)
             return
         self._records.append(_Come(subscriber, receiver.number, subscriber.position, self._now()))
         self._woken.set()
@@ -197,9 +211,12 @@ class EventLog:
         """A connection is over, and is still known to the broadcaster."""
         if receiver.number in self._left_out:
             self._left_out.discard(receiver.number)
+            self._woken.set()
             return
         place, more = receiver.said()
-        self._records.append(_Gone(receiver.subscriber, receiver.number, place, more, self._now()))
+        now = self._now()
+        written = now - int((self._clock() - receiver.written) * 1_000_000)
+        self._records.append(_Gone(receiver.subscriber, receiver.number, place, more, written, now))
         self._woken.set()
 
     def dispatched(self, entries: list[Entry]) -> None:
@@ -213,9 +230,15 @@ class EventLog:
     # -- writing
 
     async def start(self) -> None:
-        """Have this node in the directory before anybody is served, so that nothing is missing without a mark."""
-        await self._try_round()
+        """Have this node in the directory before anybody is served, so that nothing is missing without a mark.
+
+        Goes on after LAST_LINES if the directory does not answer.
+        """
         self._task = asyncio.create_task(self._run())
+        try:
+            await asyncio.wait_for(self._has_begun.wait(), LAST_LINES)
+        except TimeoutError:
+            log.error("the event log has not begun: its directory does not answer", path=self._directory.path)
 
     async def aclose(self) -> None:
         """Write the rest, if that takes no longer than LAST_LINES, and leave the directory."""
@@ -230,7 +253,9 @@ class EventLog:
 
     async def _run(self) -> None:
         while not self._is_closing:
-            if await self._try_round():
+            more = await self._try_round()
+            self._has_begun.set()
+            if more:
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
@@ -255,6 +280,9 @@ class EventLog:
         self._woken.clear()
         place, moment = self._until(), self._now()
         try:
+            if self._oldest is None:
+                first = await self._transport.read(EARLIEST)
+                self._oldest = (first[0].position - 1 if first else await self._transport.end()), moment // 1_000
             is_whole = await self._write_sessions(await self._beat(place, moment))
             more = await self._write_updates() or bool(self._records)
             if is_whole:
@@ -282,15 +310,21 @@ class EventLog:
         """Write some records; whether all that waited are written.  `first` is for a node that has not begun."""
         waiting = list(islice(self._records, BATCH))
         is_whole = len(waiting) == len(self._records)
-        records = [await self._record(one) for one in waiting]
-        missing = self._missing
-        if self._unmarked is not None:
-            records.append(await self._gap(*self._unmarked, "had no room for connections", updates=False))
-        await self._in_thread(self._directory.step, records, first)
+        records = [line for one in waiting for line in await self._lines(one)]
+        unmarked, self._unmarked = self._unmarked, {}
+        try:
+            left_out = bool(self._left_out)
+            for moment, place in [*unmarked.values(), *([] if left_out else self._open)]:
+                gap = await self._gap(moment, place, "had no room for connections", updates=False)
+                records.append(gap | {"found": None} if left_out else gap)
+            await self._in_thread(self._directory.step, records, first)
+        except BaseException:
+            for leap, (moment, place) in unmarked.items():
+                self._unmarked[leap] = moment, min(place, self._unmarked.get(leap, (moment, place))[1])
+            raise
         for _ in waiting:
             self._records.popleft()
-        if self._missing == missing:
-            self._unmarked = None
+        self._open = [*self._open, *unmarked.values()] if left_out else []
         return is_whole
 
     async def _gap(self, moment: int, place: int, cause: str, *, updates: bool) -> dict[str, Any]:
@@ -299,26 +333,37 @@ class EventLog:
         line |= {"hub": self._settings.url, "epoch": await self._epoch(place)}
         return line | {"updates": updates, "found": self._now(), "cause": cause}
 
-    async def _record(self, event: _Come | _Gone) -> dict[str, Any]:
+    async def _lines(self, event: _Come | _Gone) -> list[dict[str, Any]]:
+        """Return the line of an event, and a mark if it is not known any more where a connection ended."""
         node, number, moment = self._directory.node, event.number, event.time
         if isinstance(event, _Gone):
-            until = _own(await self._last_of(event))
-            return {"event": "disconnect", "node": node, "number": number, "time": moment, "until": until}
-        return {
-            "event": "connect",
-            "hub": self._settings.url,
-            "epoch": await self._epoch(event.place),
-            "node": node,
-            "number": number,
-            "subscriber": event.subscriber.id,
-            "selectors": list(_selectors(event.subscriber.subscribed)),
-            "authorised": list(_selectors(event.subscriber.grant.subscribe)),
-            "time": moment,
-            "after": _own(event.place),
-        }
+            until = await self._last_of(event)
+            line = {"event": "disconnect", "node": node, "number": number, "time": moment, "clean": until is not None}
+            if until is not None:
+                return [line | {"until": _own(until)}]
+            cause = "no longer knew where a connection ended"
+            gap = await self._gap(event.written, event.place, cause, updates=False)
+            return [gap, line | {"until": _own(event.place)}]
+        return [
+            {
+                "event": "connect",
+                "hub": self._settings.url,
+                "epoch": await self._epoch(event.place),
+                "node": node,
+                "number": number,
+                "subscriber": event.subscriber.id,
+                "selectors": list(_selectors(event.subscriber.subscribed)),
+                "authorised": list(_selectors(event.subscriber.grant.subscribe)),
+                "time": moment,
+                "after": _own(event.place),
+            }
+        ]
 
-    async def _last_of(self, gone: _Gone) -> int:
-        """Return the position of the last entry that it was handed wholly; the log has it if a write was cut off."""
+    async def _last_of(self, gone: _Gone) -> int | None:
+        """Return the position of the last entry that it was handed wholly; the log has it if a write was cut off.
+
+        None if the log has forgotten it.
+        """
         if not gone.more:
             return gone.place
         interest = Interest(self._settings.url)  # that of the hub has lost it
@@ -333,7 +378,7 @@ class EventLog:
                     return part.wanted[more - 1].position
                 more -= len(part.wanted)
         log.warning("where a connection ended is not in the log any more", id=gone.subscriber.id)
-        return gone.place
+        return None
 
     async def _write_updates(self) -> bool:
         if not self._directory.leads:
@@ -347,7 +392,10 @@ class EventLog:
         if page:
             epoch = await self._epoch(page[0].position)
             gaps = await self._gaps_before(page)
-            await self._in_thread(self._directory.write_updates, page, epoch, gaps)
+            if gaps and self._marked != self._place:  # each mark once, also if the page is tried again
+                await self._in_thread(self._directory.mark, gaps)
+                self._marked = self._place
+            await self._in_thread(self._directory.write_updates, page, epoch)
             self._place, self._written = page[-1].position, page[-1].time
             for gap in gaps:
                 log.error(
@@ -379,8 +427,7 @@ class EventLog:
         assert self._place is not None
         place, moment, gaps = self._place, self._written, []
         for entry in page:
-            # Before the first page of a log nothing is missing.
-            if place != EARLIEST and entry.position != place + 1:
+            if entry.position != place + 1:
                 gap = await self._gap(moment * 1_000, place, "lost updates before they were written", updates=True)
                 is_of_one_epoch = place >= entry.position - _own(entry.position)
                 gaps.append(gap | {"until": _own(entry.position) - 1 if is_of_one_epoch else None})
@@ -391,7 +438,11 @@ class EventLog:
         """Up to where the updates of this epoch are written, and the time of the last one."""
         leap, epoch = await base.current_epoch(self._transport)
         last = await self._in_thread(self._directory.last_update, epoch)
-        return (EARLIEST, 0) if last is None else (leap * base.EPOCH + last[0], last[1])
+        if last is not None:
+            return leap * base.EPOCH + last[0], last[1]
+        assert self._oldest is not None
+        oldest, moment = self._oldest
+        return (oldest if oldest // base.EPOCH == leap else leap * base.EPOCH), moment
 
     async def _epoch(self, position: int) -> str | None:
         """The name of the epoch of a position; None where that was over before anybody asked."""
@@ -485,9 +536,12 @@ class _Directory:
         os.pwrite(self._self, _line(beat._asdict()), 0)  # of a longer line before it the rest stays, and is not read
         self._said = beat
 
-    def write_updates(self, entries: Sequence[Entry], epoch: str | None, gaps: Sequence[dict[str, Any]] = ()) -> None:
-        """Write a page of updates, after the marks of what is missing.  Raises OSError, and has then no update."""
+    def mark(self, gaps: Sequence[dict[str, Any]]) -> None:
+        """Write marks of what is missing, before the page of updates after it.  Raises OSError with none written."""
         self._sessions.write(gaps)
+
+    def write_updates(self, entries: Sequence[Entry], epoch: str | None) -> None:
+        """Write a page of updates.  Raises OSError, and has then written none."""
         self._updates.close_if_due()
         self._updates.write([self._update(entry, epoch) for entry in entries])
 
@@ -571,14 +625,15 @@ class _Directory:
                 raise
             self._lock = descriptor
         # Before the epoch is known nobody knows whether the updates of the dead are still in the log.
-        for node in self._nodes.glob("[!.]*") if epoch is not None else ():
-            if node.name != self.node:
-                self._bury(node, epoch)
+        if epoch is not None:
+            for node in self._nodes.glob("[!.]*"):
+                if node.name != self.node:
+                    self._bury(node, epoch)
         if self._settings.event_log_keep and self._clock() >= self._pruned + PRUNING:
             self._pruned = self._clock()
             self._prune()
 
-    def _bury(self, node: Path, epoch: str | None) -> None:
+    def _bury(self, node: Path, epoch: str) -> None:
         """If a node is dead, close what it has left, and mark what may be missing."""
         try:
             descriptor = os.open(node, os.O_RDWR)
@@ -588,7 +643,9 @@ class _Directory:
             if not _try_lock(descriptor) or not os.fstat(descriptor).st_nlink:
                 return
             beat = _read_beat(descriptor)
-            end = _line(self._unclean_end(node.name, beat, updates=beat.epoch != epoch))
+            # If no update of the epoch is written, the dead one may have led, and the first may be forgotten.
+            updates = beat.epoch != epoch or (not beat.until and self.last_update(epoch) is None)
+            end = _line(self._unclean_end(node.name, beat, updates=updates))
             left = sorted(self._sessions.path.glob(f"*-{node.name}{_PART}"))
             for part in left or [self._sessions.new_part(node.name)]:
                 _salvage(part, end)
@@ -600,7 +657,7 @@ class _Directory:
     def _unclean_end(self, node: str, beat: _Beat, *, updates: bool) -> dict[str, Any]:
         line = {"event": "end", "node": node, "time": beat.time, "until": beat.until, "clean": False}
         line |= {"hub": beat.hub, "epoch": beat.epoch}
-        return line | {"updates": updates, "found": int(self._wall_clock() * 1_000_000)}
+        return line | {"updates": updates, "found": max(beat.time, int(self._wall_clock() * 1_000_000))}
 
     def _prune(self) -> None:
         oldest = datetime.fromtimestamp(self._wall_clock(), UTC) - timedelta(days=self._settings.event_log_keep)
@@ -747,7 +804,10 @@ def _read_beat(descriptor: int) -> _Beat:
     line = os.pread(descriptor, 2**16, 0).partition(b"\n")[0]
     try:
         if line.startswith(b"{"):
-            return _Beat(**json.loads(line))
+            beat = _Beat(**json.loads(line))
+            if type(beat.until) is type(beat.time) is int:
+                return beat
+            raise ValueError
         until, moment = map(int, line.split())  # as 0.1.0 wrote it
     except (ValueError, TypeError):
         until, moment = 0, int(os.fstat(descriptor).st_ctime * 1_000_000)

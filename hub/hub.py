@@ -544,10 +544,10 @@ class Hub:
         except LogUnavailable as error:
             log.warning("the log is not there yet; until it is, nobody is served", reason=error.reason)
         tasks = [asyncio.create_task(run()) for run in (self._follow, self._keep_time, self._publish_announcements)]
-        if self.event_log is not None:
-            await self.event_log.start()
-        self.is_running = True
         try:
+            if self.event_log is not None:
+                await self.event_log.start()
+            self.is_running = True
             yield
         finally:
             self.close(at_once=True)

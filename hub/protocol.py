@@ -172,8 +172,9 @@ def preferences(headers: Headers) -> frozenset[str]:
 
     `wait=0` prefers the end of an event stream to waiting for later events.
     """
-    given = b",".join(header_values(headers, b"prefer")).decode("latin-1").lower().split(",")
-    return frozenset(preference.partition(";")[0].strip().replace('"', "") for preference in given)
+    parts = b",".join(header_values(headers, b"prefer")).decode("latin-1").lower().split('"')
+    parts[1::2] = (quoted.replace(",", " ").replace(";", " ") for quoted in parts[1::2])
+    return frozenset(preference.partition(";")[0].strip() for preference in "".join(parts).split(","))
 
 
 def read_updates(body: bytes, type: str, settings: Settings) -> Iterator[tuple[int, Update]]:

@@ -83,8 +83,11 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
             case str():
                 rows[criterion,] = None
             case (str() as name, value):
-                rows[name, value] = None
-                if value != value or (isinstance(value, tuple) and not _is_itself(value)):
+                try:
+                    rows[name, value] = None
+                except TypeError as error:
+                    raise ValueError(f"criterion {criterion!r:.80}: {error}") from None
+                if value != value or (isinstance(value, (tuple, frozenset)) and not _is_itself(value)):
                     raise ValueError(f"criterion {criterion!r:.80}: the value is not equal to itself")
             case _:
                 raise ValueError(f"criterion {criterion!r:.80}: neither a field nor a (field, value)")
@@ -415,9 +418,9 @@ def _has_hash(item: object) -> bool:
 
 
 def _is_itself(value: Hashable) -> bool:
-    """Whether `value` is equal to itself, and so is what it holds if it is a tuple."""
-    # A tuple with a NaN is equal to itself, and to no other: tuples look at identity first.
-    return all(map(_is_itself, value)) if isinstance(value, tuple) else bool(value == value)
+    """Whether `value` is equal to itself, and so is what it holds if it is a tuple or a frozenset."""
+    # With a NaN these are equal to themselves, and to no other: they look at identity first.
+    return all(map(_is_itself, value)) if isinstance(value, (tuple, frozenset)) else bool(value == value)
 
 
 def _bits(number: int) -> list[int]:

@@ -46,7 +46,7 @@ from pyspark.sql.types import (
 
 from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
-from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
+from skipfilter.spark.schemas import GAPS, SELECTOR, SESSIONS, UPDATES
 from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
@@ -180,10 +180,13 @@ def write_gaps(spark: SparkSession, out: str) -> None:
 def gaps(events: DataFrame) -> DataFrame:
     """A row for each mark of what may be missing, as GAPS has it.
 
-    An end that does not say that it is clean is one, also of a log that was written before ends said so.
+    An end that does not say that it is clean is one, also of a log that was written before ends said so.  What is still
+    missing when its node ends is so until then.
     """
-    ends_badly = (F.col("event") == "end") & ~F.coalesce("clean", F.lit(False))
-    return events.where((F.col("event") == "gap") | ends_badly).select(
+    is_end = F.col("event") == "end"
+    ends_badly = is_end & ~F.coalesce("clean", F.lit(False))
+    ends = events.where(is_end).groupBy("node").agg(F.max(F.coalesce("found", "ts")).alias("end"))
+    marks = events.where((F.col("event") == "gap") | ends_badly).select(
         "hub",
         "epoch",
         "node",
@@ -193,6 +196,11 @@ def gaps(events: DataFrame) -> DataFrame:
         F.coalesce("updates", F.lit(True)).alias("updates"),
         F.coalesce("cause", F.lit("ended uncleanly")).alias("cause"),
     )
+    names = [name for name in GAPS.names if name != "found"]
+    last = F.coalesce(F.max("found"), F.first("end")).alias("found")
+    found = F.when(F.col("found").isNotNull(), F.greatest("found", "ts")).alias("found")
+    marks = marks.join(ends, "node", "left").groupBy(names).agg(last)
+    return marks.select(*(found if name == "found" else name for name in GAPS.names))
 
 
 def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
@@ -205,6 +213,8 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
     come, gone = F.col("event") == "connect", F.col("event") == "disconnect"
     whole = F.struct("ts", "after", "hub", "epoch", "subscriber", "selectors", "authorised")
     last = F.struct("ts", "until")
+    # An earlier version has not said of a disconnect whether it is clean.
+    last_of_one = F.struct("ts", "until", F.coalesce("clean", F.lit(True)).alias("clean"))
     is_clean = F.bool_and(F.coalesce("clean", F.lit(False)))
     ends = events.where(F.col("event") == "end").groupBy("node").agg(F.min(last).alias("end"), is_clean.alias("clean"))
     found = (
@@ -212,7 +222,7 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
         .groupBy("node", "number")
         .agg(
             F.first(F.when(come, whole), ignorenulls=True).alias("come"),
-            F.min(F.when(gone, last)).alias("gone"),
+            F.min(F.when(gone, last_of_one)).alias("gone"),
         )
         .where(F.col("come").isNotNull())
         .join(ends, "node", "left")
@@ -223,7 +233,7 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
             # A connection may have come after the last that is known of its node.
             _later("come.ts", "ts").alias("disconnected_at"),
             _later("come.after", "until").alias("until"),
-            F.when(F.col("gone").isNotNull(), True).otherwise(F.col("clean")).alias("complete"),
+            F.when(F.col("gone").isNotNull(), F.col("gone.clean")).otherwise(F.col("clean")).alias("complete"),
             _day(F.unix_micros("come.ts"), 86_400_000_000).alias("dt"),
         )
         .withColumnRenamed("ts", "connected_from")

@@ -133,7 +133,7 @@ def match(
                     )
                     for log in _logs(updates, sessions, by)
                 ]
-            if not of_time(_gaps(spark, tables), *_moments(first, last)).isEmpty():
+            if not of_time(_gaps(spark, tables), *_moments(first, last), by=by).isEmpty():
                 say(f"{tables}/gaps: some deliveries may be missing: see `report` or `audit`")
             for name in outputs:
                 with step(f"{tables}/{name}"):
@@ -184,7 +184,8 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
         with step(f"{tables}/report"):
             updates, sessions = _updates(spark, tables), _sessions(spark, tables)
             base_url, gaps = base_url or _hub(sessions), _gaps(spark, tables)
-            found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps)
+            by = "time" if end is None else _by(updates, sessions)
+            found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps, by=by)
             found.write(f"{tables}/report")
             written = files.write_page(spark, page(found), f"{tables}/report")
     say(f"look at {written}")
@@ -210,7 +211,7 @@ def audit(
             parts = [who_could_read(topic, *each, start, end, by=by, base_url=base_url) for each in logs]
             files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
-        for told in sentences(of_time(_gaps(spark, tables), start, end)):
+        for told in sentences(of_time(_gaps(spark, tables), start, end, by=by)):
             typer.echo(told)
 
 

@@ -14,15 +14,20 @@ from pyspark.sql import functions as F  # noqa: N812
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from skipfilter.spark.match import By
+
 SHOWN: Final = 20
 """Gaps that are told, at most; the table has all."""
 
 
-def of_time(gaps: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
-    """The GAPS in which something from `start` to before `end` may be missing; of all times by default."""
+def of_time(gaps: DataFrame, start: datetime | None = None, end: datetime | None = None, *, by: By) -> DataFrame:
+    """The GAPS in which something from `start` to before `end` may be missing; of all times by default.
+
+    By position, also those after `end`: a connection that is missing may have read updates of days before.
+    """
     if start is not None:
-        gaps = gaps.where(F.coalesce("found", "ts") >= F.lit(start))
-    return gaps if end is None else gaps.where(F.col("ts") < F.lit(end))
+        gaps = gaps.where(F.col("found").isNull() | (F.col("found") >= F.lit(start)))
+    return gaps if end is None or by == "position" else gaps.where(F.col("ts") < F.lit(end))
 
 
 def sentences(gaps: DataFrame) -> list[str]:

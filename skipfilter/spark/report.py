@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from skipfilter.index import SelectorIndex
+    from skipfilter.spark.match import By
 
 Per = Literal["second", "minute", "hour", "day", "month", "year"]
 
@@ -322,8 +323,11 @@ def report(
     growth: float = GROWTH,
     top: int = TOP,
     gaps: DataFrame | None = None,
+    by: By = "time",
 ) -> Report:
     """What happened from `start` to `end`, all of the updates by default.  UPDATES, SESSIONS, `match`'s fan-out.
+
+    `by` is how the fan-out was matched.
 
         overview              one row of totals
         traffic               by hour: updates, deliveries, bytes
@@ -359,7 +363,7 @@ def report(
         "private_updates": private_updates(published, sessions, base_url),
         "selectors": selectors_in_use(sessions),
         "capacity": capacity(published, sessions, period, growth),
-        "gaps": of_time(updates.sparkSession.createDataFrame([], GAPS) if gaps is None else gaps, start, end),
+        "gaps": of_time(updates.sparkSession.createDataFrame([], GAPS) if gaps is None else gaps, start, end, by=by),
     }
     return Report(tables, published, sessions, period, growth)
 

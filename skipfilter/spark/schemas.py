@@ -71,7 +71,7 @@ GAPS: Final = StructType(
         _column("epoch", StringType(), null=True),
         _column("node", StringType()),
         _column("ts", TimestampType()),  # connections of the node that began since may be missing
-        _column("found", TimestampType(), null=True),  # and what is missing was there before
+        _column("found", TimestampType(), null=True),  # and what is missing was there before; null if it goes on
         _column("after", LongType()),  # its deliveries after this position may be missing
         _column("updates", BooleanType()),  # and the updates themselves
         _column("cause", StringType()),  # what the node did, in words

@@ -224,7 +224,7 @@ async def test_the_event_log_where_it_looks_for_the_end_of_a_connection(clock: C
         for n in range(200):
             await here.publish(f"topic {n}")
         matcher = MatcherCompiler(here.hub.settings.url).compile("exact", "topic 150")
-        gone = _Gone(Subscriber([matcher], Grant(), 0), 0, 0, 1, 0)
+        gone = _Gone(Subscriber([matcher], Grant(), 0), 0, 0, 1, 0, 0)
         assert isinstance(here.hub.event_log, EventLog)
         await here.caught_up()
         clock.longest = 0.0

@@ -191,7 +191,9 @@ def test_what_is_no_criterion_is_refused(criterion: Any) -> None:
     assert tables(readers) == [0] * 9
 
 
-@pytest.mark.parametrize("value", [math.nan, Decimal("nan"), (1, math.nan), ((), ("x", (math.nan,)))])
+@pytest.mark.parametrize(
+    "value", [math.nan, Decimal("nan"), (1, math.nan), ((), ("x", (math.nan,))), frozenset({math.nan})]
+)
 def test_a_value_that_no_field_can_be_equal_to_is_refused(value: Any) -> None:
     readers: FieldFilter[str] = FieldFilter()
     with pytest.raises(ValueError, match=rf"^criterion {re.escape(repr(('f', value)))}: .* is not equal to itself$"):
@@ -262,7 +264,7 @@ def test_what_cannot_be_hashed_changes_nothing() -> None:
     readers: FieldFilter[Any] = FieldFilter()
     cases: list[tuple[Any, Any]] = [([], "f"), ("a", ("f", []))]
     for value, criterion in cases:
-        with pytest.raises(TypeError):
+        with pytest.raises((TypeError, ValueError), match="unhashable type: 'list'"):
             readers.add(value, [criterion])
         assert tables(readers) == [0] * 9
 

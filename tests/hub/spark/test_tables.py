@@ -411,14 +411,26 @@ def test_ids_stay_when_others_come_also_of_earlier_days(log: Log) -> None:
 def test_what_may_be_missing_is_a_table_and_outlives_the_sessions(log: Log) -> None:
     killed = {"clean": False, "hub": "h", "epoch": "e", "updates": False, "found": NOON * 1_000 + 900}
     log.add("sessions", connect(1, node="b"), disconnect(1, node="b"), connect(2, node="b"), end(node="b", **killed))
-    log.add("sessions", connect(1, node="c"), end(node="c"), gap(node="c"))
+    twice = gap(node="c", found=NOON * 1_000 + 400), gap(node="c", found=NOON * 1_000 - 9)  # the clock was set back
+    log.add("sessions", connect(1, node="c"), end(node="c"), gap(node="c"), *twice)
+    left_out = {"updates": False, "cause": "had no room", "found": None}
+    log.add("sessions", gap(node="e", **left_out), disconnect(1, node="e", clean=False), connect(1, node="e"))
+    log.add(
+        "sessions",
+        gap(node="f", **left_out),
+        end(node="f"),
+        gap(node="g", **left_out),
+        gap(node="g", **left_out, after=8),
+    )
+    log.add("sessions", gap(node="g", **left_out | {"found": NOON * 1_000 + 7}))
+    log.add("sessions", gap(node="h", **left_out | {"found": NOON * 1_000 - 9}))
     old = end(node="d")
     del old["clean"]
     log.add("sessions", old)  # before ends said how they came
     log.run()
     complete = {(row.node, row.number): row.complete for row in log.table("sessions", SESSIONS).collect()}
-    assert complete == {("b", 1): True, ("b", 2): False, ("c", 1): True}
-    rows = [in_utc(row) for row in log.table("gaps", GAPS).orderBy("node").collect()]
+    assert complete == {("b", 1): True, ("b", 2): False, ("c", 1): True, ("e", 1): False}
+    rows = [in_utc(row) for row in log.table("gaps", GAPS).orderBy("node", "after").collect()]
     noon = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert rows == [
         {
@@ -427,12 +439,19 @@ def test_what_may_be_missing_is_a_table_and_outlives_the_sessions(log: Log) -> N
         },
         {
             "hub": "h", "epoch": "e", "node": "c", "ts": noon, "after": 7,
-            "found": noon + timedelta(microseconds=300), "updates": True, "cause": "lost updates",
+            "found": noon + timedelta(microseconds=400), "updates": True, "cause": "lost updates",
         },
         {
             "hub": None, "epoch": None, "node": "d", "ts": noon + timedelta(microseconds=200), "after": 20,
-            "found": None, "updates": True, "cause": "ended uncleanly",
+            "found": noon + timedelta(microseconds=200), "updates": True, "cause": "ended uncleanly",
         },
+        *(
+            {
+                "hub": "h", "epoch": "e", "node": node, "ts": noon, "after": after,
+                "found": None if found is None else noon + timedelta(microseconds=found), "updates": False, "cause": "had no room",
+            }
+            for node, after, found in (("e", 7, None), ("f", 7, 200), ("g", 7, 7), ("g", 8, None), ("h", 7, 0))
+        ),
     ]  # fmt: skip
     assert types_of(log.spark.read.parquet(str(log.out / "gaps")).schema) == types_of(GAPS)
 
