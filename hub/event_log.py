@@ -281,8 +281,9 @@ class EventLog:
         place, moment = self._until(), self._now()
         try:
             if self._oldest is None:
-                first = await self._transport.read(EARLIEST)
-                self._oldest = (first[0].position - 1 if first else await self._transport.end()), moment // 1_000
+                end = await self._transport.end()  # asked for first, as there may be an entry by the second question
+                page = await self._transport.read(EARLIEST)
+                self._oldest = min([end, *(entry.position - 1 for entry in page[:1])]), moment // 1_000
             is_whole = await self._write_sessions(await self._beat(place, moment))
             more = await self._write_updates() or bool(self._records)
             if is_whole:

@@ -325,7 +325,8 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
     """At any moment, and of a log that is behind: of every two actions it is given time to write after one."""
 
     async def play(directory: str) -> None:
-        settings = plain(heartbeat=10, event_log=directory, **chosen)
+        # The next node has another clock, by which all segments are too old to be kept.
+        settings = plain(heartbeat=10, event_log=directory, event_log_keep=0, **chosen)
         async with world(settings, SlowTransport(max_updates=10_000, max_bytes=2**26)) as here:
             node, log = here.hub.event_log, here.log
             assert node is not None
@@ -791,8 +792,9 @@ def test_a_node_that_left_no_segment_is_said_to_have_ended_too(tmp_path: Path) -
         (b"00000000000000000007 00001800000000000000\n", 7, 1_800_000_000_000_000, True),  # as 0.1.0 wrote it
         (b"", 0, None, True),  # a power cut may leave these
         (b"\0" * 42, 0, None, True),
+        (b'{"hub":"h","epoch":"e","until":null,"time":1}\n', 0, None, True),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_what_a_dead_node_has_left_in_its_file_says_what_may_be_missing(
     tmp_path: Path, left: bytes, until: int, moment: int | None, updates: bool
@@ -955,6 +957,15 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gon
         log: EventLog = app.state.hub.event_log
         async with follow(app, ("match", "1")), follow(app, ("match", "2")):
             async with follow(app, ("match", "3")):
+                step, failed = _Directory.step, []
+
+                def fails(directory: _Directory, *arguments: Any) -> None:
+                    failed.append(arguments)
+                    step(directory, *arguments)
+
+                with monkeypatch.context() as patch:
+                    patch.setattr(_Directory, "step", fails)
+                    await until(lambda: len(failed) > 1)
                 path.unlink()
                 await until(lambda: log._open)
                 [part] = (path / "sessions").iterdir()
@@ -1067,6 +1078,15 @@ async def test_updates_that_are_forgotten_before_they_are_written_are_told(
         for _ in range(25):
             await here.publish("a")
         await here.caught_up()
+        write, tries = _Directory.write_updates, []
+
+        def fails(directory: _Directory, *page: Any) -> None:
+            tries.append(page)
+            if len(tries) < 4:
+                raise OSError(28, "No space left on device")
+            write(directory, *page)
+
+        monkeypatch.setattr(_Directory, "write_updates", fails)
         path.unlink()
         await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 25)
         await here.publish("a")
