@@ -280,10 +280,8 @@ class EventLog:
         self._woken.clear()
         place, moment = self._until(), self._now()
         try:
-            if self._oldest is None:
-                end = await self._transport.end()  # asked for first, as there may be an entry by the second question
-                page = await self._transport.read(EARLIEST)
-                self._oldest = min([end, *(entry.position - 1 for entry in page[:1])]), moment // 1_000
+            with contextlib.suppress(LogUnavailable):
+                await self._find_oldest()
             is_whole = await self._write_sessions(await self._beat(place, moment))
             more = await self._write_updates() or bool(self._records)
             if is_whole:
@@ -312,20 +310,25 @@ class EventLog:
         waiting = list(islice(self._records, BATCH))
         is_whole = len(waiting) == len(self._records)
         records = [line for one in waiting for line in await self._lines(one)]
+        left_out = bool(self._left_out)
         unmarked, self._unmarked = self._unmarked, {}
+        ended: list[tuple[int, int]] = []
+        if not left_out:  # a connection that is left out meanwhile gets a mark of its own
+            ended, self._open = self._open, []
         try:
-            left_out = bool(self._left_out)
-            for moment, place in [*unmarked.values(), *([] if left_out else self._open)]:
+            for moment, place in [*unmarked.values(), *ended]:
                 gap = await self._gap(moment, place, "had no room for connections", updates=False)
                 records.append(gap | {"found": None} if left_out else gap)
             await self._in_thread(self._directory.step, records, first)
         except BaseException:
             for leap, (moment, place) in unmarked.items():
                 self._unmarked[leap] = moment, min(place, self._unmarked.get(leap, (moment, place))[1])
+            self._open += ended
             raise
         for _ in waiting:
             self._records.popleft()
-        self._open = [*self._open, *unmarked.values()] if left_out else []
+        if left_out:
+            self._open += unmarked.values()
         return is_whole
 
     async def _gap(self, moment: int, place: int, cause: str, *, updates: bool) -> dict[str, Any]:
@@ -441,9 +444,17 @@ class EventLog:
         last = await self._in_thread(self._directory.last_update, epoch)
         if last is not None:
             return leap * base.EPOCH + last[0], last[1]
-        assert self._oldest is not None
-        oldest, moment = self._oldest
+        oldest, moment = await self._find_oldest()
         return (oldest if oldest // base.EPOCH == leap else leap * base.EPOCH), moment
+
+    async def _find_oldest(self) -> tuple[int, int]:
+        """The place before the first update that can be written, and when it was asked for first, in ms since 1970."""
+        if self._oldest is None:
+            moment = self._now() // 1_000
+            end = await self._transport.end()  # asked for first: there may be an entry by the second question
+            page = await self._transport.read(EARLIEST)
+            self._oldest = min([end, *(entry.position - 1 for entry in page[:1])]), moment
+        return self._oldest
 
     async def _epoch(self, position: int) -> str | None:
         """The name of the epoch of a position; None where that was over before anybody asked."""

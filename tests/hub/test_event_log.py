@@ -12,7 +12,8 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 from hypothesis import given
@@ -978,6 +979,32 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gon
     [opened, closed] = gaps_in(path)
     assert closed == opened | {"found": closed["found"]}
     assert opened["time"] < closed["found"] <= before * 1e6
+
+
+async def test_a_connection_without_room_that_comes_while_a_mark_is_closed_has_a_mark_of_its_own(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, late = _Directory.step, SimpleNamespace(subscriber=SimpleNamespace(position=0), number=99)
+    came: list[object] = []
+
+    def meanwhile(directory: _Directory, records: list[Record], beat: _Beat) -> None:
+        if not came and any(line["event"] == "gap" for line in records):
+            log.came(cast("Any", late))
+            came.append(late)
+        step(directory, records, beat)
+
+    async with world(plain(event_log=str(tmp_path))) as here:
+        assert here.hub.event_log is not None
+        log = here.hub.event_log
+        monkeypatch.setattr(event_log, "RECORDS", 0)
+        connection = await here.connect("a")
+        await until(lambda: log._open)
+        monkeypatch.setattr(_Directory, "step", meanwhile)
+        connection.go()
+        await until(lambda: 99 in log._left_out and log._open)
+        log._left_out.clear()
+    founds = [gap["found"] is None for gap in gaps_in(tmp_path)]
+    assert sorted(founds) == [False, False, True, True]
 
 
 async def test_a_connection_of_which_it_is_not_known_where_it_ended_is_marked(
