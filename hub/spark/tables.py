@@ -198,9 +198,9 @@ def gaps(events: DataFrame) -> DataFrame:
     )
     names = [name for name in GAPS.names if name != "found"]
     last = F.coalesce(F.max("found"), F.first("end")).alias("found")
-    found = F.when(F.col("found").isNotNull(), F.greatest("found", "ts")).alias("found")
+    found = F.when(F.col("found").isNotNull(), F.greatest("found", "ts"))
     marks = marks.join(ends, "node", "left").groupBy(names).agg(last)
-    return marks.select(*(found if name == "found" else name for name in GAPS.names))
+    return marks.withColumn("found", found).select(GAPS.names)
 
 
 def sessions(events: DataFrame, given: DataFrame) -> DataFrame:

@@ -165,11 +165,8 @@ def compare_executors(spark: SparkSession) -> str:
     differences = {}
     for [there] in spark.range(100).select(ask("id")).collect():
         run = f"the executors run {there['executable']} ({there['python']})"
-        missing = here.keys() - there.keys()
-        if "urlpattern" in missing:  # which is needed for URL Patterns alone
-            missing -= {"urlpattern"}
-            there["urlpattern"] = "none"
-        if missing:
+        there = {"urlpattern": "none"} | there  # it is needed for URL Patterns alone
+        if missing := here.keys() - there.keys():
             raise UnfitExecutors(
                 f"{run} and have no {', '.join(sorted(missing))}: set spark.pyspark.python, or pack the environment "
                 "(README, On a cluster)"

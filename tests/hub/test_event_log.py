@@ -960,15 +960,15 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gon
         log: EventLog = app.state.hub.event_log
         async with follow(app, ("match", "1")), follow(app, ("match", "2")):
             async with follow(app, ("match", "3")):
-                step, failed = _Directory.step, []
+                step, tries = _Directory.step, []
 
-                def fails(directory: _Directory, *arguments: Any) -> None:
-                    failed.append(arguments)
+                def counted(directory: _Directory, *arguments: Any) -> None:
+                    tries.append(arguments)
                     step(directory, *arguments)
 
                 with monkeypatch.context() as patch:
-                    patch.setattr(_Directory, "step", fails)
-                    await until(lambda: len(failed) > 1)
+                    patch.setattr(_Directory, "step", counted)
+                    await until(lambda: len(tries) > 1)
                 path.unlink()
                 await until(lambda: log._open)
                 [part] = (path / "sessions").iterdir()
