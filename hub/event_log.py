@@ -70,9 +70,9 @@ except ImportError:  # not on Windows: there, one process at a time is to write 
 from hub.broadcaster import Interest
 from hub.errors import LogUnavailable, OffTheLog
 from hub.reading import Reading
-from hub.subscriber import EARLIEST
 from hub.subscriptions import to_json
 from hub.transports import base
+from hub.transports.base import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

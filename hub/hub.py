@@ -25,10 +25,10 @@ from hub.event_log import EventLog
 from hub.pages import Pages
 from hub.reading import Reading
 from hub.slices import Slices
-from hub.subscriber import EARLIEST, Subscriber, may_want_presence
+from hub.subscriber import Subscriber, may_want_presence
 from hub.subscriptions import Present
 from hub.topics import MatcherCompiler
-from hub.transports.base import Change, Page
+from hub.transports.base import EARLIEST, Change, Page
 from hub.updates import check_fields, check_topic
 from skipfilter import LimitError, PatternError
 from skipfilter.errors import shown

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hub.subscriber import EARLIEST
+from hub.transports.base import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -32,7 +32,7 @@ from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
 from hub.sockets import tune
-from hub.subscriber import EARLIEST
+from hub.transports.base import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hub.topics import may_match_below
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from hub.authorization import Grant
     from hub.topics import TopicMatcher
     from skipfilter import Selector
-
-EARLIEST: Final = -1
-"""The place before all that the log still holds; the positions of a log's entries start at 1."""
 
 
 class Subscriber:

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 from sortedcontainers import SortedDict
 
 from hub.errors import ConfigurationError
-from hub.subscriber import EARLIEST
 from hub.transports import base
-from hub.transports.base import Beat, Entry, Page, Retention, Stats
+from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence

@@ -47,10 +47,9 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriber import EARLIEST
 from hub.subscriptions import Present, to_json
 from hub.transports import base
-from hub.transports.base import Beat, Entry, Page, Retention, Stats
+from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 
 try:
     from redis.asyncio import Redis

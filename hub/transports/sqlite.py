@@ -47,10 +47,9 @@ except ImportError:  # not on Windows: there, one process at a time is to open a
     fcntl = None  # type: ignore[assignment]
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriber import EARLIEST
 from hub.subscriptions import Present, to_json
 from hub.transports import base
-from hub.transports.base import Beat, Entry, Page, Retention, Stats
+from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 from hub.updates import Update
 
 if TYPE_CHECKING:

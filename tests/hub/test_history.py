@@ -32,10 +32,9 @@ from hub import history, history_cli
 from hub.cli import main
 from hub.errors import ConfigurationError, LogUnavailable
 from hub.settings import settings_from_environment
-from hub.subscriber import EARLIEST
 from hub.topics import FORBIDDEN
 from hub.transports import open_transport
-from hub.transports.base import Entry, record
+from hub.transports.base import EARLIEST, Entry, record
 from hub.transports.memory import MemoryTransport
 from hub.transports.sqlite import SqliteTransport
 from hub.updates import Update

@@ -10,8 +10,7 @@ import pytest
 from hub import pages
 from hub.errors import LogUnavailable
 from hub.pages import Pages
-from hub.subscriber import EARLIEST
-from hub.transports.base import Retention
+from hub.transports.base import EARLIEST, Retention
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 

@@ -22,10 +22,9 @@ from hypothesis.stateful import (
 )
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriber import EARLIEST
 from hub.subscriptions import Present
 from hub.transports import TRANSPORTS, base, open_transport, sqlite
-from hub.transports.base import Change, Entry
+from hub.transports.base import EARLIEST, Change, Entry
 from hub.transports.redis import RedisTransport
 from hub.updates import Update
 from tests.redis_server import RedisServer

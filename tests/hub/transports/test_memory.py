@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hub.errors import OffTheLog
-from hub.subscriber import EARLIEST
 from hub.transports import base
+from hub.transports.base import EARLIEST
 from hub.transports.memory import MemoryTransport
 from hub.updates import Update
 

@@ -24,11 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriber import EARLIEST
 from hub.subscriptions import Present
 from hub.transports import base
 from hub.transports import redis as module
-from hub.transports.base import Change
+from hub.transports.base import EARLIEST, Change
 from hub.transports.redis import RedisTransport
 from hub.updates import Update
 from tests.redis_server import RedisServer, free_port

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriber import EARLIEST
 from hub.subscriptions import Present
 from hub.transports import base, sqlite
-from hub.transports.base import Change
+from hub.transports.base import EARLIEST, Change
 from hub.transports.sqlite import SqliteTransport
 from hub.updates import Update
 from tests.hub.transports.test_contract import everything, ids_of, named
