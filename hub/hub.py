@@ -410,7 +410,7 @@ class Hub:
         """Publish announcements in order, as many at once as there is room for; what is left is to be tried again."""
         while waiting:
             changes = self._together(
-                self._change(Present.of(subscriber), active=active) for subscriber, active, _ in waiting
+                self._change(_present(subscriber), active=active) for subscriber, active, _ in waiting
             )
             batch = waiting[: len(changes)]
             try:
@@ -697,3 +697,9 @@ class Hub:
 def _report(announced: asyncio.Future[None]) -> None:
     if (error := announced.exception()) is not None:
         log.error("a subscriber could not be announced", reason=repr(error))
+
+
+def _present(subscriber: Subscriber) -> Present:
+    payload_for = subscriber.grant.payload_for
+    matchers = ((matcher.type, matcher.pattern, payload_for(matcher.pattern)) for matcher in subscriber.subscribed)
+    return Present(subscriber.id, tuple(matchers))

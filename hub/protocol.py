@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import string
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from hub.errors import InvalidRequest, NotThere, TooLarge
@@ -15,7 +15,6 @@ from skipfilter.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from hub.settings import Settings
     from skipfilter import Selector
 
 Headers = list[tuple[bytes, bytes]]
@@ -33,6 +32,29 @@ _HEXADECIMAL: Final = frozenset(string.hexdigits)
 
 FORM: Final = "application/x-www-form-urlencoded"
 NDJSON: Final = "application/x-ndjson"
+
+
+class Limits(Protocol):
+    """What a hub takes: the settings by which requests are checked.  `Settings` has them."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def classic(self) -> bool: ...
+    @property
+    def max_matchers(self) -> int: ...
+    @property
+    def max_classic_matchers(self) -> int: ...
+    @property
+    def max_matchers_bytes(self) -> int: ...
+    @property
+    def max_pattern(self) -> int: ...
+    @property
+    def max_topic(self) -> int: ...
+    @property
+    def max_topics(self) -> int: ...
+    @property
+    def max_batch(self) -> int: ...
 
 
 class SubscribeRequest(NamedTuple):
@@ -93,25 +115,25 @@ def decode_utf_8(what: str, raw: bytes) -> str:
         raise InvalidRequest(f"{what} is not valid UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def parse_subscribe(query: bytes, body: bytes, headers: Headers, settings: Settings) -> SubscribeRequest:
+def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits) -> SubscribeRequest:
     """Return what a subscribe request asks for: all that its query and its body say together (N12–N20, V1–V3).
 
     Names, numbers and lengths are checked here.  Patterns are compiled later, which costs, for a client that was
     admitted.
     """
-    most = settings.max_matchers + (settings.max_classic_matchers if settings.classic else 0)
+    most = limits.max_matchers + (limits.max_classic_matchers if limits.classic else 0)
     if query.count(b"&") + body.count(b"&") > most + _OTHER_FIELDS:
         raise InvalidRequest(f"more parameters than {most} matchers, and {_OTHER_FIELDS} others")
     pairs = parse_form(query, _MATCHER_PARAMETERS) + parse_form(body, _MATCHER_PARAMETERS)
-    wanted = [(name, value) for name, value in pairs if _is_matcher(name, settings)]
-    _check_matchers(wanted, settings)
+    wanted = [(name, value) for name, value in pairs if _is_matcher(name, limits)]
+    _check_matchers(wanted, limits)
     selectors = dict.fromkeys((_MATCHER_PARAMETERS[name], value) for name, value in wanted)
-    return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, settings))
+    return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, limits))
 
 
-def _is_matcher(name: str, settings: Settings) -> bool:
+def _is_matcher(name: str, limits: Limits) -> bool:
     """Whether it is the name of a matcher parameter.  Raises InvalidRequest for one that no other may have."""
-    if name == CLASSIC and not settings.classic:  # V88
+    if name == CLASSIC and not limits.classic:  # V88
         raise InvalidRequest('"topic" is of the classic dialect, which this hub does not speak: use "match"')
     if name in _MATCHER_PARAMETERS:
         return True
@@ -123,38 +145,38 @@ def _is_matcher(name: str, settings: Settings) -> bool:
     return False
 
 
-def _check_matchers(wanted: Sequence[tuple[str, str]], settings: Settings) -> None:
+def _check_matchers(wanted: Sequence[tuple[str, str]], limits: Limits) -> None:
     """Raise InvalidRequest unless there are matchers, not too many or too long (N18, V1), and all are text (N17)."""
     if not wanted:
-        classic = ' or "topic"' if settings.classic else ""
+        classic = ' or "topic"' if limits.classic else ""
         raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
     topics = size = 0
     for name, value in wanted:
         topics += name == CLASSIC
         size += len(value.encode("utf-8"))
     for count, limit, what in (
-        (len(wanted) - topics, settings.max_matchers, "matchers"),
-        (topics, settings.max_classic_matchers, "topics"),
+        (len(wanted) - topics, limits.max_matchers, "matchers"),
+        (topics, limits.max_classic_matchers, "topics"),
     ):
         if count > limit:
             raise InvalidRequest(f"{count} {what} are more than the {limit} of a request")
-    if size > settings.max_matchers_bytes:
-        raise InvalidRequest(f"patterns of {size} bytes are more than the {settings.max_matchers_bytes} of a request")
+    if size > limits.max_matchers_bytes:
+        raise InvalidRequest(f"patterns of {size} bytes are more than the {limits.max_matchers_bytes} of a request")
     for name, value in wanted:
         check_text(name, value)
         if name != CLASSIC:
-            check_pattern_length(value, settings)
+            check_pattern_length(value, limits)
 
 
-def check_pattern_length(pattern: str, settings: Settings) -> None:
-    if (length := len(pattern.encode("utf-8", "surrogatepass"))) > settings.max_pattern:
-        raise InvalidRequest(f"a pattern of {length} bytes is longer than {settings.max_pattern}")
+def check_pattern_length(pattern: str, limits: Limits) -> None:
+    if (length := len(pattern.encode("utf-8", "surrogatepass"))) > limits.max_pattern:
+        raise InvalidRequest(f"a pattern of {length} bytes is longer than {limits.max_pattern}")
 
 
-def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, settings: Settings) -> str | None:
+def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, limits: Limits) -> str | None:
     # EventSource sends the id as UTF-8, which an ASGI server hands on as bytes (R77).
     given = [value.decode("utf-8", "replace") for value in header_values(headers, b"last-event-id")]
-    names = _CURSOR_PARAMETERS + (_CLASSIC_CURSOR_PARAMETERS if settings.classic else ())
+    names = _CURSOR_PARAMETERS + (_CLASSIC_CURSOR_PARAMETERS if limits.classic else ())
     if parameters := [pair for pair in pairs if pair[0] in names]:  # those of the query come first (N13)
         given += [text for name in names for key, text in parameters if key == name]
     # A page that has no cursor yet sends an empty one, which says less than any other.
@@ -177,29 +199,29 @@ def preferences(headers: Headers) -> frozenset[str]:
     return frozenset(preference.partition(";")[0].strip() for preference in "".join(parts).split(","))
 
 
-def read_updates(body: bytes, type: str, settings: Settings) -> Iterator[tuple[int, Update]]:
+def read_updates(body: bytes, type: str, limits: Limits) -> Iterator[tuple[int, Update]]:
     """The updates that a publish request's body says, each with the bytes of the body before it.
 
     A form is one (N40–N54), a line of JSON is one (NDJSON).  One is parsed at a time, so that the caller may let others
     run in between.
     """
     if type == NDJSON:
-        yield from _read_batch(body, settings)
+        yield from _read_batch(body, limits)
     elif type == FORM:
-        yield 0, _parse_form_update(body, settings)
+        yield 0, _parse_form_update(body, limits)
     else:
         raise InvalidRequest(f"the content type must be {FORM} or {NDJSON}, not {shown(type)}")
 
 
-def _parse_form_update(body: bytes, settings: Settings) -> Update:
-    if body.count(b"&") > settings.max_topics + _OTHER_FIELDS:
-        raise TooLarge(f"more fields than {settings.max_topics} topics, and {_OTHER_FIELDS} others")
+def _parse_form_update(body: bytes, limits: Limits) -> Update:
+    if body.count(b"&") > limits.max_topics + _OTHER_FIELDS:
+        raise TooLarge(f"more fields than {limits.max_topics} topics, and {_OTHER_FIELDS} others")
     pairs = parse_form(body, _FIELDS)
     fields = dict(reversed(pairs))  # the first of each name
     topics = tuple(value for name, value in pairs if name == "topic")
     retry = _parse_retry(fields.get("retry", ""))
     private = "private" in fields  # N50: the name alone
-    return _update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, settings)
+    return _update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, limits)
 
 
 def _update(
@@ -209,14 +231,14 @@ def _update(
     id: str | None,
     type: str | None,
     retry: int | None,
-    settings: Settings,
+    limits: Limits,
 ) -> Update:
     """What was given as an update, or TooLarge (N56).  An empty id or type is none, and a retry is at most a day."""
-    if len(topics) > settings.max_topics:
-        raise TooLarge(f"{len(topics)} topics are more than the {settings.max_topics} of an update")
+    if len(topics) > limits.max_topics:
+        raise TooLarge(f"{len(topics)} topics are more than the {limits.max_topics} of an update")
     for name, value in [("topic", topic) for topic in topics] + [("id", id or ""), ("type", type or "")]:
-        if len(value) > settings.max_topic // 4 and len(value.encode("utf-8")) > settings.max_topic:
-            raise TooLarge(f"{name} {shown(value)} is longer than {settings.max_topic} bytes")
+        if len(value) > limits.max_topic // 4 and len(value.encode("utf-8")) > limits.max_topic:
+            raise TooLarge(f"{name} {shown(value)} is longer than {limits.max_topic} bytes")
     retry = None if retry is None else min(retry, _LONGEST_RETRY)
     return Update(topics, data or "", private, id or new_id(), type or None, retry)
 
@@ -230,7 +252,7 @@ def _parse_retry(text: str) -> int | None:
     return int(text.lstrip("0")[: len(str(_LONGEST_RETRY)) + 1] or "0")
 
 
-def _read_batch(body: bytes, settings: Settings) -> Iterator[tuple[int, Update]]:
+def _read_batch(body: bytes, limits: Limits) -> Iterator[tuple[int, Update]]:
     """An update a line, as an object with the members that a form has as fields; empty lines are nothing.
 
     `topic` is a string or an array of them, `private` a boolean, and `retry` an integer.
@@ -238,11 +260,11 @@ def _read_batch(body: bytes, settings: Settings) -> Iterator[tuple[int, Update]]
     count = start = 0
     for line in body.split(b"\n"):
         if text := line.strip():
-            if count == settings.max_batch:
-                raise TooLarge(f"more updates than the {settings.max_batch} of a request")
+            if count == limits.max_batch:
+                raise TooLarge(f"more updates than the {limits.max_batch} of a request")
             count += 1
             try:
-                update = _parse_line(text, settings)
+                update = _parse_line(text, limits)
             except (InvalidRequest, TooLarge) as error:
                 raise error.__class__(f"update {count}: {error}") from None
             yield start, update
@@ -251,7 +273,7 @@ def _read_batch(body: bytes, settings: Settings) -> Iterator[tuple[int, Update]]
         raise InvalidRequest("there is no update in the body")
 
 
-def _parse_line(line: bytes, settings: Settings) -> Update:
+def _parse_line(line: bytes, limits: Limits) -> Update:
     try:
         members = _JSON.decode(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -278,7 +300,7 @@ def _parse_line(line: bytes, settings: Settings) -> Update:
         raise InvalidRequest(f"private {shown(repr(private))} is neither true nor false")
     if isinstance(retry, bool) or not isinstance(retry, int | None) or (retry or 0) < 0:
         raise InvalidRequest(f"retry {shown(repr(retry))} is no number of milliseconds")
-    return _update(tuple(topics), data, private, id, type, retry, settings)
+    return _update(tuple(topics), data, private, id, type, retry, limits)
 
 
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -310,12 +332,12 @@ class SubscriptionPath(NamedTuple):
     """In which dialect; None where the path is the same in both."""
 
 
-def parse_subscription_path(path: str, settings: Settings) -> SubscriptionPath:
+def parse_subscription_path(path: str, limits: Limits) -> SubscriptionPath:
     """What comes after HUB/subscriptions in a path that is still percent-encoded (N130, N139, V63, V74).
 
     A first segment that is a matcher type is one (V87).
     """
-    below = settings.path + "/subscriptions"
+    below = limits.path + "/subscriptions"
     if not (path + "/").startswith(below + "/"):  # the hub's own segments, percent-encoded
         raise NotThere(f"subscriptions are at {below}")
     segments = path[len(below) :].split("/")[1:]
@@ -326,7 +348,7 @@ def parse_subscription_path(path: str, settings: Settings) -> SubscriptionPath:
             return SubscriptionPath((type, pattern), None, classic=False)
         case [type, pattern, subscriber] if type in MATCHER_TYPES:
             return SubscriptionPath((type, pattern), subscriber, classic=False)
-        case [_] | [_, _] if settings.classic:  # where a space may be a `+` (V60)
+        case [_] | [_, _] if limits.classic:  # where a space may be a `+` (V60)
             topic, *rest = (_decode_segment(segment.replace("+", "%20")) for segment in segments)
             return SubscriptionPath((CLASSIC, topic), rest[0] if rest else None, classic=True)
         case [type, _] | [type, _, _]:

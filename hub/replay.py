@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from hub.transports.base import Entry
     from hub.updates import Update
 
-ALL: Final = b": all\n\n"
-
 _CHUNK: Final = 2**16  # bytes of frames that are joined into one write
 _SILENCE: Final = 1.0  # seconds
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -119,7 +117,7 @@ class Replay:
     async def chunks(self) -> AsyncIterator[bytes]:
         """What the subscriber wants, from its place to where the log ends now, at least; as chunks of frames.
 
-        If entries are gone before they were read, or it may read no longer, it ends without ALL.
+        If entries are gone before they were read, or it may read no longer, it ends without `sse.ALL`.
         """
         hub, subscriber, reading = self._hub, self.subscriber, self._hub.reading(self)
         self._is_sending = False
@@ -155,7 +153,7 @@ class Replay:
                 sent = now()
         if not self._closed:
             self._is_sending = True
-            yield b"".join([*frames, ALL])
+            yield b"".join([*frames, sse.ALL])
 
     async def _comments(self, entries: list[Entry], epoch: str) -> list[bytes]:
         """Return the metadata of entries of one epoch, a comment each."""

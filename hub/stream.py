@@ -50,7 +50,6 @@ log = structlog.stdlib.get_logger("hub")
 REST: Final = "hub.rest"
 """Where the application takes what is left to do of a response when its routes and middleware have returned."""
 
-_LOST = b": this subscriber fell behind the history, and updates were lost\n\n"
 _CHUNK = 2**16  # bytes of frames that are joined into one write while catching up
 
 
@@ -299,7 +298,7 @@ class TaskStream(Stream):
                 self._woken = False
             except OffTheLog as error:
                 self._closed = str(error)
-                self._write(_LOST)
+                self._write(sse.LOST)
         self._end()
 
     def _end(self) -> None:
@@ -381,7 +380,7 @@ class ParkedStream(Stream):
         try:
             await self._catch_up()
         except OffTheLog as error:
-            self._write(_LOST)
+            self._write(sse.LOST)
             self.close(str(error))
         except Exception as error:
             log.exception("a stream failed", id=self.subscriber.id)

@@ -21,8 +21,6 @@ from hub.updates import Update
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hub.subscriber import Subscriber
-
 CONTEXT: Final = {"@context": "https://mercure.rocks/"}
 """What makes JSON of the classic dialect JSON-LD (V65)."""
 
@@ -36,12 +34,6 @@ class Present:
 
     id: str
     matchers: tuple[tuple[str, str, Any | None], ...]
-
-    @classmethod
-    def of(cls, subscriber: Subscriber) -> Present:
-        payload_for = subscriber.grant.payload_for
-        matchers = ((matcher.type, matcher.pattern, payload_for(matcher.pattern)) for matcher in subscriber.subscribed)
-        return cls(subscriber.id, tuple(matchers))
 
     @classmethod
     def from_json(cls, id: str, matchers: str | bytes) -> Present:

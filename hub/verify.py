@@ -58,6 +58,8 @@ from zlib import crc32
 
 import httptools
 
+from hub.sse import Blocks, parse_block
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from typing import Self
@@ -277,42 +279,6 @@ def _end(history: History, closing: int) -> None:
 
 
 # -- an event stream
-
-
-class Blocks:
-    """Cuts an event stream at its blank lines; what none ends is no event.  A line ends with CR, LF or both."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._began = self._returned = False
-        """Whether a block has come; and whether the last byte was a CR, so that an LF belongs to it."""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        if self._returned:
-            data = data.removeprefix(b"\n")
-        if data:
-            self._returned = data.endswith(b"\r")
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *blocks, self._rest = (self._rest + data).split(b"\n\n")
-        if blocks and not self._began:
-            blocks[0] = blocks[0].removeprefix(b"\xef\xbb\xbf")
-            self._began = True
-        return blocks
-
-
-def parse_event(block: bytes) -> tuple[str | None, str | None]:
-    """Its id and its data; None for what it does not have."""
-    id: str | None = None
-    data: list[str] = []
-    for line in block.decode("utf-8", "replace").split("\n"):
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            data.append(value)
-        elif name == "id" and "\0" not in value:
-            id = value
-    return id, "\n".join(data) if data else None
 
 
 # -- HTTP
@@ -558,7 +524,7 @@ class _Run:
         return known
 
     def _read(self, block: bytes, now: float) -> tuple[str | None, int | None, str]:
-        id, data = parse_event(block)
+        id, _, data, *_ = parse_block(block)
         if data is None:
             return id, None, ""
         try:

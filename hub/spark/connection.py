@@ -34,12 +34,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx2
 
-from hub.verify import Blocks
+from hub.sse import Blocks, parse_block
 from skipfilter.spark.errors import BadInput, PipelineError
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from hub.sse import Block
 
 EARLIEST: Final = "earliest"
 """The cursor before all that a hub has (N110)."""
@@ -291,37 +293,21 @@ class EventParser:
         self.is_complete = False
 
     def feed(self, data: bytes) -> list[Event]:
-        blocks = self._blocks.feed(data)
-        return [event for block in blocks if (event := self._parse(block.decode("utf-8", "replace"))) is not None]
+        return [event for block in self._blocks.feed(data) if (event := self._event(parse_block(block))) is not None]
 
-    def _parse(self, block: str) -> Event | None:
+    def _event(self, block: Block) -> Event | None:
         metadata = ""
-        if self._metadata and block.startswith(": {"):
-            metadata, _, block = block[2:].partition("\n")
-        id, _, data = block.partition("\ndata: ")
-        if id.startswith("id: ") and data and "\n" not in id and "\n" not in data and "\0" not in id:  # nearly all
-            self.last_event_id = id[4:]
-            return self.last_event_id, "", data, "", metadata
-        lines: list[str] = []
-        type = retry = ""
-        for line in block.split("\n"):
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if name == "data":
-                lines.append(value)
-            elif name == "id":
-                if "\0" not in value:
-                    self.last_event_id = value
-            elif name == "event":
-                type = value
-            elif name == "retry":
-                if _MILLISECONDS.fullmatch(value):
-                    retry = value
-            elif line == ": all":  # hub.replay.ALL
+        for comment in block.comments:
+            if comment == "all":
                 self.is_complete = True
-            elif self._metadata and line.startswith(": {"):  # after a heartbeat
-                metadata = value
-        return (self.last_event_id, type, "\n".join(lines), retry, metadata) if lines else None
+            elif self._metadata and comment.startswith("{"):
+                metadata = comment
+        if block.id is not None:
+            self.last_event_id = block.id
+        if block.data is None:
+            return None
+        retry = block.retry if _MILLISECONDS.fullmatch(block.retry) else ""
+        return self.last_event_id, block.type, block.data, retry, metadata
 
 
 def follow(

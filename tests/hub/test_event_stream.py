@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hub.sse import HEARTBEAT, frame, retry
-from hub.stream import _LOST
+from hub.sse import HEARTBEAT, LOST, frame, retry
 from hub.topics import FORBIDDEN
 from hub.updates import Update
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, current_token, follow
@@ -189,7 +188,7 @@ def test_the_parser_is_the_standard_s(stream: bytes, expected: list[tuple[str, s
 
 
 @settings(deadline=None)
-@given(st.lists(UPDATES | st.sampled_from([HEARTBEAT, _LOST]), max_size=6), SIZES)
+@given(st.lists(UPDATES | st.sampled_from([HEARTBEAT, LOST]), max_size=6), SIZES)
 def test_n26_n28_n29_n8_v55_readers_get_the_updates_back_and_skip_comments(
     parts: list[Update | bytes], sizes: list[int]
 ) -> None:

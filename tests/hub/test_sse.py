@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from sse_starlette import ServerSentEvent
 
-from hub.sse import HEARTBEAT, frame, retry
+from hub.sse import HEARTBEAT, Blocks, frame, parse_block, retry
 from hub.updates import Update
 from tests.hub.test_event_stream import UPDATES
 
@@ -74,3 +76,18 @@ def test_r21_n29_lines_end_in_lf_alone_and_are_no_others_than_these(update: Upda
         + [b"data"] * (1 + data.count("\n"))
         + [b"retry"] * (update.retry is not None)
     )
+
+
+STREAM = "\ufeffid: 1\ndata: a\n\n:\n\n\n\nid: 2\nevent: x\ndata:b\u2028\ndata:  c\ndata\nretry: 1\n\ndata: é\n\nid: 3\n\nid: \0\n\nid: 4"
+EVENTS = [("1", "a"), ("2", "b\u2028\n c\n"), (None, "é"), ("3", None)]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_an_event_stream_is_cut_at_blank_lines_however_it_comes(end: str) -> None:
+    data = STREAM.replace("\n", end).encode()
+    for cuts in ([n] for n in range(len(data) + 1)), [range(len(data))]:
+        for cut in cuts:
+            blocks = Blocks()
+            pieces = [data[a:b] for a, b in pairwise([0, *cut, len(data)])]
+            events = [parse_block(block) for piece in pieces for block in blocks.feed(piece)]
+            assert [(event.id, event.data) for event in events if (event.id, event.data) != (None, None)] == EVENTS

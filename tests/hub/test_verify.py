@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import math
 import re
@@ -15,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from hub.verify import EXAMPLES, Blocks, Corrupted, Findings, History, Stretch, Update, check, parse_event
+from hub.verify import EXAMPLES, Corrupted, Findings, History, Stretch, Update, check
 from tests.conftest import HubProcess
 from tests.hub.test_cli import environment
 from tests.hub.test_cli import run as run_command
@@ -285,23 +284,6 @@ def simulated(random: Random) -> tuple[list[Update], list[History], History, int
     for n, place in enumerate(ends):
         read(n, place, 403, len(log))
     return updates, clients, History("the last reading", [Stretch(404, serials=array("I", log))]), closing
-
-
-# -- event streams
-
-STREAM = "\ufeffid: 1\ndata: a\n\n:\n\n\n\nid: 2\nevent: x\ndata:b\u2028\ndata:  c\ndata\nretry: 1\n\ndata: é\n\nid: 3\n\nid: \0\n\nid: 4"
-EVENTS = [("1", "a"), ("2", "b\u2028\n c\n"), (None, "é"), ("3", None)]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
-def test_an_event_stream_is_cut_at_blank_lines_however_it_comes(end: str) -> None:
-    data = STREAM.replace("\n", end).encode()
-    for cuts in ([n] for n in range(len(data) + 1)), [range(len(data))]:
-        for cut in cuts:
-            blocks = Blocks()
-            pieces = [data[a:b] for a, b in itertools.pairwise([0, *cut, len(data)])]
-            events = [parse_event(block) for piece in pieces for block in blocks.feed(piece)]
-            assert [event for event in events if event != (None, None)] == EVENTS
 
 
 # -- the command
