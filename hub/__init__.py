@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from hub.application import app_from_environment, create_app
 from hub.errors import ConfigurationError, HubError
 from hub.hub import Hub
+from hub.protocol.updates import Update
 from hub.settings import Settings, settings_from_environment
-from hub.updates import Update
 
 if TYPE_CHECKING:
     from hub.application import HubApplication

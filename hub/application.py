@@ -24,9 +24,9 @@ from hub.endpoints import TOKENS, Endpoints, answer
 from hub.errors import ConfigurationError, LogUnavailable, RequestError
 from hub.http1 import CONNECTIONS, Connections
 from hub.hub import Hub
-from hub.origins import allows_origin
 from hub.parking import SERVER_SEND
-from hub.protocol import take_tokens
+from hub.protocol.origins import allows_origin
+from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
 from hub.stream import REST
 from hub.transports import open_transport

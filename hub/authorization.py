@@ -32,18 +32,18 @@ from joserfc.errors import JoseError
 
 from hub.errors import InsufficientScope, InvalidPresentation, InvalidRequest, InvalidToken, TokenRequired
 from hub.keys import REGISTRY, open_keys
-from hub.origins import allows_origin
-from hub.protocol import check_pattern_length, header_values, parse_cookies
-from hub.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
+from hub.protocol.origins import allows_origin
+from hub.protocol.requests import check_pattern_length, header_values, parse_cookies
+from hub.protocol.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from hub.keys import KeySource, TrustedKeys
-    from hub.protocol import Headers
+    from hub.protocol.requests import Headers
+    from hub.protocol.topics import MatcherCompiler
     from hub.settings import Keys, Settings
-    from hub.topics import MatcherCompiler
     from skipfilter import Selector
 
 Action: TypeAlias = Literal["publish", "subscribe"]

@@ -25,15 +25,15 @@ from urllib.parse import urlsplit
 from pyroaring import BitMap64, FrozenBitMap64
 from sortedcontainers import SortedDict
 
-from hub import sse
+from hub.protocol import events
 from hub.wheel import Wheel
 from skipfilter import SelectorIndex, SkipFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    from hub.protocol.topics import TopicMatcher
     from hub.subscriber import Subscriber
-    from hub.topics import TopicMatcher
     from hub.transports.base import Entry
     from skipfilter import CompiledSelector, Selector
 
@@ -347,7 +347,7 @@ class Broadcaster:
         if self._heartbeat and self._beat(receiver) <= now:
             receiver.written = now
             if receiver.live:
-                receiver.write(sse.HEARTBEAT, self.place(receiver))
+                receiver.write(events.HEARTBEAT, self.place(receiver))
         self._schedule(receiver)
 
     def _schedule(self, receiver: Receiver) -> None:

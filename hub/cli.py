@@ -21,6 +21,7 @@ from hub.application import LogFormatter, check_files, create_app, log_to_stdlib
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
 from hub.history_cli import main as history
+from hub.protocol.topics import MATCHER_TYPES
 from hub.server import fitting, run
 from hub.settings import (
     DEVELOPMENT_ISSUER,
@@ -30,7 +31,6 @@ from hub.settings import (
     settings_from_environment,
 )
 from hub.tokens import development_token, sign_classic_token, sign_token
-from hub.topics import MATCHER_TYPES
 from hub.verify import Plan, verify
 from hub.workers import supervise
 

@@ -41,7 +41,6 @@ from starlette.responses import (
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hub import sse
 from hub.authorization import DETAIL_TYPE
 from hub.errors import (
     InvalidRequest,
@@ -52,8 +51,9 @@ from hub.errors import (
     TooLarge,
     UnsupportedContent,
 )
-from hub.origins import normal_origin
-from hub.protocol import (
+from hub.protocol import events
+from hub.protocol.origins import normal_origin
+from hub.protocol.requests import (
     FORM,
     NDJSON,
     Headers,
@@ -66,12 +66,12 @@ from hub.protocol import (
     preferences,
     read_updates,
 )
+from hub.protocol.subscriptions import CONTEXT, to_json
+from hub.protocol.topics import MATCHER_TYPES
 from hub.replay import ReplayResponse
 from hub.stream import StreamResponse
 from hub.subscriber import Subscriber, may_want_presence
-from hub.subscriptions import CONTEXT, to_json
 from hub.tokens import development_token
-from hub.topics import MATCHER_TYPES
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ if TYPE_CHECKING:
 
     from hub.authorization import Action, Grant
     from hub.hub import Hub
+    from hub.protocol.subscriptions import Present, Subscription
+    from hub.protocol.updates import Update
     from hub.settings import Settings
-    from hub.subscriptions import Present, Subscription
-    from hub.updates import Update
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -167,7 +167,7 @@ class Endpoints:
                 raise
             # EventSource comes back after an end, with the same cursor, and stays away for ever after a 503.
             log.warning("a stream ended before it began: the log is unavailable", reason=error.reason)
-            first = sse.HEARTBEAT + hub.retry_hint()
+            first = events.HEARTBEAT + hub.retry_hint()
             ended = Response(first, headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(wanted.last_event_id)
             return ended

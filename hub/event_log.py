@@ -69,8 +69,8 @@ except ImportError:  # not on Windows: there, one process at a time is to write 
 
 from hub.broadcaster import Interest
 from hub.errors import LogUnavailable, OffTheLog
+from hub.protocol.subscriptions import to_json
 from hub.reading import Reading
-from hub.subscriptions import to_json
 from hub.transports import base
 from hub.transports.base import EARLIEST
 
@@ -78,10 +78,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hub.broadcaster import Broadcaster, Receiver
+    from hub.protocol.topics import TopicMatcher
     from hub.settings import Settings
     from hub.slices import Slices
     from hub.subscriber import Subscriber
-    from hub.topics import TopicMatcher
     from hub.transports.base import Entry, Transport
 
 log = structlog.stdlib.get_logger("hub")

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub.errors import ConfigurationError, InvalidRequest, LogUnavailable, OffTheLog
-from hub.topics import check_text
+from hub.protocol.topics import check_text
 from hub.transports import base, open_transport
 from hub.transports.base import EARLIEST
 from hub.transports.sqlite import SqliteTransport

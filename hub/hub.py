@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
-from hub import sse
 from hub.admission import Admission
 from hub.authorization import Authorizer
 from hub.backlog import Backlog
@@ -23,13 +22,14 @@ from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
 from hub.event_log import EventLog
 from hub.pages import Pages
+from hub.protocol import events
+from hub.protocol.subscriptions import Present
+from hub.protocol.topics import MatcherCompiler
+from hub.protocol.updates import check_fields, check_topic
 from hub.reading import Reading
 from hub.slices import Slices
 from hub.subscriber import Subscriber, may_want_presence
-from hub.subscriptions import Present
-from hub.topics import MatcherCompiler
 from hub.transports.base import EARLIEST, Change, Page
-from hub.updates import check_fields, check_topic
 from skipfilter import LimitError, PatternError
 from skipfilter.errors import shown
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from hub.authorization import Grant
     from hub.broadcaster import Receiver
+    from hub.protocol.topics import TopicMatcher
+    from hub.protocol.updates import Update
     from hub.settings import Settings
-    from hub.topics import TopicMatcher
     from hub.transports.base import Entry, Transport
-    from hub.updates import Update
     from skipfilter import Selector
 
 log = structlog.stdlib.get_logger("hub")
@@ -315,7 +315,7 @@ class Hub:
     def retry_hint(self) -> bytes:
         """What tells a client when to come back, at random around the setting (N30); b"" for no hint."""
         seconds = self.settings.retry
-        return sse.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
+        return events.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
 
     async def connect(self, receiver: Receiver) -> None:
         """Take a connection in, and then announce its subscriptions (N127): so it may see its own arrival.

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hub.broadcaster import Key
+    from hub.protocol.updates import Update
     from hub.slices import Slices
     from hub.subscriber import Subscriber
     from hub.transports.base import Entry, Page
-    from hub.updates import Update
 
 
 class Part(NamedTuple):

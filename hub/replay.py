@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import StreamingResponse
 
-from hub import sse
 from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, cut_off, cycle_of
+from hub.protocol import events
 from hub.sockets import tune
 from hub.transports import base
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from hub.hub import Hub
+    from hub.protocol.updates import Update
     from hub.subscriber import Subscriber
     from hub.transports.base import Entry
-    from hub.updates import Update
 
 _CHUNK: Final = 2**16  # bytes of frames that are joined into one write
 _SILENCE: Final = 1.0  # seconds
@@ -117,7 +117,7 @@ class Replay:
     async def chunks(self) -> AsyncIterator[bytes]:
         """What the subscriber wants, from its place to where the log ends now, at least; as chunks of frames.
 
-        If entries are gone before they were read, or it may read no longer, it ends without `sse.ALL`.
+        If entries are gone before they were read, or it may read no longer, it ends without `events.ALL`.
         """
         hub, subscriber, reading = self._hub, self.subscriber, self._hub.reading(self)
         self._is_sending = False
@@ -147,13 +147,13 @@ class Replay:
             subscriber.position = part.end
             if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, of which little is wanted
                 self._is_sending = True
-                yield b"".join(frames) or sse.HEARTBEAT
+                yield b"".join(frames) or events.HEARTBEAT
                 self._is_sending = False
                 frames, size = [], 0
                 sent = now()
         if not self._closed:
             self._is_sending = True
-            yield b"".join([*frames, sse.ALL])
+            yield b"".join([*frames, events.ALL])
 
     async def _comments(self, entries: list[Entry], epoch: str) -> list[bytes]:
         """Return the metadata of entries of one epoch, a comment each."""

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hub.errors import ConfigurationError
-from hub.origins import normal_origin
+from hub.protocol.origins import normal_origin
 from hub.variables import PREFIX, unknown_variables
 
 log = structlog.stdlib.get_logger("hub")

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import structlog
 from sse_starlette import EventSourceResponse
 
-from hub import sse
 from hub.errors import OffTheLog
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
+from hub.protocol import events
 from hub.sockets import tune
 from hub.transports.base import EARLIEST
 
@@ -244,7 +244,7 @@ class Stream(ABC):
         log.info("subscriber disconnected", id=self.subscriber.id, reason=self._closed or "the client went away")
 
     def _first_bytes(self) -> bytes:
-        return sse.HEARTBEAT + self._hub.retry_hint()
+        return events.HEARTBEAT + self._hub.retry_hint()
 
 
 class TaskStream(Stream):
@@ -298,7 +298,7 @@ class TaskStream(Stream):
                 self._woken = False
             except OffTheLog as error:
                 self._closed = str(error)
-                self._write(sse.LOST)
+                self._write(events.LOST)
         self._end()
 
     def _end(self) -> None:
@@ -380,7 +380,7 @@ class ParkedStream(Stream):
         try:
             await self._catch_up()
         except OffTheLog as error:
-            self._write(sse.LOST)
+            self._write(events.LOST)
             self.close(str(error))
         except Exception as error:
             log.exception("a stream failed", id=self.subscriber.id)

@@ -6,14 +6,14 @@ import math
 import uuid
 from typing import TYPE_CHECKING
 
-from hub.topics import may_match_below
+from hub.protocol.topics import may_match_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hub.admission import Ticket
     from hub.authorization import Grant
-    from hub.topics import TopicMatcher
+    from hub.protocol.topics import TopicMatcher
     from skipfilter import Selector
 
 

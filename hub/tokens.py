@@ -16,8 +16,8 @@ from joserfc.errors import JoseError
 from hub.authorization import DETAIL_TYPE
 from hub.errors import ConfigurationError
 from hub.keys import REGISTRY, import_key
+from hub.protocol.topics import WILDCARD
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
-from hub.topics import WILDCARD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

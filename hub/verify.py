@@ -58,7 +58,7 @@ from zlib import crc32
 
 import httptools
 
-from hub.sse import Blocks, parse_block
+from hub.protocol.events import Blocks, parse_block
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

@@ -34,14 +34,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx2
 
-from hub.sse import Blocks, parse_block
+from hub.protocol.events import Blocks, parse_block
 from skipfilter.spark.errors import BadInput, PipelineError
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from hub.sse import Block
+    from hub.protocol.events import Block
 
 EARLIEST: Final = "earliest"
 """The cursor before all that a hub has (N110)."""

@@ -44,14 +44,14 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from hub import sse
 from hub.errors import OffTheLog
-from hub.updates import Update
+from hub.protocol import events
+from hub.protocol.updates import Update
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from hub.subscriptions import Present
+    from hub.protocol.subscriptions import Present
 
 PAGE_ENTRIES: Final = 128
 PAGE_BYTES: Final = 2**20
@@ -72,7 +72,7 @@ class Entry:
     @cached_property
     def frame(self) -> bytes:
         """The update as an event; encoded once, however many read it."""
-        return sse.frame(self.update)
+        return events.frame(self.update)
 
     @cached_property
     def size(self) -> int:

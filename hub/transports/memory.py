@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from typing import Self
 
-    from hub.subscriptions import Present
+    from hub.protocol.subscriptions import Present
+    from hub.protocol.updates import Update
     from hub.transports.base import Change
-    from hub.updates import Update
 
 
 class _Kept:

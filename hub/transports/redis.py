@@ -47,7 +47,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriptions import Present, to_json
+from hub.protocol.subscriptions import Present, to_json
 from hub.transports import base
 from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
     from typing import Self
 
+    from hub.protocol.updates import Update
     from hub.transports.base import Change
-    from hub.updates import Update
 
 log = structlog.stdlib.get_logger("hub")
 

@@ -47,10 +47,10 @@ except ImportError:  # not on Windows: there, one process at a time is to open a
     fcntl = None  # type: ignore[assignment]
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriptions import Present, to_json
+from hub.protocol.subscriptions import Present, to_json
+from hub.protocol.updates import Update
 from hub.transports import base
 from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
-from hub.updates import Update
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from hub.protocol import read_updates
+from hub.protocol.requests import read_updates
 from tests.asgi import FORM, NDJSON, PATH, Answer, application, ask, bearer, current_token, follow
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hub import Settings
     from hub.application import HubApplication
-    from hub.updates import Update
+    from hub.protocol.updates import Update
     from tests.asgi import Following
     from tests.wire import Event
 

@@ -12,13 +12,13 @@ from joserfc.errors import SecurityWarning
 from hub import Settings
 from hub.authorization import DETAIL_TYPE, Authorizer
 from hub.keys import REGISTRY, import_key
+from hub.protocol.topics import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
-from hub.topics import MatcherCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from hub.topics import TopicMatcher
+    from hub.protocol.topics import TopicMatcher
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest, TooLarge
-from hub.protocol import FORM, NDJSON
+from hub.protocol.requests import FORM, NDJSON
+from hub.protocol.updates import Update
 from hub.transports import base
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 from tests.asgi import NDJSON as NDJSON_HEADER
 from tests.asgi import PATH, ask, bearer, classic_token, current_token, follow
 from tests.hub.publishing import Watched, parse_updates, watched

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hub.authorization import Grant
 from hub.broadcaster import Broadcaster, Interest
+from hub.protocol.topics import MatcherCompiler
+from hub.protocol.updates import Update
 from hub.subscriber import Subscriber
-from hub.topics import MatcherCompiler
 from hub.transports.base import Entry
-from hub.updates import Update
 from skipfilter import LimitError, SkipFilter
 from tests.hub.world import wants
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.topics import CLASSIC, MatcherCompiler, is_reserved
-from hub.updates import Update
+from hub.protocol.topics import CLASSIC, MatcherCompiler, is_reserved
+from hub.protocol.updates import Update
 from skipfilter import PatternError, UriTemplate
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow
 

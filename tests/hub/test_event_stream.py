@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hub.sse import HEARTBEAT, LOST, frame, retry
-from hub.topics import FORBIDDEN
-from hub.updates import Update
+from hub.protocol.events import HEARTBEAT, LOST, frame, retry
+from hub.protocol.topics import FORBIDDEN
+from hub.protocol.updates import Update
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, current_token, follow
 
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ from typer.testing import CliRunner, Result
 from hub import history, history_cli
 from hub.cli import main
 from hub.errors import ConfigurationError, LogUnavailable
+from hub.protocol.topics import FORBIDDEN
+from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
-from hub.topics import FORBIDDEN
 from hub.transports import open_transport
 from hub.transports.base import EARLIEST, Entry, record
 from hub.transports.memory import MemoryTransport
 from hub.transports.sqlite import SqliteTransport
-from hub.updates import Update
 from tests.hub.test_cli import environment
 from tests.hub.test_cli import run as run_command
 from tests.redis_server import RedisServer, free_port

@@ -18,12 +18,12 @@ import pytest
 from hub import hub as hubs
 from hub.authorization import Grant
 from hub.errors import LogUnavailable, OffTheLog
+from hub.protocol.subscriptions import Present
+from hub.protocol.updates import Update
 from hub.replay import Replay
 from hub.settings import DEVELOPMENT_TOKEN
-from hub.subscriptions import Present
 from hub.transports import sqlite
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
 from tests.hub.presence import BELOW, EVERYTHING

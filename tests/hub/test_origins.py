@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub import ConfigurationError, Settings
-from hub.origins import allows_origin
+from hub.protocol.origins import allows_origin
 
 EVIL = [
     "https://evil.example",

@@ -10,9 +10,9 @@ import pytest
 from hub import pages
 from hub.errors import LogUnavailable
 from hub.pages import Pages
+from hub.protocol.updates import Update
 from hub.transports.base import EARLIEST, Retention
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 
 if TYPE_CHECKING:
     from hub.transports.base import Page

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.errors import InvalidRequest, NotThere, TooLarge
-from hub.protocol import (
+from hub.protocol.requests import (
     FORM,
     NDJSON,
     SubscribeRequest,

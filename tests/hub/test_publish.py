@@ -11,9 +11,9 @@ import pytest
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest
+from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, scope_of
 from tests.hub.publishing import Watched, watched
 from tests.hub.signing import sign

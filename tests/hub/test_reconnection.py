@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.topics import FORBIDDEN
+from hub.protocol.topics import FORBIDDEN
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.waiting import HANG
 from tests.wire import parse_event

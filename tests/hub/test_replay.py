@@ -12,9 +12,9 @@ import pytest
 
 from hub import replay
 from hub.authorization import Grant
+from hub.protocol.updates import Update
 from hub.replay import Replay, ReplayResponse
 from hub.transports import base
-from hub.updates import Update
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.waiting import HANG
 from tests.wire import parse_event

@@ -11,12 +11,12 @@ import pytest
 from hub import slices
 from hub.authorization import Grant
 from hub.event_log import EventLog, _Gone
+from hub.protocol.topics import MatcherCompiler
+from hub.protocol.updates import Update
 from hub.reading import Reading
 from hub.slices import SLICE, Slices
 from hub.subscriber import Subscriber
-from hub.topics import MatcherCompiler
 from hub.transports.base import Entry, Page
-from hub.updates import Update
 from skipfilter import SelectorIndex
 from tests.asgi import PATH, application, ask, bearer, current_token
 from tests.hub.world import plain, world
@@ -131,7 +131,7 @@ async def test_encoding_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.work()
         return b"x"
 
-    monkeypatch.setattr("hub.sse.frame", frame)
+    monkeypatch.setattr("hub.protocol.events.frame", frame)
     log = [Entry(n + 1, Update(("a",))) for n in range(100)]
 
     async def read(after: int) -> Page:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from sse_starlette import ServerSentEvent
 
-from hub.sse import HEARTBEAT, Blocks, frame, parse_block, retry
-from hub.updates import Update
+from hub.protocol.events import HEARTBEAT, Blocks, frame, parse_block, retry
+from hub.protocol.updates import Update
 from tests.hub.test_event_stream import UPDATES
 
 

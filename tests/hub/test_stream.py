@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hub import broadcaster
 from hub.authorization import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
+from hub.protocol.updates import Update
 from hub.stream import Stream, StreamResponse, _finish, _step
 from hub.transports import base
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
 from tests.waiting import until
 
@@ -238,16 +238,16 @@ async def test_updates_that_come_together_are_written_once() -> None:
 
 
 async def test_a_frame_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hub import sse
+    from hub.protocol import events
 
     encoded = []
-    frame = sse.frame
+    frame = events.frame
 
     def counted(update: Update) -> bytes:
         encoded.append(update.id)
         return frame(update)
 
-    monkeypatch.setattr(sse, "frame", counted)
+    monkeypatch.setattr(events, "frame", counted)
     async with world() as here:
         for _ in range(20):
             await here.connect("a")

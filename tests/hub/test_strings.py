@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub.errors import InvalidRequest
+from hub.protocol.topics import FORBIDDEN, MATCHER_TYPES, check_text, is_reserved
+from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_TOKEN
-from hub.topics import FORBIDDEN, MATCHER_TYPES, check_text, is_reserved
-from hub.updates import Update
 from skipfilter import UrlPattern
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 

@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hub import Settings, create_app, endpoints
-from hub.topics import FORBIDDEN
+from hub.protocol.topics import FORBIDDEN
+from hub.protocol.updates import Update
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 from tests import wire
 from tests.asgi import (
     PATH,

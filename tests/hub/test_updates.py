@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hub.errors import InvalidRequest
-from hub.sse import frame
-from hub.topics import MatcherCompiler, is_reserved
-from hub.updates import Update, check_fields, check_topic, new_id
+from hub.protocol.events import frame
+from hub.protocol.topics import MatcherCompiler, is_reserved
+from hub.protocol.updates import Update, check_fields, check_topic, new_id
 
 HUB = "/.well-known/mercure"
 COMPILER = MatcherCompiler(f"https://hub.example{HUB}")

@@ -15,11 +15,11 @@ from hub.authorization import Grant
 from hub.errors import Busy, RequestError, TooMany
 from hub.hub import Hub
 from hub.parking import ParkingProtocol
+from hub.protocol.topics import MatcherCompiler
+from hub.protocol.updates import Update
 from hub.stream import StreamResponse, TaskStream
 from hub.subscriber import Subscriber
-from hub.topics import MatcherCompiler
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub.broadcaster import Receiver
-    from hub.topics import TopicMatcher
+    from hub.protocol.topics import TopicMatcher
     from hub.transports.base import Entry
 
     Note: TypeAlias = Callable[[Literal["asks", "begins", "over"], "Connection"], None]

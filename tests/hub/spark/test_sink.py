@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from hub import Settings
-from hub.protocol import FORM, NDJSON
+from hub.protocol.requests import FORM, NDJSON
 from hub.spark import register
 from hub.spark.connection import EARLIEST, Connection, NotTaken, Publisher, Unreachable, as_form
 from hub.spark.sink import Sink, check_columns, publish, requests, row_id, to_update

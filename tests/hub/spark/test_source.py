@@ -19,12 +19,12 @@ from pyspark.errors.exceptions.captured import AnalysisException, UnknownExcepti
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from hub import sse
+from hub.protocol.events import HEARTBEAT, frame
+from hub.protocol.topics import FORBIDDEN
+from hub.protocol.updates import Update
 from hub.spark import register, source
 from hub.spark.connection import EARLIEST, Connection, DataLoss, EventParser, Refused, Silent, Unreachable, follow
 from hub.spark.source import Reader, Source, Span, StreamReader, measure, to_arrow
-from hub.topics import FORBIDDEN
-from hub.updates import Update
 from skipfilter.spark.errors import BadInput, PipelineError
 from tests.hub.spark.hubs import events_in, metadata_in, other_hub, publish, token_file
 
@@ -79,7 +79,7 @@ UPDATES = st.builds(
 def test_however_a_stream_is_cut_its_events_are_those_that_were_published(
     updates: list[Update], sizes: list[int], end: str
 ) -> None:
-    stream = b"".join(map(sse.frame, updates)).replace(b"\n", end.encode())
+    stream = b"".join(map(frame, updates)).replace(b"\n", end.encode())
     parser = EventParser()
     events, start = [], 0
     for size in sizes:
@@ -145,7 +145,7 @@ def test_a_comment_is_the_metadata_of_its_event_alone() -> None:
     told = (["a", "é\u2028"], True, time, 7, "e")
     for between in (b"", b"retry: 5\n", b":\n"):
         assert told_of(json.dumps(TOLD, ensure_ascii=False), between=between) == told
-    assert told_of(json.dumps(TOLD), before=sse.HEARTBEAT) == told
+    assert told_of(json.dumps(TOLD), before=HEARTBEAT) == told
     assert told_of(json.dumps(TOLD | {"private": False, "more": 1})) == (told[0], False, *told[2:])
 
 

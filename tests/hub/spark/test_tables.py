@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyspark.testing import assertDataFrameEqual
 
 from hub import history
+from hub.protocol.updates import Update
 from hub.spark import tables as made
 from hub.spark.tables import SESSION_EVENTS, SESSION_IDS, append_updates, read_table, sessions, tables
 from hub.transports.base import Entry
-from hub.updates import Update
 from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import GAPS, SESSIONS, UPDATES

@@ -22,11 +22,11 @@ from hypothesis.stateful import (
 )
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriptions import Present
+from hub.protocol.subscriptions import Present
+from hub.protocol.updates import Update
 from hub.transports import TRANSPORTS, base, open_transport, sqlite
 from hub.transports.base import EARLIEST, Change, Entry
 from hub.transports.redis import RedisTransport
-from hub.updates import Update
 from tests.redis_server import RedisServer
 from tests.waiting import HANG
 

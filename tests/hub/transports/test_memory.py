@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hub.errors import OffTheLog
+from hub.protocol.updates import Update
 from hub.transports import base
 from hub.transports.base import EARLIEST
 from hub.transports.memory import MemoryTransport
-from hub.updates import Update
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriptions import Present
+from hub.protocol.subscriptions import Present
+from hub.protocol.updates import Update
 from hub.transports import base
 from hub.transports import redis as module
 from hub.transports.base import EARLIEST, Change
 from hub.transports.redis import RedisTransport
-from hub.updates import Update
 from tests.redis_server import RedisServer, free_port
 from tests.waiting import HANG, until
 

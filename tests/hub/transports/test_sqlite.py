@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.subscriptions import Present
+from hub.protocol.subscriptions import Present
+from hub.protocol.updates import Update
 from hub.transports import base, sqlite
 from hub.transports.base import EARLIEST, Change
 from hub.transports.sqlite import SqliteTransport
-from hub.updates import Update
 from tests.hub.transports.test_contract import everything, ids_of, named
 from tests.waiting import HANG
 
@@ -57,7 +57,7 @@ class Process:
         program = f"""
 import asyncio, itertools, sys
 from hub.transports.sqlite import SqliteTransport
-from hub.updates import Update
+from hub.protocol.updates import Update
 async def main():
     name = sys.argv[2]
     log = SqliteTransport(sys.argv[1], max_updates=10**6, max_bytes=2**40)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from hub.updates import Update
+    from hub.protocol.updates import Update
 
 HEARTBEAT: Final = b":\n"
 """A comment, which readers skip: the first bytes of a stream, and what is sent when idle (R20, N8)."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from uritemplate import URITemplate
 
-from hub.topics import CLASSIC
-from hub.updates import Update
+from hub.protocol.topics import CLASSIC
+from hub.protocol.updates import Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

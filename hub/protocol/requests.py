@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from hub.errors import InvalidRequest, NotThere, TooLarge
-from hub.topics import CLASSIC, MATCHER_TYPES, check_text
-from hub.updates import Update, new_id
+from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text
+from hub.protocol.updates import Update, new_id
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from hub.errors import InvalidRequest
-from hub.topics import WILDCARD, check_text, is_reserved
+from hub.protocol.topics import WILDCARD, check_text, is_reserved
 from skipfilter.errors import shown
 
 
