@@ -26,8 +26,8 @@ from urllib.parse import quote, urlsplit
 
 from bench.clients import Clients
 from bench.measure import processor_time, resident
+from hub.auth.signing import sign_classic_token
 from hub.settings import DEVELOPMENT_KEY
-from hub.tokens import sign_classic_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

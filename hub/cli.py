@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from hub.application import LogFormatter, check_files, create_app, log_to_stdlib
+from hub.auth.signing import development_token, sign_classic_token, sign_token
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
 from hub.history_cli import main as history
@@ -30,7 +31,6 @@ from hub.settings import (
     Algorithm,
     settings_from_environment,
 )
-from hub.tokens import development_token, sign_classic_token, sign_token
 from hub.verify import Plan, verify
 from hub.workers import supervise
 

@@ -41,7 +41,8 @@ from starlette.responses import (
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hub.authorization import DETAIL_TYPE
+from hub.auth.grant import DETAIL_TYPE
+from hub.auth.signing import development_token
 from hub.errors import (
     InvalidRequest,
     LogUnavailable,
@@ -71,7 +72,6 @@ from hub.protocol.topics import MATCHER_TYPES
 from hub.replay import ReplayResponse
 from hub.stream import StreamResponse
 from hub.subscriber import Subscriber, may_want_presence
-from hub.tokens import development_token
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from hub.authorization import Action, Grant
+    from hub.auth.grant import Action, Grant
     from hub.hub import Hub
     from hub.protocol.subscriptions import Present, Subscription
     from hub.protocol.updates import Update
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 DEBUGGER: Final = "/debug/"
-TOKENS: Final = "hub.tokens"
+TOKENS: Final = "hub.auth.signing"
 """Where in a request's scope the tokens of its query are, which is without them (V42)."""
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import structlog
 
 from hub.admission import Admission
-from hub.authorization import Authorizer
+from hub.auth.authorizer import Authorizer
 from hub.backlog import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
@@ -36,7 +36,7 @@ from skipfilter.errors import shown
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from hub.authorization import Grant
+    from hub.auth.grant import Grant
     from hub.broadcaster import Receiver
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hub.admission import Ticket
-    from hub.authorization import Grant
+    from hub.auth.grant import Grant
     from hub.protocol.topics import TopicMatcher
     from skipfilter import Selector
 

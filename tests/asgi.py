@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode
 
 from hub import Settings, create_app
+from hub.auth.signing import sign_classic_token, sign_token
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
-from hub.tokens import sign_classic_token, sign_token
 from tests.waiting import HANG
 from tests.wire import FORM as FORM
 from tests.wire import PATH as PATH

@@ -10,8 +10,9 @@ from joserfc import jws
 from joserfc.errors import SecurityWarning
 
 from hub import Settings
-from hub.authorization import DETAIL_TYPE, Authorizer
-from hub.keys import REGISTRY, import_key
+from hub.auth.authorizer import Authorizer
+from hub.auth.grant import DETAIL_TYPE
+from hub.auth.keys import REGISTRY, import_key
 from hub.protocol.topics import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
 

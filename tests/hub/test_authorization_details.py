@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hub.authorization import DETAIL_TYPE
+from hub.auth.grant import DETAIL_TYPE
 from hub.errors import InvalidToken
 from tests.hub.signing import ISSUER_KEY, NOW, RESOURCE, at_once, authorizer, current, detail, patterns, sign
 

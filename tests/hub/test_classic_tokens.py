@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from joserfc import jwk
 from structlog.testing import capture_logs
 
-from hub.authorization import DETAIL_TYPE, Action, Authorizer
+from hub.auth.grant import DETAIL_TYPE, Action
 from hub.errors import InvalidToken
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.hub.signing import (
@@ -25,6 +25,9 @@ from tests.hub.signing import (
     patterns,
     sign,
 )
+
+if TYPE_CHECKING:
+    from hub.auth.authorizer import Authorizer
 
 HUB = authorizer(max_pattern=50)
 

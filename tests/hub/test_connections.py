@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub import Settings
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.broadcaster import LATE
 from hub.errors import TooMany
 from hub.protocol.topics import MatcherCompiler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hub.authorization import ANONYMOUS, Grant
+from hub.auth.grant import ANONYMOUS, Grant
 from hub.errors import InsufficientScope
 from hub.protocol.topics import MatcherCompiler
 from tests.hub.signing import RESOURCE, SUBSCRIBER_KEY, at_once, authorizer, classic, current, detail

@@ -21,12 +21,12 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from hub import broadcaster, event_log
+from hub.auth.signing import sign_classic_token
 from hub.errors import LogUnavailable
 from hub.event_log import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.stream import ParkedStream
-from hub.tokens import sign_classic_token
 from hub.transports import base, sqlite
 from hub.transports.memory import MemoryTransport
 from skipfilter import compile_matcher

@@ -21,8 +21,8 @@ from joserfc import jwk, jws
 from structlog.testing import capture_logs
 
 from hub import ConfigurationError
+from hub.auth.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set
 from hub.errors import InvalidToken, KeysUnavailable
-from hub.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set
 from hub.settings import DEVELOPMENT_KEY, PUBLIC_KEY_ALGORITHMS, Keys
 from tests.hub.signing import ISSUER, RESOURCE, Clock, authorizer, current, detail, sign
 from tests.waiting import HANG
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from hub.authorization import Authorizer
+    from hub.auth.authorizer import Authorizer
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.broadcaster import Broadcaster, Interest
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher, may_match_below
 from hub.protocol.updates import Update

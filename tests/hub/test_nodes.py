@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub import hub as hubs
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.errors import LogUnavailable, OffTheLog
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub.authorization import ANONYMOUS, find_token
+from hub.auth.grant import ANONYMOUS
+from hub.auth.presented import find_token
 from hub.errors import InvalidPresentation, InvalidToken, TokenRequired
 from tests.hub.signing import (
     NOW,
@@ -23,7 +24,7 @@ from tests.hub.signing import (
 )
 
 if TYPE_CHECKING:
-    from hub.authorization import Grant
+    from hub.auth.grant import Grant
 
 HEADER = classic(["by header"])
 QUERY = classic(["by query"])

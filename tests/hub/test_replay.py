@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub import replay
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.protocol.updates import Update
 from hub.replay import Replay, ReplayResponse
 from hub.transports import base

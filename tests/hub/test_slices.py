@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hub import slices
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.event_log import EventLog, _Gone
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from hub import Settings, Update, create_app
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.broadcaster import Broadcaster
 from hub.errors import Closing
 from hub.protocol.topics import MatcherCompiler, TopicMatcher

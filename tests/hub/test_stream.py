@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub import broadcaster
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
 from hub.protocol.updates import Update
 from hub.stream import Stream, StreamResponse, _finish, _step

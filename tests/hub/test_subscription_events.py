@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hub import Settings, create_app
 from hub import hub as hub_module
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.errors import Closing
 from hub.protocol.subscriptions import Subscription
 from hub.protocol.topics import FORBIDDEN, MatcherCompiler

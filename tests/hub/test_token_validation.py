@@ -6,14 +6,14 @@ import base64
 import hashlib
 import hmac
 import json
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from joserfc import jwk
 
-from hub.authorization import Action, Authorizer
+from hub.auth.grant import Action
 from hub.errors import InvalidToken
 from tests.hub.signing import (
     ISSUER,
@@ -31,6 +31,9 @@ from tests.hub.signing import (
     patterns,
     sign,
 )
+
+if TYPE_CHECKING:
+    from hub.auth.authorizer import Authorizer
 
 HUB = authorizer()
 A = detail({"match": "a"})

@@ -10,10 +10,10 @@ from joserfc import jwk, jws
 from structlog.testing import capture_logs
 
 from hub import ConfigurationError
-from hub.authorization import Action
-from hub.keys import ALGORITHMS, REGISTRY
+from hub.auth.grant import Action
+from hub.auth.keys import ALGORITHMS, REGISTRY
+from hub.auth.signing import development_token, sign_classic_token, sign_token
 from hub.settings import DEVELOPMENT_TOKEN
-from hub.tokens import development_token, sign_classic_token, sign_token
 from tests.hub.signing import (
     ISSUER,
     ISSUER_KEY,

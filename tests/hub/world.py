@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from hub import Settings
-from hub.authorization import Grant
+from hub.auth.grant import Grant
 from hub.errors import Busy, RequestError, TooMany
 from hub.hub import Hub
 from hub.parking import ParkingProtocol

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from examples.flights import departures
+from hub.auth.signing import sign_classic_token, sign_token
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.spark.tables import tables
-from hub.tokens import sign_classic_token, sign_token
 from skipfilter import compile_matcher
 from skipfilter.spark.match import match
 from tests.hub.spark.hubs import updates_and_sessions

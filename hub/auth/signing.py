@@ -1,6 +1,6 @@
 """Tokens are made here, of both kinds: for the command line, and for development.
 
-A hub only verifies tokens, in `authorization`; whoever runs one signs them, with a key that its settings trust.
+A hub only verifies tokens, in `authorizer`; whoever runs one signs them, with a key that its settings trust.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from joserfc import jws
 from joserfc.errors import JoseError
 
-from hub.authorization import DETAIL_TYPE
+from hub.auth.grant import DETAIL_TYPE
+from hub.auth.keys import REGISTRY, import_key
 from hub.errors import ConfigurationError
-from hub.keys import REGISTRY, import_key
 from hub.protocol.topics import WILDCARD
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 

@@ -1,4 +1,4 @@
-"""Token -> Grant; and what a grant allows.
+"""Token -> Grant.
 
     headers, query  ──find_token──▶  token  ──keys, claims──▶  Grant  ──▶  require_publish, require_read, payload_for
 
@@ -22,139 +22,34 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cachetools import LRUCache
 from joserfc import jws
 from joserfc.errors import JoseError
 
-from hub.errors import InsufficientScope, InvalidPresentation, InvalidRequest, InvalidToken, TokenRequired
-from hub.keys import REGISTRY, open_keys
-from hub.protocol.origins import allows_origin
-from hub.protocol.requests import check_pattern_length, header_values, parse_cookies
+from hub.auth.grant import ANONYMOUS, DETAIL_TYPE, Grant
+from hub.auth.keys import REGISTRY, open_keys
+from hub.auth.presented import find_token, require_same_site
+from hub.errors import InvalidRequest, InvalidToken, TokenRequired
+from hub.protocol.requests import check_pattern_length
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hub.keys import KeySource, TrustedKeys
+    from hub.auth.grant import Action
+    from hub.auth.keys import KeySource, TrustedKeys
     from hub.protocol.requests import Headers
     from hub.protocol.topics import MatcherCompiler
     from hub.settings import Keys, Settings
     from skipfilter import Selector
 
-Action: TypeAlias = Literal["publish", "subscribe"]
-
-DETAIL_TYPE: Final = "https://mercure.rocks/authorization-detail"
-CLASSIC_COOKIE: Final = "mercureAuthorization"
 _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}
 _CURRENT_TYPES: Final = ("at+jwt", "application/at+jwt")  # N64
 _CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one present counts (V30)
 _CLASSIC_ENTRIES: Final = 1_000  # V33
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What a token allows: topics to publish to, topics to read private updates of, and until when."""
-
-    publish: tuple[TopicMatcher, ...] = ()
-    subscribe: tuple[TopicMatcher, ...] = ()
-    expires: float | None = None
-    """Seconds since the epoch; None for a token without an end."""
-    classic: bool = False
-    """Whether it is of a classic token."""
-    subject: str | None = None
-    """Whose token it is: the issuer, which a classic one lacks, a space, and the `sub`; None without a `sub`."""
-    publisher: str = ""
-    """Who publishes with it, so that ids of different publishers are told apart: the subject or, without one, a digest
-    of the issuer and of what may be published to."""
-    payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
-    """What to tell of subscriptions that one of the matchers is about, the first that is; None for nothing."""
-
-    def require_publish(self, topic: str) -> None:
-        """Raise InsufficientScope unless `topic` may be published to (N80)."""
-        if not any(matcher.match(topic) for matcher in self.publish):
-            raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
-
-    def require_read(self, topic: str) -> None:
-        """Raise InsufficientScope unless private updates of `topic` may be read (N131)."""
-        if not any(matcher.match(topic) for matcher in self.subscribe):
-            raise InsufficientScope(f"the token does not allow reading {shown(topic)}")
-
-    def payload_for(self, pattern: str) -> Any | None:
-        """What to tell of a subscription to `pattern` (N126, V73); None for nothing.  Not to be changed.
-
-        A pattern is a topic here; and it is matched by itself, also where as a topic it would not be.
-        """
-        for matchers, payload in self.payloads:
-            if any(matcher.pattern == pattern or matcher.match(pattern) for matcher in matchers):
-                return payload
-        return None
-
-
-ANONYMOUS: Final = Grant()
-
-
-# -- how a token is presented
-
-
-@dataclass(frozen=True, slots=True)
-class Presented:
-    """A token, and what brought it: a cookie could be sent by a page of another origin, by way of a browser."""
-
-    token: str = field(repr=False)  # a secret
-    by: Literal["header", "query", "cookie"]
-
-
-def find_token(headers: Headers, query_tokens: Sequence[str], settings: Settings) -> Presented | None:
-    """The token of a request: in the header, else in the query, else in a cookie (N58–N61, V40).
-
-    `query_tokens` are the values of the parameter `authorization`, which is read for classic tokens alone (V42).
-    """
-    given = header_values(headers, b"authorization")
-    if len(given) > 1:
-        raise InvalidPresentation(f"{len(given)} Authorization headers; there may be one")
-    if given:
-        scheme, _, token = given[0].strip().partition(b" ")
-        token = token.strip()
-        if scheme.lower() != b"bearer" or not token or b" " in token or not token.isascii():
-            raise InvalidPresentation('the Authorization header must be "Bearer", a space and a token')
-        return Presented(token.decode("ascii"), "header")
-    if settings.classic and query_tokens:
-        if len(query_tokens) > 1 or not query_tokens[0]:
-            raise InvalidPresentation("the authorization parameter must be there once, with a token")
-        return Presented(query_tokens[0], "query")
-    cookies = dict(reversed(list(parse_cookies(headers))))  # the first of a name is the one nearest to this path
-    for name in (settings.cookie, *([CLASSIC_COOKIE] if settings.classic else [])):  # V44, V86
-        if value := cookies.get(name):
-            return Presented(value, "cookie")
-    return None
-
-
-def require_same_site(headers: Headers, own: Collection[str], allowed: Collection[str]) -> None:
-    """Raise InvalidPresentation unless a page that may publishes with the cookie (N63, V43).
-
-    Its origin is one of `own`, or one that the patterns of `allowed` let in.
-    """
-    origin = next(iter(header_values(headers, b"origin")), None)
-    if origin is None:
-        referer = next(iter(header_values(headers, b"referer")), b"").decode("latin-1")
-        try:
-            parts = urlsplit(referer)
-        except ValueError:
-            parts = urlsplit("")
-        origin = f"{parts.scheme}://{parts.netloc}".encode("latin-1") if parts.netloc else None
-    if origin is None:
-        raise InvalidPresentation("publishing with a cookie needs an Origin or Referer header")
-    text = origin.decode("latin-1")
-    if text.lower() not in map(str.lower, own) and not allows_origin(allowed, text):
-        raise InvalidPresentation(f"the origin {shown(text)} may not publish with a cookie")
-
-
-# -- what a token says
 
 
 class _Verified(NamedTuple):
