@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from bench.benchmark import Bars, Case
 from bench.servers import in_turn, log_versions, new_log
 from bench.workloads import SEED
+from hub.history import open_transport
+from hub.history.base import Entry
+from hub.history.sqlite import SqliteTransport, _hash, _row
 from hub.protocol.updates import Update
-from hub.transports import open_transport
-from hub.transports.base import Entry
-from hub.transports.sqlite import SqliteTransport, _hash, _row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from bench.measure import Figures
-    from hub.transports.base import Transport
+    from hub.history.base import Transport
 
 T = TypeVar("T")
 

@@ -22,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from hub.endpoints import TOKENS, Endpoints, answer
 from hub.errors import ConfigurationError, LogUnavailable, RequestError
+from hub.history import open_transport
 from hub.http1 import CONNECTIONS, Connections
 from hub.hub import Hub
 from hub.parking import SERVER_SEND
@@ -29,7 +30,6 @@ from hub.protocol.origins import allows_origin
 from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
 from hub.stream import REST
-from hub.transports import open_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
     from structlog.typing import EventDict, Processor
 
+    from hub.history.base import Transport
     from hub.settings import Settings
     from hub.stream import Stream
-    from hub.transports.base import Transport
 
 
 _LOGGER: Final = "hub"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hub.broadcaster import Broadcaster
+    from hub.history.base import Entry
     from hub.protocol.updates import Update
-    from hub.transports.base import Entry
 
 
 class Backlog:

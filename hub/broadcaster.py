@@ -32,9 +32,9 @@ from skipfilter import SelectorIndex, SkipFilter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    from hub.history.base import Entry
     from hub.protocol.topics import TopicMatcher
     from hub.subscriber import Subscriber
-    from hub.transports.base import Entry
     from skipfilter import CompiledSelector, Selector
 
 SLICE: Final = 256

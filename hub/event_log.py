@@ -69,20 +69,20 @@ except ImportError:  # not on Windows: there, one process at a time is to write 
 
 from hub.broadcaster import Interest
 from hub.errors import LogUnavailable, OffTheLog
+from hub.history import base
+from hub.history.base import EARLIEST
 from hub.protocol.subscriptions import to_json
 from hub.reading import Reading
-from hub.transports import base
-from hub.transports.base import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hub.broadcaster import Broadcaster, Receiver
+    from hub.history.base import Entry, Transport
     from hub.protocol.topics import TopicMatcher
     from hub.settings import Settings
     from hub.slices import Slices
     from hub.subscriber import Subscriber
-    from hub.transports.base import Entry, Transport
 
 log = structlog.stdlib.get_logger("hub")
 

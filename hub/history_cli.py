@@ -20,14 +20,14 @@ import structlog
 import typer
 from rich.filesize import decimal
 
-from hub import history
 from hub.application import log_to_stdlib
 from hub.errors import ConfigurationError, LogUnavailable
+from hub.history import transfer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from hub.transports.base import Entry, Stats, Transport
+    from hub.history.base import Entry, Stats, Transport
 
 T = TypeVar("T")
 
@@ -79,16 +79,16 @@ def prune(
         if keep_updates is not None:
             bounds["max_updates"] = keep_updates
         if keep_bytes:
-            bounds["max_bytes"] = history.parse_size(keep_bytes)
+            bounds["max_bytes"] = transfer.parse_size(keep_bytes)
         if keep_age:
-            bounds["max_age"] = history.parse_age(keep_age)
+            bounds["max_age"] = transfer.parse_age(keep_age)
         if not bounds:
             raise ConfigurationError(
                 "say what to keep: --keep-updates 100000, --keep-bytes 500MB, --keep-age 30d, or several of them"
             )
 
         async def prune_log(log: Transport) -> tuple[int, Stats]:
-            return await history.prune(log, **bounds, note=note), await log.stats()
+            return await transfer.prune(log, **bounds, note=note), await log.stats()
 
         forgotten, left = _with(transport, prune_log)
     oldest = f", from {_moment(left.oldest)} on" if left.oldest else ""
@@ -106,20 +106,20 @@ def export_log(
 ) -> None:
     """Write the log into a file: NDJSON, or Parquet.
 
-    It has what the log has now, and is there once it is whole.  hub/history.py says which members or columns.  If the
-    log forgets some of it meanwhile, the rest is written, it is told what is missing, and the exit status is 1.
+    It has what the log has now, and is there once it is whole.  hub/history/transfer.py says which members or columns.
+    If the log forgets some of it meanwhile, the rest is written, it is told what is missing, and the exit status is 1.
     """
     with _told("read"), ExitStack() as stack:
-        chosen = format or history.format_of(file)
+        chosen = format or transfer.format_of(file)
         if file != "-":
-            part = stack.enter_context(history.when_whole(Path(file)))
+            part = stack.enter_context(transfer.when_whole(Path(file)))
             out = stack.enter_context(part.open("wb"))
         elif chosen == "ndjson":
             out = stack.enter_context(open(sys.stdout.fileno(), "wb", closefd=False))
         else:
             raise ConfigurationError("Parquet goes to a file, and not to stdout")
-        note, write = stack.enter_context(_progress()), stack.enter_context(history.FORMATS[chosen].write(out))
-        done = _with(transport, lambda log: history.export(log, write, after=after, note=note))
+        note, write = stack.enter_context(_progress()), stack.enter_context(transfer.FORMATS[chosen].write(out))
+        done = _with(transport, lambda log: transfer.export(log, write, after=after, note=note))
     typer.echo(f"exported {done.updates:,} updates", err=True)
     for first, last in done.gaps:
         typer.echo(f"hub: positions {first} to {last} are missing: the log forgot them before they were read", err=True)
@@ -140,7 +140,7 @@ def import_log(
     set them before it starts.
     """
     with _told("write"), _progress() as note:
-        chosen = format or history.format_of(file)
+        chosen = format or transfer.format_of(file)
         if file == "-" and chosen != "ndjson":
             raise ConfigurationError("Parquet comes from a file, and not from stdin")
         with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as source:
@@ -150,11 +150,11 @@ def import_log(
                 if not append and await log.newest() is not None:
                     raise ConfigurationError("the log has updates already: --append adds to them")
                 if file != "-":
-                    for number, (share, _) in enumerate(history.read(name, chosen, source)):
-                        if number % history.BATCH == 0:
-                            note(history.Step(0, share))
+                    for number, (share, _) in enumerate(transfer.read(name, chosen, source)):
+                        if number % transfer.BATCH == 0:
+                            note(transfer.Step(0, share))
                     source.seek(0)
-                return await history.load(log, history.read(name, chosen, source), note=note)
+                return await transfer.load(log, transfer.read(name, chosen, source), note=note)
 
             count = _with(transport, load, create=True)
     typer.echo(f"imported {count:,} updates")
@@ -170,7 +170,7 @@ def backup(
     It is in a new epoch: clients that had more than is in the copy get all of it.
     """
     with _told("read"):
-        _with(transport, lambda log: history.backup(log, file))
+        _with(transport, lambda log: transfer.backup(log, file))
     typer.echo(f"copied the log to {file}, {decimal(file.stat().st_size)}")
 
 
@@ -181,7 +181,7 @@ def _with(url: str, work: Callable[[Transport], Awaitable[T]], *, create: bool =
     """What `work` returns of the log behind `url`."""
 
     async def run() -> T:
-        async with aclosing(history.open_log(url, create=create)) as log:
+        async with aclosing(transfer.open_log(url, create=create)) as log:
             return await work(log)
 
     return asyncio.run(run())
@@ -203,7 +203,7 @@ def _told(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[history.Step], None]]:
+def _progress() -> Iterator[Callable[[transfer.Step], None]]:
     """What shows a step; on a terminal alone."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -215,7 +215,7 @@ def _progress() -> Iterator[Callable[[history.Step], None]]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)
 
-        def note(step: history.Step) -> None:
+        def note(step: transfer.Step) -> None:
             rate = step.updates / (bar.tasks[0].elapsed or 1)
             at = "" if step.position is None else f", position {step.position:,}"
             description = f"{step.updates:,} updates, {rate:,.0f} a second{at}"
@@ -257,5 +257,7 @@ def _moment(entry: Entry) -> str:
 
 def _age(seconds: float) -> str:
     """In the greatest unit that it has one of, or in seconds: 2.5 h."""
-    factor, unit = max(((factor, unit) for unit, factor in history.AGES.items() if factor <= seconds), default=(1, "s"))
+    factor, unit = max(
+        ((factor, unit) for unit, factor in transfer.AGES.items() if factor <= seconds), default=(1, "s")
+    )
     return f"{seconds / factor:,.1f} {unit}"

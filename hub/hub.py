@@ -21,7 +21,8 @@ from hub.backlog import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
 from hub.event_log import EventLog
-from hub.pages import Pages
+from hub.history.base import EARLIEST, Change, Page
+from hub.history.pages import Pages
 from hub.protocol import events
 from hub.protocol.subscriptions import Present
 from hub.protocol.topics import MatcherCompiler
@@ -29,7 +30,6 @@ from hub.protocol.updates import check_fields, check_topic
 from hub.reading import Reading
 from hub.slices import Slices
 from hub.subscriber import Subscriber, may_want_presence
-from hub.transports.base import EARLIEST, Change, Page
 from skipfilter import LimitError, PatternError
 from skipfilter.errors import shown
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import Grant
     from hub.broadcaster import Receiver
+    from hub.history.base import Entry, Transport
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
-    from hub.transports.base import Entry, Transport
     from skipfilter import Selector
 
 log = structlog.stdlib.get_logger("hub")

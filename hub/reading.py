@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hub.transports.base import EARLIEST
+from hub.history.base import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hub.broadcaster import Key
+    from hub.history.base import Entry, Page
     from hub.protocol.updates import Update
     from hub.slices import Slices
     from hub.subscriber import Subscriber
-    from hub.transports.base import Entry, Page
 
 
 class Part(NamedTuple):

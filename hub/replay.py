@@ -37,21 +37,21 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import StreamingResponse
 
 from hub.errors import OffTheLog
+from hub.history import base
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, cut_off, cycle_of
 from hub.protocol import events
 from hub.sockets import tune
-from hub.transports import base
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from hub.history.base import Entry
     from hub.hub import Hub
     from hub.protocol.updates import Update
     from hub.subscriber import Subscriber
-    from hub.transports.base import Entry
 
 _CHUNK: Final = 2**16  # bytes of frames that are joined into one write
 _SILENCE: Final = 1.0  # seconds

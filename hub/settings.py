@@ -292,7 +292,7 @@ class Settings(BaseModel):
 
     transport_url: SecretStr = SecretStr("memory://")
     """Where the log is: memory://, sqlite:///relative.db, sqlite:////absolute.db (?synchronous=normal), redis://,
-    rediss:// or redis+sentinel://; see hub/transports.  `hub serve` and `uvicorn hub:app` take sqlite:///mercure.db
+    rediss:// or redis+sentinel://; see hub/history.  `hub serve` and `uvicorn hub:app` take sqlite:///mercure.db
     unless told otherwise."""
     history_updates: int = Field(100_000, ge=1, le=10**12)
     """Published updates that the log keeps, about."""

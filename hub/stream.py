@@ -28,11 +28,11 @@ import structlog
 from sse_starlette import EventSourceResponse
 
 from hub.errors import OffTheLog
+from hub.history.base import EARLIEST
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
 from hub.protocol import events
 from hub.sockets import tune
-from hub.transports.base import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator

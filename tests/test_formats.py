@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hub.history import open_transport
 from hub.protocol.updates import Update
 from hub.spark.tables import tables as make_tables
-from hub.transports import open_transport
 from skipfilter.spark.match import match
 from tests.formats.write import ARRIVAL, BASE_URL, FANOUT, PLACEHOLDER, SUBSCRIBER, UPDATES, moved
 from tests.hub.spark.hubs import updates_and_sessions

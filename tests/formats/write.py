@@ -19,11 +19,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hub.history import open_transport
+from hub.history.base import Change
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from hub.spark.tables import tables
-from hub.transports import open_transport
-from hub.transports.base import Change
 from skipfilter.spark.match import match
 from skipfilter.spark.session import spark_session
 from tests.asgi import application, bearer, current_token, follow

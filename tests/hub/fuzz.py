@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hub.application import HubApplication
-    from hub.transports.base import Entry
+    from hub.history.base import Entry
 
 Headers = list[tuple[bytes, bytes]]
 T = TypeVar("T")

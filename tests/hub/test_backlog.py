@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hub.backlog import Backlog
 from hub.broadcaster import Broadcaster
 from hub.errors import TooLarge
+from hub.history.base import Entry
 from hub.protocol.updates import Update
-from hub.transports.base import Entry
 
 UPDATE = Update(("t",), id="i")
 

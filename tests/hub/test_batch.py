@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest, TooLarge
+from hub.history import base
+from hub.history.memory import MemoryTransport
 from hub.protocol.requests import FORM, NDJSON
 from hub.protocol.updates import Update
-from hub.transports import base
-from hub.transports.memory import MemoryTransport
 from tests.asgi import NDJSON as NDJSON_HEADER
 from tests.asgi import PATH, ask, bearer, classic_token, current_token, follow
 from tests.hub.publishing import Watched, parse_updates, watched
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from hub.transports.base import Entry
+    from hub.history.base import Entry
 
 SETTINGS = Settings(dev=True)
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hub.auth.grant import Grant
 from hub.broadcaster import Broadcaster, Interest
+from hub.history.base import Entry
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from hub.subscriber import Subscriber
-from hub.transports.base import Entry
 from skipfilter import LimitError, SkipFilter
 from tests.hub.world import wants
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import hub
 from hub import Settings, cli
 from hub.cli import main
+from hub.history import sqlite
 from hub.settings import DEVELOPMENT_TOKEN
-from hub.transports import sqlite
 from tests.waiting import HANG
 from tests.wire import publish, subscribe
 

@@ -18,10 +18,10 @@ from hub import Settings
 from hub.auth.grant import Grant
 from hub.broadcaster import LATE
 from hub.errors import TooMany
+from hub.history.memory import MemoryTransport
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from hub.replay import Replay
-from hub.transports.memory import MemoryTransport
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.world import EVERYTHING, World, check_empty, plain, world
 from tests.waiting import HANG

@@ -24,11 +24,11 @@ from hub import broadcaster, event_log
 from hub.auth.signing import sign_classic_token
 from hub.errors import LogUnavailable
 from hub.event_log import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
+from hub.history import base, sqlite
+from hub.history.memory import MemoryTransport
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.stream import ParkedStream
-from hub.transports import base, sqlite
-from hub.transports.memory import MemoryTransport
 from skipfilter import compile_matcher
 from tests.asgi import application as started
 from tests.asgi import follow

@@ -28,16 +28,16 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
-from hub import history, history_cli
+from hub import history_cli
 from hub.cli import main
 from hub.errors import ConfigurationError, LogUnavailable
+from hub.history import open_transport, transfer
+from hub.history.base import EARLIEST, Entry, record
+from hub.history.memory import MemoryTransport
+from hub.history.sqlite import SqliteTransport
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
-from hub.transports import open_transport
-from hub.transports.base import EARLIEST, Entry, record
-from hub.transports.memory import MemoryTransport
-from hub.transports.sqlite import SqliteTransport
 from tests.hub.test_cli import environment
 from tests.hub.test_cli import run as run_command
 from tests.redis_server import RedisServer, free_port
@@ -46,11 +46,11 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hub.transports.base import Page, Transport
+    from hub.history.base import Page, Transport
     from tests.conftest import HubProcess
 
 NOON = 1_700_000_000_000
-FORMATS = tuple(history.FORMATS)
+FORMATS = tuple(transfer.FORMATS)
 SECRET = "s3cret"
 
 
@@ -76,7 +76,7 @@ def sqlite(path: Path) -> str:
 
 
 async def fill_log(url: str, entries: Sequence[Entry]) -> None:
-    async with aclosing(history.open_log(url, create=True)) as log:
+    async with aclosing(transfer.open_log(url, create=True)) as log:
         for start in range(0, len(entries) or 1, 5_000):
             await log.load(entries[start : start + 5_000])
 
@@ -88,7 +88,7 @@ def fill(url: str, entries: Sequence[Entry]) -> None:
 def entries_of(url: str) -> list[Entry]:
     async def read() -> list[Entry]:
         entries: list[Entry] = []
-        async with aclosing(history.open_log(url)) as log:
+        async with aclosing(transfer.open_log(url)) as log:
             while page := await log.read(entries[-1].position if entries else EARLIEST):
                 entries += page
         return entries
@@ -170,7 +170,7 @@ def test_nothing_is_forgotten_because_a_log_was_opened(monkeypatch: pytest.Monke
         bounds.update(chosen)
         return open_transport(url, **chosen)
 
-    monkeypatch.setattr(history, "open_transport", open_with)
+    monkeypatch.setattr(transfer, "open_transport", open_with)
     fill(log, [replace(entry, time=0) for entry in made(10)])
     assert "Updates   310\n" in run("stats", "--transport", log).stdout
     limits = ("max_updates", "max_bytes", "presence_updates", "presence_bytes")
@@ -215,23 +215,23 @@ def test_stats_of_an_empty_log_and_of_a_single_update(tmp_path: Path) -> None:
 def test_ages_and_sizes() -> None:
     ages = {"90s": 90, "15m": 900, "12h": 43_200, "30d": 2_592_000, "1.5 H": 5_400, "60": 60}
     sizes = {"500MB": 500_000_000, "2GiB": 2**31, "1.5 kb": 1_500, "7": 7, "10b": 10, "1tib": 2**40}
-    assert {text: history.parse_age(text) for text in ages} == ages
-    assert {text: history.parse_size(text) for text in sizes} == sizes
+    assert {text: transfer.parse_age(text) for text in ages} == ages
+    assert {text: transfer.parse_size(text) for text in sizes} == sizes
     for text in ("", "d", "-1d", "0", "0d", "1y", "1e9", "١d", "1d2h", "99999999999999999999d", "nan"):
         with pytest.raises(ConfigurationError, match=re.escape(f"{text!r} is no age, as in 90s, 15m, 12h or 30d")):
-            history.parse_age(text)
+            transfer.parse_age(text)
         with pytest.raises(ConfigurationError, match="is no size, as in 500000, 500MB or 2GiB"):
-            history.parse_size(text)
+            transfer.parse_size(text)
 
 
 def test_prune_forgets_the_oldest_in_portions(tmp_path: Path) -> None:
     url = sqlite(tmp_path / "mercure.db")
     fill(url, made(10_000))
-    steps: list[history.Step] = []
+    steps: list[transfer.Step] = []
 
     async def prune() -> int:
-        async with aclosing(history.open_log(url)) as log:
-            return await history.prune(log, max_updates=10, note=steps.append)
+        async with aclosing(transfer.open_log(url)) as log:
+            return await transfer.prune(log, max_updates=10, note=steps.append)
 
     assert asyncio.run(prune()) == 9_990
     assert [step.updates for step in steps] == [4_000, 8_000, 9_990]
@@ -311,7 +311,7 @@ def test_a_line_is_what_the_record_is(tmp_path: Path) -> None:
 def test_parquet_has_columns_of_these_types_in_groups_of_rows(
     tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "ROW_GROUP", 110)
+    monkeypatch.setattr(transfer, "ROW_GROUP", 110)
     file = tmp_path / "x.parquet"
     assert run("export", file, "--transport", log).exit_code == 0
     rows = parquet.ParquetFile(file)
@@ -332,17 +332,17 @@ def test_large_updates_make_small_groups_and_batches(tmp_path: Path, monkeypatch
     url, file = sqlite(tmp_path / "log"), tmp_path / "x.parquet"
     large = [replace(entry, update=replace(entry.update, data="x" * 10_000)) for entry in made(30)]
     fill(url, large)
-    monkeypatch.setattr(history, "ROW_GROUP_BYTES", 150_000)
-    monkeypatch.setattr(history, "BATCH_BYTES", 150_000)
+    monkeypatch.setattr(transfer, "ROW_GROUP_BYTES", 150_000)
+    monkeypatch.setattr(transfer, "BATCH_BYTES", 150_000)
     assert run("export", file, "--transport", url).exit_code == 0
     metadata = parquet.ParquetFile(file).metadata
     assert all(metadata.row_group(n).num_rows < 10 for n in range(metadata.num_row_groups))
-    steps: list[history.Step] = []
+    steps: list[transfer.Step] = []
 
     async def load() -> int:
         entries = ((n / 30, entry) for n, entry in enumerate(large, 1))
         async with aclosing(MemoryTransport(max_updates=100, max_bytes=2**30)) as log:
-            return await history.load(log, entries, note=steps.append)
+            return await transfer.load(log, entries, note=steps.append)
 
     assert asyncio.run(load()) == 30
     assert next(step.updates for step in steps) < 10
@@ -439,7 +439,7 @@ def test_what_is_there_stays(tmp_path: Path, log: str) -> None:
 
 HALFWAY = """
 import sys, time
-from hub import history
+from hub.history import transfer
 from hub.cli import main
 
 def stop(entry):
@@ -448,7 +448,7 @@ def stop(entry):
         time.sleep(99)
     return record(entry)
 
-record, history.base.record = history.base.record, stop
+record, transfer.base.record = transfer.base.record, stop
 main(["history", "export", sys.argv[1]])
 """
 
@@ -478,7 +478,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, log: str, monkeypat
             return await super().read(after)
 
     monkeypatch.setattr(
-        history, "open_log", lambda url, create=False: Full(tmp_path / "mercure.db", max_updates=9**9, max_bytes=9**9)
+        transfer, "open_log", lambda url, create=False: Full(tmp_path / "mercure.db", max_updates=9**9, max_bytes=9**9)
     )
     for format in FORMATS:
         assert told(run("export", tmp_path / f"x.{format}", "--transport", log), 1) == "No space left on device"
@@ -534,7 +534,7 @@ def test_what_the_log_forgets_meanwhile_is_told(tmp_path: Path, monkeypatch: pyt
                 await self.load(made(300))
             return await super().stats()
 
-    monkeypatch.setattr(history, "open_log", lambda url, create=False: Filled(max_updates=10_000, max_bytes=2**30))
+    monkeypatch.setattr(transfer, "open_log", lambda url, create=False: Filled(max_updates=10_000, max_bytes=2**30))
     file = tmp_path / "x.ndjson"
     exported = run("export", file)
     monkeypatch.undo()
@@ -568,7 +568,7 @@ def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: 
     async def export() -> None:
         async with aclosing(Changing(path, max_updates=9**9, max_bytes=9**9)) as log:
             write = none if when == "before it reads" else change
-            await history.export(log, write, note=none)
+            await transfer.export(log, write, note=none)
 
     with pytest.raises(LogUnavailable) as raised:
         asyncio.run(export())
@@ -722,13 +722,13 @@ def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Call
     publishing = subprocess.Popen([sys.executable, "-c", publisher], stdout=subprocess.PIPE, text=True)
     assert publishing.stdout is not None
     try:
-        for n, suffix in itertools.product(range(3), history.FORMATS):
+        for n, suffix in itertools.product(range(3), transfer.FORMATS):
             acknowledged = int(publishing.stdout.readline())
             file = tmp_path / f"{n}.{suffix}"
             exported = run("export", file, "--transport", url)
             assert exported.exit_code == 0, exported.output
             with file.open("rb") as source:
-                entries = [entry for _, entry in history.read("x", suffix, source)]
+                entries = [entry for _, entry in transfer.read("x", suffix, source)]
             assert [int(entry.update.data) for entry in entries] == list(range(len(entries)))
             assert [entry.position for entry in entries] == list(range(1, len(entries) + 1))
             assert len(entries) >= acknowledged

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from hub.auth.grant import Grant
 from hub.broadcaster import Broadcaster, Interest
+from hub.history.base import Entry
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher, may_match_below
 from hub.protocol.updates import Update
 from hub.subscriber import Subscriber
-from hub.transports.base import Entry
 from skipfilter import PatternError, SelectorIndex, SkipFilter
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.signing import at_once

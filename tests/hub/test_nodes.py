@@ -18,12 +18,12 @@ import pytest
 from hub import hub as hubs
 from hub.auth.grant import Grant
 from hub.errors import LogUnavailable, OffTheLog
+from hub.history import sqlite
+from hub.history.memory import MemoryTransport
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from hub.replay import Replay
 from hub.settings import DEVELOPMENT_TOKEN
-from hub.transports import sqlite
-from hub.transports.memory import MemoryTransport
 from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
 from tests.hub.presence import BELOW, EVERYTHING
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hub.application import HubApplication
+    from hub.history.base import Beat, Change, Entry, Page
     from hub.reading import Reading
-    from hub.transports.base import Beat, Change, Entry, Page
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hub import pages
 from hub.errors import LogUnavailable
-from hub.pages import Pages
+from hub.history import pages
+from hub.history.base import EARLIEST, Retention
+from hub.history.memory import MemoryTransport
+from hub.history.pages import Pages
 from hub.protocol.updates import Update
-from hub.transports.base import EARLIEST, Retention
-from hub.transports.memory import MemoryTransport
 
 if TYPE_CHECKING:
-    from hub.transports.base import Page
+    from hub.history.base import Page
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ import pytest
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest
+from hub.history.memory import MemoryTransport
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY
-from hub.transports.memory import MemoryTransport
 from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, scope_of
 from tests.hub.publishing import Watched, watched
 from tests.hub.signing import sign
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from hub.transports.base import Entry
+    from hub.history.base import Entry
 
 pytestmark = pytest.mark.anyio
 

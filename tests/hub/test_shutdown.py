@@ -11,8 +11,8 @@ import pytest
 
 from hub import Settings, create_app
 from hub import hub as hub_module
+from hub.history.memory import MemoryTransport
 from hub.parking import ParkingProtocol
-from hub.transports.memory import MemoryTransport
 from tests.asgi import application, ask
 from tests.hub.serving import served
 from tests.hub.world import plain, world

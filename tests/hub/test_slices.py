@@ -11,12 +11,12 @@ import pytest
 from hub import slices
 from hub.auth.grant import Grant
 from hub.event_log import EventLog, _Gone
+from hub.history.base import Entry, Page
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from hub.reading import Reading
 from hub.slices import SLICE, Slices
 from hub.subscriber import Subscriber
-from hub.transports.base import Entry, Page
 from skipfilter import SelectorIndex
 from tests.asgi import PATH, application, ask, bearer, current_token
 from tests.hub.world import plain, world

@@ -13,9 +13,9 @@ from hub import Settings, Update, create_app
 from hub.auth.grant import Grant
 from hub.broadcaster import Broadcaster
 from hub.errors import Closing
+from hub.history.base import Entry
 from hub.protocol.topics import MatcherCompiler, TopicMatcher
 from hub.subscriber import Subscriber
-from hub.transports.base import Entry
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.presence import EVERYTHING
 from tests.hub.signing import at_once

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hub import broadcaster
 from hub.auth.grant import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
+from hub.history import base
+from hub.history.memory import MemoryTransport
 from hub.protocol.updates import Update
 from hub.stream import Stream, StreamResponse, _finish, _step
-from hub.transports import base
-from hub.transports.memory import MemoryTransport
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub import Settings
-    from hub.transports.base import Entry, Page
+    from hub.history.base import Entry, Page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 

@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hub import Settings, create_app, endpoints
+from hub.history.memory import MemoryTransport
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
-from hub.transports.memory import MemoryTransport
 from tests import wire
 from tests.asgi import (
     PATH,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub.application import HubApplication
-    from hub.transports.base import Entry
+    from hub.history.base import Entry
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio

@@ -18,11 +18,11 @@ from hub import Settings, create_app
 from hub import hub as hub_module
 from hub.auth.grant import Grant
 from hub.errors import Closing
+from hub.history.memory import MemoryTransport
 from hub.protocol.subscriptions import Subscription
 from hub.protocol.topics import FORBIDDEN, MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
 from hub.stream import TaskStream
-from hub.transports.memory import MemoryTransport
 from tests.asgi import (
     FORM,
     PATH,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from hub.application import HubApplication
+    from hub.history.base import Entry
     from hub.protocol.updates import Update
-    from hub.transports.base import Entry
 
 pytestmark = pytest.mark.anyio
 

@@ -13,13 +13,13 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from hub import Settings
 from hub.auth.grant import Grant
 from hub.errors import Busy, RequestError, TooMany
+from hub.history.memory import MemoryTransport
 from hub.hub import Hub
 from hub.parking import ParkingProtocol
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from hub.stream import StreamResponse, TaskStream
 from hub.subscriber import Subscriber
-from hub.transports.memory import MemoryTransport
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from hub.broadcaster import Receiver
+    from hub.history.base import Entry
     from hub.protocol.topics import TopicMatcher
-    from hub.transports.base import Entry
 
     Note: TypeAlias = Callable[[Literal["asks", "begins", "over"], "Connection"], None]
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.testing import assertDataFrameEqual
 
-from hub import history
+from hub.history import transfer
+from hub.history.base import Entry
 from hub.protocol.updates import Update
 from hub.spark import tables as made
 from hub.spark.tables import SESSION_EVENTS, SESSION_IDS, append_updates, read_table, sessions, tables
-from hub.transports.base import Entry
 from skipfilter.spark import files
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import GAPS, SESSIONS, UPDATES
@@ -154,7 +154,7 @@ def test_an_export_is_taken_as_updates(spark: SparkSession, tmp_path: Path) -> N
     folder, out = tmp_path / "exports", tmp_path / "out"
     folder.mkdir()
     entries = [Entry(n, Update(("a",), "é" * n, id=f"urn:{n}", retry=10**30 if n == 2 else None), NOON) for n in (1, 2)]
-    with (folder / "a.ndjson").open("wb") as file, history.FORMATS["ndjson"].write(file) as write:
+    with (folder / "a.ndjson").open("wb") as file, transfer.FORMATS["ndjson"].write(file) as write:
         write(entries)
     append_updates(spark, str(folder), str(out))
     rows = sorted(read_table(spark, str(out / "updates"), UPDATES).collect(), key=lambda row: row["position"])

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.history import base
+from hub.history import redis as module
+from hub.history.base import EARLIEST, Change
+from hub.history.redis import RedisTransport
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
-from hub.transports import base
-from hub.transports import redis as module
-from hub.transports.base import EARLIEST, Change
-from hub.transports.redis import RedisTransport
 from tests.redis_server import RedisServer, free_port
 from tests.waiting import HANG, until
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from hub.transports.base import Entry
+    from hub.history.base import Entry
 
 pytestmark = pytest.mark.anyio
 

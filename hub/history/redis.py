@@ -47,9 +47,9 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.history import base
+from hub.history.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 from hub.protocol.subscriptions import Present, to_json
-from hub.transports import base
-from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 
 try:
     from redis.asyncio import Redis
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
     from typing import Self
 
+    from hub.history.base import Change
     from hub.protocol.updates import Update
-    from hub.transports.base import Change
 
 log = structlog.stdlib.get_logger("hub")
 

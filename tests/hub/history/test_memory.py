@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hub.errors import OffTheLog
+from hub.history import base
+from hub.history.base import EARLIEST
+from hub.history.memory import MemoryTransport
 from hub.protocol.updates import Update
-from hub.transports import base
-from hub.transports.base import EARLIEST
-from hub.transports.memory import MemoryTransport
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from hub.transports.base import Entry
+    from hub.history.base import Entry
 
 
 Result = TypeVar("Result")

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.history import base, sqlite
+from hub.history.base import EARLIEST, Change
+from hub.history.sqlite import SqliteTransport
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
-from hub.transports import base, sqlite
-from hub.transports.base import EARLIEST, Change
-from hub.transports.sqlite import SqliteTransport
-from tests.hub.transports.test_contract import everything, ids_of, named
+from tests.hub.history.test_contract import everything, ids_of, named
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Process:
     def __init__(self, path: str, code: str = "await log.append([Update(('t',), id=f'{name} {n}')]); print(n)") -> None:
         program = f"""
 import asyncio, itertools, sys
-from hub.transports.sqlite import SqliteTransport
+from hub.history.sqlite import SqliteTransport
 from hub.protocol.updates import Update
 async def main():
     name = sys.argv[2]

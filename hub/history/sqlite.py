@@ -47,16 +47,16 @@ except ImportError:  # not on Windows: there, one process at a time is to open a
     fcntl = None  # type: ignore[assignment]
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.history import base
+from hub.history.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 from hub.protocol.subscriptions import Present, to_json
 from hub.protocol.updates import Update
-from hub.transports import base
-from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from typing import Self
 
-    from hub.transports.base import Change
+    from hub.history.base import Change
 
 log = structlog.stdlib.get_logger("hub")
 

@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 from sortedcontainers import SortedDict
 
 from hub.errors import ConfigurationError
-from hub.transports import base
-from hub.transports.base import EARLIEST, Beat, Entry, Page, Retention, Stats
+from hub.history import base
+from hub.history.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from typing import Self
 
+    from hub.history.base import Change
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
-    from hub.transports.base import Change
 
 
 class _Kept:

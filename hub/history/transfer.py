@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub.errors import ConfigurationError, InvalidRequest, LogUnavailable, OffTheLog
+from hub.history import base, open_transport
+from hub.history.base import EARLIEST
+from hub.history.sqlite import SqliteTransport
 from hub.protocol.topics import check_text
-from hub.transports import base, open_transport
-from hub.transports.base import EARLIEST
-from hub.transports.sqlite import SqliteTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from hub.transports.base import Entry, Transport
+    from hub.history.base import Entry, Transport
 
     Write = Callable[[Sequence[Entry]], None]
 

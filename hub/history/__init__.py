@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from hub.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hub.transports.base import Transport
+    from hub.history.base import Transport
 
 TRANSPORTS: Final = {
-    "memory": "hub.transports.memory:MemoryTransport",
-    "sqlite": "hub.transports.sqlite:SqliteTransport",
-    "redis": "hub.transports.redis:RedisTransport",
-    "rediss": "hub.transports.redis:RedisTransport",
-    "redis+sentinel": "hub.transports.redis:RedisTransport",
+    "memory": "hub.history.memory:MemoryTransport",
+    "sqlite": "hub.history.sqlite:SqliteTransport",
+    "redis": "hub.history.redis:RedisTransport",
+    "rediss": "hub.history.redis:RedisTransport",
+    "redis+sentinel": "hub.history.redis:RedisTransport",
 }
 """Scheme of a URL -> the class that opens it, imported when it is asked for."""
 

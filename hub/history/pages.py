@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import LRUCache
 
-from hub.transports import base
+from hub.history import base
 
 if TYPE_CHECKING:
-    from hub.transports.base import Page, Transport
+    from hub.history.base import Page, Transport
 
 KEPT: Final = 16 * base.PAGE_BYTES
 """Bytes of pages that are kept, about."""

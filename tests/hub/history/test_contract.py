@@ -22,11 +22,11 @@ from hypothesis.stateful import (
 )
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.history import TRANSPORTS, base, open_transport, sqlite
+from hub.history.base import EARLIEST, Change, Entry
+from hub.history.redis import RedisTransport
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
-from hub.transports import TRANSPORTS, base, open_transport, sqlite
-from hub.transports.base import EARLIEST, Change, Entry
-from hub.transports.redis import RedisTransport
 from tests.redis_server import RedisServer
 from tests.waiting import HANG
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from hub.transports.base import Transport
+    from hub.history.base import Transport
 
 KINDS = ("memory", "sqlite", "redis")
 SHARED = ("sqlite", "redis")
