@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from bench.benchmark import Bars, Case
 from bench.servers import in_turn, log_versions, new_log
 from bench.workloads import SEED
-from hub.history import open_transport
+from hub.history import open_history
 from hub.history.base import Entry
-from hub.history.sqlite import SqliteTransport, _hash, _row
+from hub.history.sqlite import SqliteHistory, _hash, _row
 from hub.protocol.updates import Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from bench.measure import Figures
-    from hub.history.base import Transport
+    from hub.history.base import History
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Full:
     It holds the updates number `_last` - `size` + 1 to `_last`, each at the position of its number.
     """
 
-    def __init__(self, log: Transport, size: int, bytes: int, finds: int) -> None:
+    def __init__(self, log: History, size: int, bytes: int, finds: int) -> None:
         self._log, self._size, self._finds = log, size, finds
         self._each = bytes / size
         self._last = size
@@ -132,15 +132,15 @@ def update(number: int) -> Update:
     return Update((TOPIC,), DATA, id=id_of(number))
 
 
-def opened(url: str, size: int) -> Transport:
-    return open_transport(url, max_updates=size, max_bytes=2**62, max_age=math.inf)
+def opened(url: str, size: int) -> History:
+    return open_history(url, max_updates=size, max_bytes=2**62, max_age=math.inf)
 
 
 async def fill(url: str, size: int) -> int:
     """Put the updates 1 to `size` into an empty log; the bytes that it takes then."""
     log = opened(url, size)
     async with contextlib.aclosing(log):
-        if not isinstance(log, SqliteTransport):
+        if not isinstance(log, SqliteHistory):
             for first in range(1, size + 1, BATCH):
                 await log.load([Entry(n, update(n)) for n in range(first, first + BATCH)])
             return (await log.stats()).size

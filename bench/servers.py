@@ -75,7 +75,7 @@ http {{
 def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **environment: str) -> Iterator[Target]:
     """`python -m hub serve`, with a key for classic tokens; anybody may subscribe, and nobody is sent away.
 
-    Its log is in memory unless HUB_TRANSPORT_URL says otherwise.  `module` is another that does the same, with
+    Its log is in memory unless HUB_HISTORY_URL says otherwise.  `module` is another that does the same, with
     arguments of its own.
     """
     settings = {
@@ -83,7 +83,7 @@ def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **envir
         "HUB_SUBSCRIBER_KEY": DEVELOPMENT_KEY,
         "HUB_ANONYMOUS": "true",
         "HUB_MAX_LIFETIME": "0",
-        "HUB_TRANSPORT_URL": "memory://",
+        "HUB_HISTORY_URL": "memory://",
     }
     command = *module, "serve", "--port", "0", "--log-level", "warning", "--workers", str(workers), *flags
     family = workers + 1 if workers > 1 else 1
@@ -95,7 +95,7 @@ def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **envir
 def hub_on(log: str, *, nodes: int = 1, workers: int = 1, **environment: str) -> Iterator[Target]:
     """A hub of so many nodes on a `new_log`: subscribers come to the first of them, and publishers to the last."""
     with new_log(log) as (url, pids), ExitStack() as stack:
-        hubs = [stack.enter_context(hub(workers=workers, HUB_TRANSPORT_URL=url, **environment)) for _ in range(nodes)]
+        hubs = [stack.enter_context(hub(workers=workers, HUB_HISTORY_URL=url, **environment)) for _ in range(nodes)]
         every = *(pid for its in hubs for pid in its.pids), *pids
         yield replace(hubs[0], pids=every, publish_port=hubs[-1].port)
 

@@ -22,7 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from hub.endpoints import TOKENS, Endpoints, answer
 from hub.errors import ConfigurationError, LogUnavailable, RequestError
-from hub.history import open_transport
+from hub.history import open_history
 from hub.http1 import CONNECTIONS, Connections
 from hub.hub import Hub
 from hub.parking import SERVER_SEND
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
     from structlog.typing import EventDict, Processor
 
-    from hub.history.base import Transport
+    from hub.history.base import History
     from hub.settings import Settings
     from hub.stream import Stream
 
@@ -116,7 +116,7 @@ def create_app(settings: Settings) -> HubApplication:
     _configure_log()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
-    hub = Hub(settings, _transport(settings))
+    hub = Hub(settings, _history(settings))
     middleware = []
     if settings.cors_origins:
         middleware.append(
@@ -149,9 +149,9 @@ def create_app(settings: Settings) -> HubApplication:
     return app
 
 
-def _transport(settings: Settings) -> Transport:
-    return open_transport(
-        settings.transport_url.get_secret_value(),
+def _history(settings: Settings) -> History:
+    return open_history(
+        settings.history_url.get_secret_value(),
         max_updates=settings.history_updates,
         max_bytes=settings.history_bytes,
         max_age=settings.history_age or math.inf,
@@ -177,13 +177,13 @@ def check_files(settings: Settings) -> None:
             raise ConfigurationError(f"event_log: {settings.event_log}: there is no permission to write there")
 
     async def open_and_leave() -> None:
-        transport = _transport(settings)
+        history = _history(settings)
         try:
-            await transport.end()
+            await history.end()
         except LogUnavailable:
             pass
         finally:
-            await transport.aclose()
+            await history.aclose()
 
     asyncio.run(open_and_leave())
 

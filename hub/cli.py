@@ -82,10 +82,10 @@ def serve(
     try:
         chosen = {"dev": True} if dev else {}
         settings = fitting(settings_from_environment(**chosen))
-        if workers > 1 and settings.transport_url.get_secret_value().startswith("memory:"):
+        if workers > 1 and settings.history_url.get_secret_value().startswith("memory:"):
             raise ConfigurationError(
                 "a log in memory is of one process, and there are to be several: set "
-                "HUB_TRANSPORT_URL, as in sqlite:///mercure.db"
+                "HUB_HISTORY_URL, as in sqlite:///mercure.db"
             )
         address = _resolve(host, port)
         if settings.dev and not dev_anywhere:
@@ -275,7 +275,7 @@ def _authority(host: str, listener: socket.socket) -> str:
 
 
 def _place(settings: Settings) -> str:
-    url = urlsplit(settings.transport_url.get_secret_value())
+    url = urlsplit(settings.history_url.get_secret_value())
     if url.scheme == "memory":
         return "in this process's memory, and gone when it ends"
     if url.scheme == "sqlite":

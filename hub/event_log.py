@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hub.broadcaster import Broadcaster, Receiver
-    from hub.history.base import Entry, Transport
+    from hub.history.base import Entry, History
     from hub.protocol.topics import TopicMatcher
     from hub.settings import Settings
     from hub.slices import Slices
@@ -158,7 +158,7 @@ class EventLog:
     def __init__(
         self,
         settings: Settings,
-        transport: Transport,
+        history: History,
         broadcaster: Broadcaster,
         slices: Slices,
         *,
@@ -166,7 +166,7 @@ class EventLog:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        self._transport = transport
+        self._history = history
         self._broadcaster = broadcaster
         self._slices = slices
         self._clock = clock
@@ -373,7 +373,7 @@ class EventLog:
         interest = Interest(self._settings.url)  # that of the hub has lost it
         interest.add(0, gone)
         reading = Reading(
-            self._transport.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.place, self._slices
+            self._history.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.place, self._slices
         )
         more = gone.more
         with contextlib.suppress(OffTheLog):
@@ -418,9 +418,9 @@ class EventLog:
     async def _read(self, after: int) -> list[Entry]:
         """The next page from the log, also where something is missing in between."""
         try:
-            page = await self._transport.read(after)
+            page = await self._history.read(after)
         except OffTheLog:
-            page = await self._transport.read(EARLIEST)
+            page = await self._history.read(EARLIEST)
             if page and page[0].position // base.EPOCH != after // base.EPOCH:
                 place, _ = await self._last_place()  # of another epoch, of which something may be written already
                 return [entry for entry in page if entry.position > place]
@@ -440,7 +440,7 @@ class EventLog:
 
     async def _last_place(self) -> tuple[int, int]:
         """Up to where the updates of this epoch are written, and the time of the last one."""
-        leap, epoch = await base.current_epoch(self._transport)
+        leap, epoch = await base.current_epoch(self._history)
         last = await self._in_thread(self._directory.last_update, epoch)
         if last is not None:
             return leap * base.EPOCH + last[0], last[1]
@@ -451,8 +451,8 @@ class EventLog:
         """The place before the first update that can be written, and when it was asked for first, in ms since 1970."""
         if self._oldest is None:
             moment = self._now() // 1_000
-            end = await self._transport.end()  # asked for first: there may be an entry by the second question
-            page = await self._transport.read(EARLIEST)
+            end = await self._history.end()  # asked for first: there may be an entry by the second question
+            page = await self._history.read(EARLIEST)
             self._oldest = min([end, *(entry.position - 1 for entry in page[:1])]), moment
         return self._oldest
 
@@ -460,7 +460,7 @@ class EventLog:
         """The name of the epoch of a position; None where that was over before anybody asked."""
         leap = position // base.EPOCH
         if leap not in self._epochs:
-            current, name = await base.current_epoch(self._transport)
+            current, name = await base.current_epoch(self._history)
             self._epochs[current] = name
         return self._epochs.get(leap)
 

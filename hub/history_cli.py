@@ -27,13 +27,19 @@ from hub.history import transfer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from hub.history.base import Entry, Stats, Transport
+    from hub.history.base import Entry, History, Stats
 
 T = TypeVar("T")
 
 Url = Annotated[
     str,
-    typer.Option("--transport", metavar="URL", help="Of the log, as the hub has it.", envvar="HUB_TRANSPORT_URL"),
+    typer.Option(
+        "--url",
+        "--transport",
+        metavar="URL",
+        help="Of the log, as the hub has it.",
+        envvar=["HUB_HISTORY_URL", "HUB_TRANSPORT_URL"],
+    ),
 ]
 URL = "sqlite:///mercure.db"
 """What a hub takes unless told otherwise."""
@@ -54,18 +60,16 @@ def _history() -> None:
 
 
 @main.command()
-def stats(
-    transport: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
-) -> None:
+def stats(url: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Show how large the log is, and how old."""
     with _told("read"):
-        found = _with(transport, lambda log: log.stats())
+        found = _with(url, lambda log: log.stats())
     typer.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False) if as_json else _table(found))
 
 
 @main.command()
 def prune(
-    transport: Url = URL,
+    url: Url = URL,
     keep_updates: Annotated[int | None, typer.Option(help="How many to keep.", min=1)] = None,
     keep_bytes: Annotated[str, typer.Option(help="Of what size to keep, as in 500MB or 2GiB.", metavar="SIZE")] = "",
     keep_age: Annotated[str, typer.Option(help="Of what age to keep, as in 90m, 12h or 30d.", metavar="AGE")] = "",
@@ -87,10 +91,10 @@ def prune(
                 "say what to keep: --keep-updates 100000, --keep-bytes 500MB, --keep-age 30d, or several of them"
             )
 
-        async def prune_log(log: Transport) -> tuple[int, Stats]:
+        async def prune_log(log: History) -> tuple[int, Stats]:
             return await transfer.prune(log, **bounds, note=note), await log.stats()
 
-        forgotten, left = _with(transport, prune_log)
+        forgotten, left = _with(url, prune_log)
     oldest = f", from {_moment(left.oldest)} on" if left.oldest else ""
     typer.echo(f"forgot {forgotten:,} updates; {left.updates:,} are left{oldest}")
 
@@ -98,7 +102,7 @@ def prune(
 @main.command("export")
 def export_log(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Must not be there yet; - is stdout.")],
-    transport: Url = URL,
+    url: Url = URL,
     format: FormatName = None,
     after: Annotated[
         str | None, typer.Option(metavar="ID", help="Only what came after the update with this id.")
@@ -119,7 +123,7 @@ def export_log(
         else:
             raise ConfigurationError("Parquet goes to a file, and not to stdout")
         note, write = stack.enter_context(_progress()), stack.enter_context(transfer.FORMATS[chosen].write(out))
-        done = _with(transport, lambda log: transfer.export(log, write, after=after, note=note))
+        done = _with(url, lambda log: transfer.export(log, write, after=after, note=note))
     typer.echo(f"exported {done.updates:,} updates", err=True)
     for first, last in done.gaps:
         typer.echo(f"hub: positions {first} to {last} are missing: the log forgot them before they were read", err=True)
@@ -129,7 +133,7 @@ def export_log(
 @main.command("import")
 def import_log(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What export has written; - is NDJSON from stdin.")],
-    transport: Url = URL,
+    url: Url = URL,
     format: FormatName = None,
     append: Annotated[bool, typer.Option("--append", help="After what the log has; else it must be empty.")] = False,
 ) -> None:
@@ -146,7 +150,7 @@ def import_log(
         with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as source:
             name = "stdin" if file == "-" else file
 
-            async def load(log: Transport) -> int:
+            async def load(log: History) -> int:
                 if not append and await log.newest() is not None:
                     raise ConfigurationError("the log has updates already: --append adds to them")
                 if file != "-":
@@ -156,13 +160,13 @@ def import_log(
                     source.seek(0)
                 return await transfer.load(log, transfer.read(name, chosen, source), note=note)
 
-            count = _with(transport, load, create=True)
+            count = _with(url, load, create=True)
     typer.echo(f"imported {count:,} updates")
 
 
 @main.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not be there yet.")], transport: Url = URL
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not be there yet.")], url: Url = URL
 ) -> None:
     """Copy a log in SQLite into a new file.
 
@@ -170,14 +174,14 @@ def backup(
     It is in a new epoch: clients that had more than is in the copy get all of it.
     """
     with _told("read"):
-        _with(transport, lambda log: transfer.backup(log, file))
+        _with(url, lambda log: transfer.backup(log, file))
     typer.echo(f"copied the log to {file}, {decimal(file.stat().st_size)}")
 
 
 # -- around them
 
 
-def _with(url: str, work: Callable[[Transport], Awaitable[T]], *, create: bool = False) -> T:
+def _with(url: str, work: Callable[[History], Awaitable[T]], *, create: bool = False) -> T:
     """What `work` returns of the log behind `url`."""
 
     async def run() -> T:

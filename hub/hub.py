@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import Grant
     from hub.broadcaster import Receiver
-    from hub.history.base import Entry, Transport
+    from hub.history.base import Entry, History
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
@@ -105,7 +105,7 @@ class Hub:
     def __init__(
         self,
         settings: Settings,
-        transport: Transport,
+        history: History,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -115,7 +115,7 @@ class Hub:
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random or Random()  # noqa: S311
-        self.transport = transport
+        self.history = history
         self.slices = Slices()
         self.admission = Admission(settings, clock=clock, random=self._random)
         self.compiler = MatcherCompiler(
@@ -143,7 +143,7 @@ class Hub:
             max_bytes=settings.presence_bytes // PRESENCE_SHARE,
         )
         self.event_log = (
-            EventLog(settings, transport, self.broadcaster, self.slices, clock=clock, wall_clock=wall_clock)
+            EventLog(settings, history, self.broadcaster, self.slices, clock=clock, wall_clock=wall_clock)
             if settings.event_log
             else None
         )
@@ -174,7 +174,7 @@ class Hub:
         if grant is not None:
             await self._require_publish(updates, grant)
         publisher = "" if grant is None else grant.publisher
-        await self._append(updates, partial(self.transport.append, updates, publisher=publisher), self._backlog)
+        await self._append(updates, partial(self.history.append, updates, publisher=publisher), self._backlog)
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
@@ -287,20 +287,20 @@ class Hub:
         if not last_event_id:
             return await self._end(), None if last_event_id is None else "earliest"
         if last_event_id != "earliest":
-            if (found := await self.transport.find(last_event_id, presence=presence)) is not None:
+            if (found := await self.history.find(last_event_id, presence=presence)) is not None:
                 return found, last_event_id
             log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if not self.settings.replay_unknown:
                 return await self._end(), "earliest"
         # In a log without entries, the place before all of them is its end.  The end is asked for first: there may be
         # an entry by the second question.
-        end = await self.transport.end()
-        return EARLIEST if await self.transport.newest() else end, "earliest"
+        end = await self.history.end()
+        return EARLIEST if await self.history.newest() else end, "earliest"
 
     async def _end(self) -> int:
         """Return the place after every update whose publish was answered, though it may not be dispatched yet."""
         try:
-            return await self.transport.end()
+            return await self.history.end()
         except LogUnavailable:  # then nothing is answered either
             return self.broadcaster.position
 
@@ -453,9 +453,9 @@ class Hub:
             first, *rest = list(self._presence_backlog.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
-        entries = await self._append(updates, partial(self.transport.announce, changes), self._presence_backlog)
+        entries = await self._append(updates, partial(self.history.announce, changes), self._presence_backlog)
         for part in rest if entries else []:
-            await self._append(part, partial(self.transport.append, part, presence=True), self._presence_backlog)
+            await self._append(part, partial(self.history.append, part, presence=True), self._presence_backlog)
         for subscriber, active, _ in changes:
             if active:
                 self._told.add(subscriber.id)
@@ -480,10 +480,10 @@ class Hub:
         the log has lost what it knew, its subscribers are announced again.
         """
         try:
-            beat = await self.transport.beat()
+            beat = await self.history.beat()
             gone = list(beat.orphans)
             if beat.present != len(self._told):
-                own = await self.transport.present(own=True)
+                own = await self.history.present(own=True)
                 gone += [subscriber for subscriber in own if subscriber.id not in self._told]
                 for id in self._told - {subscriber.id for subscriber in own}:
                     self._told.discard(id)
@@ -510,10 +510,10 @@ class Hub:
         """Who is connected, on all nodes, and the cursor after which all that changes it is announced (N135, N137)."""
         # Whoever comes is taken in before that is announced, and whoever goes is forgotten before: so what the
         # log says up to the cursor is in the list, if the cursor is taken first.
-        newest = await self.transport.newest()
-        repeated = newest is not None and await self.transport.find(newest.update.id) != newest.position
+        newest = await self.history.newest()
+        repeated = newest is not None and await self.history.find(newest.update.id) != newest.position
         cursor = "earliest" if newest is None else newest.update.id
-        return Presence(cursor, repeated, await self.transport.present())
+        return Presence(cursor, repeated, await self.history.present())
 
     def reading(self, receiver: Receiver) -> Reading:
         """Return a walk through the log, from the receiver's place to where this node has dispatched."""
@@ -538,7 +538,7 @@ class Hub:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the log and the clock for as long as it is entered; once only."""
-        self._pages = Pages(self.transport)
+        self._pages = Pages(self.history)
         try:
             await self._find_place()
         except LogUnavailable as error:
@@ -564,10 +564,10 @@ class Hub:
             await self.authorizer.aclose()
             if self.event_log is not None:
                 await self.event_log.aclose()
-            await self.transport.aclose()
+            await self.history.aclose()
 
     async def _find_place(self) -> None:
-        self.broadcaster.move_to(await self.transport.end())
+        self.broadcaster.move_to(await self.history.end())
         self._has_place = True
 
     async def _last_words(self) -> None:
@@ -624,7 +624,7 @@ class Hub:
             try:
                 if not self._has_place:
                     await self._find_place()
-                async for entries in self.transport.follow(self.broadcaster.position):
+                async for entries in self.history.follow(self.broadcaster.position):
                     try:
                         await self.broadcaster.dispatch(entries)
                     except Exception:
@@ -675,7 +675,7 @@ class Hub:
             self._checked = now
             try:
                 async with asyncio.timeout(PROBE):
-                    await self.transport.check()
+                    await self.history.check()
                 self._failing = None
             except Exception as error:
                 reason = error.reason if isinstance(error, LogUnavailable) else repr(error)

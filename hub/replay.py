@@ -121,8 +121,8 @@ class Replay:
         """
         hub, subscriber, reading = self._hub, self.subscriber, self._hub.reading(self)
         self._is_sending = False
-        leap, epoch = await base.current_epoch(hub.transport) if self._metadata else (0, "")
-        end = await hub.transport.end()
+        leap, epoch = await base.current_epoch(hub.history) if self._metadata else (0, "")
+        end = await hub.history.end()
         frames: list[bytes] = []
         size = 0
         now = asyncio.get_running_loop().time

@@ -24,7 +24,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hub.errors import ConfigurationError
 from hub.protocol.origins import normal_origin
-from hub.variables import PREFIX, unknown_variables
+from hub.variables import PREFIX, RENAMED, renamed_variables, unknown_variables
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -290,7 +290,7 @@ class Settings(BaseModel):
     """Seconds over which the streams are ended when the hub shuts down, so that not all clients come back at once.
     A server that waits no longer than that for its responses cuts the last ones off."""
 
-    transport_url: SecretStr = SecretStr("memory://")
+    history_url: SecretStr = SecretStr("memory://")
     """Where the log is: memory://, sqlite:///relative.db, sqlite:////absolute.db (?synchronous=normal), redis://,
     rediss:// or redis+sentinel://; see hub/history.  `hub serve` and `uvicorn hub:app` take sqlite:///mercure.db
     unless told otherwise."""
@@ -483,7 +483,7 @@ class Settings(BaseModel):
 
 
 class _Environment(Settings, BaseSettings):
-    transport_url: SecretStr = SecretStr("sqlite:///mercure.db")
+    history_url: SecretStr = SecretStr("sqlite:///mercure.db")
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
@@ -496,8 +496,12 @@ def settings_from_environment(**chosen: Any) -> Settings:
     """
     for name in unknown_variables(os.environ, Settings.model_fields):
         log.warning("this variable is not a setting of the hub, and is ignored", name=name)
-    environment = _Environment(**chosen)
-    own = {"transport_url": environment.transport_url}  # what a server takes, unless told otherwise
+    for name in os.environ:
+        if new_name := RENAMED.get(name.upper()):
+            log.warning("this variable has a new name", name=name, new_name=new_name)
+    renamed = {name.removeprefix(PREFIX).lower(): value for name, value in renamed_variables(os.environ).items()}
+    environment = _Environment(**(renamed | chosen))
+    own = {"history_url": environment.history_url}  # what a server takes, unless told otherwise
     return Settings(**own | environment.model_dump(exclude_unset=True))
 
 

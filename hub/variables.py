@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "HUB_"
 OF_COMMANDS: Final = frozenset({"HUB_TOKEN", "HUB_TOKEN_KEY"})
 """Variables that commands read, and that are no settings."""
+RENAMED: Final = {"HUB_TRANSPORT_URL": "HUB_HISTORY_URL"}
+"""Earlier names of variables, which are still read, and the present ones."""
 
 _LETTERS: Final = 8
 """Letters of a setting's name for each one that may differ."""
@@ -40,13 +42,21 @@ def unknown_variables(environment: Mapping[str, str], settings: Collection[str])
     unknown = [
         name
         for name in sorted(environment)
-        if (upper := name.upper()).startswith(PREFIX) and upper not in known | OF_COMMANDS
+        if (upper := name.upper()).startswith(PREFIX) and upper not in known | OF_COMMANDS | RENAMED.keys()
         if not _is_of_a_service(upper, environment[name])
     ]
-    nearly = [(name, meant) for name in unknown if (meant := _nearest(name.upper(), known))]
+    nearly = [(name, meant) for name in unknown if (meant := _nearest(name.upper(), known | RENAMED.keys()))]
     if nearly:
-        raise ConfigurationError("; ".join(f"{name} is no setting: did you mean {meant}?" for name, meant in nearly))
+        raise ConfigurationError(
+            "; ".join(f"{name} is no setting: did you mean {RENAMED.get(meant, meant)}?" for name, meant in nearly)
+        )
     return unknown
+
+
+def renamed_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The values of variables with an earlier name, by the present one; those that have both names are left out."""
+    given = {name.upper(): value for name, value in environment.items()}
+    return {new: given[old] for old, new in RENAMED.items() if old in given and new not in given}
 
 
 def _is_of_a_service(name: str, value: str) -> bool:

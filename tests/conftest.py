@@ -108,7 +108,7 @@ def _no_files() -> Iterator[None]:
     """No hub of a test has its log in the directory where the tests run: those of other tests would share it."""
     before = set(Path().glob("*.db*"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HUB_TRANSPORT_URL", "memory://")
+        patch.setenv("HUB_HISTORY_URL", "memory://")
         yield
     assert set(Path().glob("*.db*")) <= before
 
@@ -153,7 +153,7 @@ class HubProcess:
             stderr=self._stderr,
             text=True,
             env={key: value for key, value in os.environ.items() if not key.startswith("HUB_")}
-            | {"HUB_TRANSPORT_URL": "memory://"}
+            | {"HUB_HISTORY_URL": "memory://"}
             | environment,
         )
         self.welcome = self._read_welcome()

@@ -52,11 +52,11 @@ DISK: Final = 256 * 2**20
 class Node:
     """`hub serve --workers 2` on a port of its own, which is started again when it is killed."""
 
-    def __init__(self, log: Path, transport_url: str, *, clock: Path | None = None) -> None:
+    def __init__(self, log: Path, history_url: str, *, clock: Path | None = None) -> None:
         self.port = free_port()
         self._log = log.open("w")
         self._environment = os.environ | {
-            "HUB_TRANSPORT_URL": transport_url,
+            "HUB_HISTORY_URL": history_url,
             "HUB_HISTORY_UPDATES": "1000000",
             "HUB_HISTORY_BYTES": str(2**24),
             "HUB_SUBSCRIPTIONS": "1",

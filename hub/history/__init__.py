@@ -4,7 +4,7 @@
     sqlite:///relative.db  sqlite:////absolute.db    one file, for all processes of one machine
     redis://  rediss://  redis+sentinel://           a stream in Redis or Valkey, for many machines
 
-To add one: a file with a class that has what `base.Transport` says, and a line here.
+To add one: a file with a class that has what `base.History` says, and a line here.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from hub.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hub.history.base import Transport
+    from hub.history.base import History
 
-TRANSPORTS: Final = {
-    "memory": "hub.history.memory:MemoryTransport",
-    "sqlite": "hub.history.sqlite:SqliteTransport",
-    "redis": "hub.history.redis:RedisTransport",
-    "rediss": "hub.history.redis:RedisTransport",
-    "redis+sentinel": "hub.history.redis:RedisTransport",
+HISTORIES: Final = {
+    "memory": "hub.history.memory:MemoryHistory",
+    "sqlite": "hub.history.sqlite:SqliteHistory",
+    "redis": "hub.history.redis:RedisHistory",
+    "rediss": "hub.history.redis:RedisHistory",
+    "redis+sentinel": "hub.history.redis:RedisHistory",
 }
 """Scheme of a URL -> the class that opens it, imported when it is asked for."""
 
 
 class _Opens(Protocol):
-    def from_url(self, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Transport: ...
+    def from_url(self, url: str, *, window: float, node_timeout: float, **bounds: Any) -> History: ...
 
 
-def open_transport(url: str, *, window: float = 0.0, node_timeout: float = 10.0, **bounds: Any) -> Transport:
+def open_history(url: str, *, window: float = 0.0, node_timeout: float = 10.0, **bounds: Any) -> History:
     """The log behind a URL; nothing is read or written yet.  Raises ConfigurationError for a URL that names none.
 
     Its `bounds` are those of a `base.Retention`.  It leaves out an update if its publisher has used its id in the last
     `window` seconds.
     """
     scheme = url.partition(":")[0]  # urlsplit() would raise with the whole of a URL that has a password
-    if scheme not in TRANSPORTS:
-        raise ConfigurationError(f"transport_url begins with {scheme!r}, which is none of {', '.join(TRANSPORTS)}")
-    module, name = TRANSPORTS[scheme].split(":")
-    transport = cast("_Opens", getattr(import_module(module), name))
+    if scheme not in HISTORIES:
+        raise ConfigurationError(f"history_url begins with {scheme!r}, which is none of {', '.join(HISTORIES)}")
+    module, name = HISTORIES[scheme].split(":")
+    history = cast("_Opens", getattr(import_module(module), name))
     try:
-        return transport.from_url(url, window=window, node_timeout=node_timeout, **bounds)
+        return history.from_url(url, window=window, node_timeout=node_timeout, **bounds)
     except ConfigurationError:
         raise
     except ValueError:  # whose text may have the password
-        raise ConfigurationError("transport_url: this is no URL") from None
+        raise ConfigurationError("history_url: this is no URL") from None

@@ -151,7 +151,7 @@ class Stats(NamedTuple):
     """How many subscribers are present."""
 
 
-class Transport(Protocol):
+class History(Protocol):
     """An ordered log of updates that every node of a hub appends to and follows.
 
     Positions are integers that grow by 1, and in a new epoch by a leap.  They are a node's own: another one may count
@@ -269,7 +269,7 @@ def steady_clock() -> Callable[[], float]:
     return lambda: offset + time.monotonic()
 
 
-async def current_epoch(transport: Transport) -> tuple[int, str]:
+async def current_epoch(transport: History) -> tuple[int, str]:
     """Return the epoch of a log now: its positions, divided by EPOCH, and its name."""
     while True:
         leap = await transport.end() // EPOCH

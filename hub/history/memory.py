@@ -34,7 +34,7 @@ class _Kept:
         self.forgotten = 0
 
 
-class MemoryTransport:
+class MemoryHistory:
     """The newest updates, within the bounds of a `base.Retention`.
 
     All its mutable state: `_entries`, position -> entry, oldest first; `_gaps`, of presence updates that are forgotten
@@ -62,7 +62,7 @@ class MemoryTransport:
     @classmethod
     def from_url(cls, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Self:  # noqa: ARG003
         if urlsplit(url)._replace(scheme="").geturl() not in ("", "//"):
-            raise ConfigurationError("transport_url memory:// has nothing after it")
+            raise ConfigurationError("history_url memory:// has nothing after it")
         return cls(window=window, **bounds)
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:

@@ -15,7 +15,7 @@ from cachetools import LRUCache
 from hub.history import base
 
 if TYPE_CHECKING:
-    from hub.history.base import Page, Transport
+    from hub.history.base import History, Page
 
 KEPT: Final = 16 * base.PAGE_BYTES
 """Bytes of pages that are kept, about."""
@@ -27,13 +27,13 @@ class Pages:
     All its mutable state: `_kept`, place -> the page after it; and `_reading`, place -> the page that is being read.
     """
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, history: History) -> None:
+        self._history = history
         self._kept: LRUCache[int, Page] = LRUCache(KEPT, getsizeof=lambda page: sum(one.size for one in page))
         self._reading: dict[int, asyncio.Future[Page | None]] = {}
 
     async def read(self, after: int) -> Page:
-        """As the transport's.  A page that is kept has all that the log had forgotten since then, and says so."""
+        """As the history's.  A page that is kept has all that the log had forgotten since then, and says so."""
         while (page := self._kept.get(after)) is None and after in self._reading:
             if (page := await asyncio.shield(self._reading[after])) is not None:
                 break
@@ -41,7 +41,7 @@ class Pages:
             return page
         reading = self._reading[after] = asyncio.get_running_loop().create_future()
         try:
-            page = await self._transport.read(after)
+            page = await self._history.read(after)
         finally:
             del self._reading[after]
             reading.set_result(page)  # None where it failed: then another one asks

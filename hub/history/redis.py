@@ -59,7 +59,7 @@ try:
     from redis.backoff import NoBackoff
     from redis.exceptions import NoScriptError, RedisError, ResponseError
 except ImportError:
-    raise ConfigurationError("a transport_url of redis needs its client: pip install skipfilter[redis]") from None
+    raise ConfigurationError("a history_url of redis needs its client: pip install skipfilter[redis]") from None
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -386,7 +386,7 @@ class _Reply(NamedTuple):
     value: Any
 
 
-class RedisTransport:
+class RedisHistory:
     """The newest updates, within the bounds of a `base.Retention`.
 
     There may be one part in 256 more of each, so that not every append forgets.  All its mutable state: `_epoch`, that
@@ -425,7 +425,7 @@ class RedisTransport:
         options = query.split("&")
         name = next((unquote(option[5:]) for option in options if option.startswith("name=")), "mercure")
         if not name or "{" in name or "}" in name:
-            raise ConfigurationError(f"transport_url: name {name!r} is empty, or has braces")
+            raise ConfigurationError(f"history_url: name {name!r} is empty, or has braces")
         return cls(
             f"{plain}?{'&'.join(option for option in options if not option.startswith('name='))}",
             window=window,
@@ -663,14 +663,14 @@ def _open(url: str) -> tuple[Redis, Sentinel | None, str]:
         user, at, hosts = parts.netloc.rpartition("@")
         addresses = [(host.hostname or "localhost", host.port or 26379) for host in map(urlsplit, _urls(hosts))]
     except ValueError:
-        raise ConfigurationError("transport_url: a host or port is none; in a password, write / as %2F") from None
+        raise ConfigurationError("history_url: a host or port is none; in a password, write / as %2F") from None
     if "@" in parts.path + parts.query + parts.fragment:
-        raise ConfigurationError("transport_url: in a password, write / as %2F, ? as %3F and # as %23")
+        raise ConfigurationError("history_url: in a password, write / as %2F, ? as %3F and # as %23")
     sentinel, where = parts.scheme == "redis+sentinel", f"{parts.scheme}://{hosts}{parts.path}"
     if sentinel and not re.fullmatch(r"/[^/]+(/\d*)?", parts.path):
-        raise ConfigurationError(f"transport_url {where}: after the hosts comes /service, or /service/database")
+        raise ConfigurationError(f"history_url {where}: after the hosts comes /service, or /service/database")
     if not sentinel and (len(addresses) > 1 or not re.fullmatch(r"/?\d*", parts.path)):
-        raise ConfigurationError(f"transport_url {where}: after one host comes nothing, or the number of a database")
+        raise ConfigurationError(f"history_url {where}: after one host comes nothing, or the number of a database")
     try:
         service, _, database = parts.path[1:].partition("/") if sentinel else ("", "", parts.path[1:])
         origin = f"redis://{user}{at}" if sentinel else f"{parts.scheme}://{parts.netloc}"
@@ -693,7 +693,7 @@ def _open(url: str) -> tuple[Redis, Sentinel | None, str]:
             client = Redis.from_pool(ConnectionPool(**common | options))
         client.connection_pool.make_connection()
     except (RedisError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"transport_url {where}: {error}") from None
+        raise ConfigurationError(f"history_url {where}: {error}") from None
     return client, sentinels, where
 
 

@@ -149,7 +149,7 @@ _PRESENCE: Final = (
 T = TypeVar("T")
 
 
-class SqliteTransport:
+class SqliteHistory:
     """The newest updates, about within the bounds of a `base.Retention`.
 
     All its mutable state on the event loop's side: `_jobs`, what waits for the next commit; `_committing`, the task
@@ -171,7 +171,7 @@ class SqliteTransport:
         **bounds: Any,
     ) -> None:
         if synchronous not in ("full", "normal"):
-            raise ConfigurationError(f"transport_url: synchronous is full or normal, and not {synchronous!r}")
+            raise ConfigurationError(f"history_url: synchronous is full or normal, and not {synchronous!r}")
         self.path = os.path.abspath(path)
         self.node = base.new_node()
         self._retention = Retention(**bounds)
@@ -204,7 +204,7 @@ class SqliteTransport:
         path = unquote(parts.path)[1:]  # sqlite:///a.db is relative, sqlite:////a.db is not
         if parts.netloc or not path or path.endswith("/") or set(options) - {"synchronous"}:
             raise ConfigurationError(
-                "transport_url is sqlite:///relative/path.db or sqlite:////absolute/path.db, and after it at most "
+                "history_url is sqlite:///relative/path.db or sqlite:////absolute/path.db, and after it at most "
                 "?synchronous=full or ?synchronous=normal"
             )
         return cls(path, window=window, node_timeout=node_timeout, **bounds, **options)  # type: ignore[arg-type]
@@ -570,7 +570,7 @@ class SqliteTransport:
                 if previous is None and isinstance(error, ConfigurationError):
                     raise
                 if previous is None and (reason := _lasting(self.path, error)):
-                    raise ConfigurationError(f"transport_url: {self.path}: {reason}") from None
+                    raise ConfigurationError(f"history_url: {self.path}: {reason}") from None
                 raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
             if self._file is not None:
                 self._file.close_readers()
@@ -712,10 +712,10 @@ class _File:
             return False
         if mark == _MARK:
             raise ConfigurationError(
-                f"transport_url: {self.path} is a log of another version, {version}, and not {_VERSION}"
+                f"history_url: {self.path} is a log of another version, {version}, and not {_VERSION}"
             )
         if mark or version or self.writer.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise ConfigurationError(f"transport_url: {self.path} is a database, and not the log of a hub")
+            raise ConfigurationError(f"history_url: {self.path} is a database, and not the log of a hub")
         return True
 
     def _renew_after_a_crash(self, synchronous: str) -> None:

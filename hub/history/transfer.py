@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub.errors import ConfigurationError, InvalidRequest, LogUnavailable, OffTheLog
-from hub.history import base, open_transport
+from hub.history import base, open_history
 from hub.history.base import EARLIEST
-from hub.history.sqlite import SqliteTransport
+from hub.history.sqlite import SqliteHistory
 from hub.protocol.topics import check_text
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from hub.history.base import Entry, Transport
+    from hub.history.base import Entry, History
 
     Write = Callable[[Sequence[Entry]], None]
 
@@ -107,25 +107,25 @@ def _parse(text: str, units: dict[str, int], what: str) -> float:
     return value
 
 
-def open_log(url: str, *, create: bool = False) -> Transport:
+def open_log(url: str, *, create: bool = False) -> History:
     """The log behind a URL.  It has no bounds, so nothing is forgotten because it was opened.
 
     Raises ConfigurationError for a log in memory and, unless it may `create` one, for a file that is not there.
     """
     if url.partition(":")[0] == "memory":
         raise ConfigurationError(
-            "a log in memory is of one process, and nobody else can open it: name another one with --transport or "
-            "HUB_TRANSPORT_URL, as in sqlite:///mercure.db"
+            "a log in memory is of one process, and nobody else can open it: name another one with --url or "
+            "HUB_HISTORY_URL, as in sqlite:///mercure.db"
         )
     bounds = dict.fromkeys(("max_updates", "max_bytes", "presence_updates", "presence_bytes"), sys.maxsize)
-    log = open_transport(url, **bounds)
-    if isinstance(log, SqliteTransport) and not create and not os.path.exists(log.path):
-        raise ConfigurationError(f"there is no log at {log.path}: name one with --transport or HUB_TRANSPORT_URL")
-    return log
+    history = open_history(url, **bounds)
+    if isinstance(history, SqliteHistory) and not create and not os.path.exists(history.path):
+        raise ConfigurationError(f"there is no log at {history.path}: name one with --url or HUB_HISTORY_URL")
+    return history
 
 
 async def prune(
-    log: Transport,
+    history: History,
     *,
     max_updates: int = sys.maxsize,
     max_bytes: int = sys.maxsize,
@@ -135,29 +135,29 @@ async def prune(
     """Forget the oldest published updates, but not the newest one, until they are within these bounds, and with them
     the presence updates that are older; how many it were."""
     forgotten = 0
-    while portion := await log.prune(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age):
+    while portion := await history.prune(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age):
         forgotten += portion
         note(Step(forgotten))
     return forgotten
 
 
-async def backup(log: Transport, target: Path) -> None:
+async def backup(history: History, target: Path) -> None:
     """Write the log into a new file, which a hub can be given in its place.  For SQLite alone."""
-    if not isinstance(log, SqliteTransport):
+    if not isinstance(history, SqliteHistory):
         raise ConfigurationError(
             "backup is for a log in SQLite: Redis has its own, as BGSAVE and its append-only file; or use export"
         )
     with when_whole(target) as part:
-        await log.backup(str(part))
+        await history.backup(str(part))
 
 
-async def export(log: Transport, write: Write, *, after: str | None = None, note: Callable[[Step], None]) -> Exported:
+async def export(history: History, write: Write, *, after: str | None = None, note: Callable[[Step], None]) -> Exported:
     """Have the entries written page by page, from the oldest, or from the one after the id `after`.
 
     Raises LookupError if the log has no such id, and LogUnavailable if a new epoch begins meanwhile.
     """
-    before = await log.stats()
-    position = EARLIEST if after is None else await log.find(after)
+    before = await history.stats()
+    position = EARLIEST if after is None else await history.find(after)
     if position is None:
         raise LookupError(f"id {after!r} is not in the log")
     updates, gaps = 0, list[Gap]()
@@ -166,25 +166,25 @@ async def export(log: Transport, write: Write, *, after: str | None = None, note
     start, end = max(position, before.oldest.position - 1), before.newest.position
     while position < end:
         try:
-            page = await log.read(position)
+            page = await history.read(position)
         except OffTheLog:
-            page = await log.read(EARLIEST)
-            await _check_epoch(log, before.epoch)
+            page = await history.read(EARLIEST)
+            await _check_epoch(history, before.epoch)
             gaps.append(Gap(position + 1, page[0].position - 1))
         write(page)
         updates += len(page)
         position = page[-1].position
         note(Step(updates, min(1.0, (position - start) / (end - start)), position))
-    await _check_epoch(log, before.epoch)
+    await _check_epoch(history, before.epoch)
     return Exported(updates, gaps)
 
 
-async def _check_epoch(log: Transport, epoch: str) -> None:
-    if (await log.stats()).epoch != epoch:
+async def _check_epoch(history: History, epoch: str) -> None:
+    if (await history.stats()).epoch != epoch:
         raise LogUnavailable("it has become another one since the export began; begin again")
 
 
-async def load(log: Transport, entries: Iterable[tuple[float | None, Entry]], *, note: Callable[[Step], None]) -> int:
+async def load(history: History, entries: Iterable[tuple[float | None, Entry]], *, note: Callable[[Step], None]) -> int:
     """Append entries, each of which comes with the share of the file up to it; how many it were.
 
     Raises ValueError where `entries` does, which then tells how many are in the log already.
@@ -194,7 +194,7 @@ async def load(log: Transport, entries: Iterable[tuple[float | None, Entry]], *,
 
     async def flush(share: float | None) -> None:
         nonlocal count, size
-        await log.load(batch)
+        await history.load(batch)
         count, size = count + len(batch), 0
         note(Step(count, share, batch[-1].position))
         batch.clear()

@@ -731,7 +731,7 @@ async def _ask_and_check(
 async def _entries_after(app: HubApplication, log: list[Entry]) -> list[Entry]:
     entries: list[Entry] = []
     position = log[-1].position if log else 0
-    while page := await app.state.hub.transport.read(position):
+    while page := await app.state.hub.history.read(position):
         entries += page
         position = page[-1].position
     return entries

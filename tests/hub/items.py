@@ -287,7 +287,7 @@ ITEMS: Final = {
         "R7": "issuers, and the keys of their roles",
         "R8": "names of 0.x options",
         "R9": "the sizes of caches",
-        "R10": "directives for version and transport",
+        "R10": "directives for version and history",
         "R11": "environment variables of the image",
         "R12": "no hub that nobody could publish to, or read from",
         "R13": "a command that makes tokens",
@@ -317,7 +317,7 @@ ITEMS: Final = {
         "R36": "a shutdown that lets streams run out",
         "R37": "what happens at the end: removed, announced, logged",
     },
-    "Operations: transports": {
+    "Operations: histories": {
         "R40": "one without a history",
         "R41": "one that keeps it in a file",
         "R42": "registering and the replay's bounds under one lock",
@@ -387,7 +387,7 @@ ITEMS: Final = {
         "T52": "the id that the hub makes is the one that arrives",
         "T53": "an update without data",
         "T54": "ids and types that are refused",
-        "T55": "a transport that fails: 500",
+        "T55": "a history that fails: 500",
     },
     "Scenarios: subscribe": {
         "T60": "no matcher: 400",
@@ -412,10 +412,10 @@ ITEMS: Final = {
         "T80": "patterns with + : ? {} and spaces, there and back",
         "T81": "classic routes, and 404",
     },
-    "Scenarios: transports": {
+    "Scenarios: histories": {
         "T85": "how many updates stay when old ones go",
         "T86": "the last id after a restart",
-        "T87": "a transport that was closed",
+        "T87": "a history that was closed",
         "T88": "a key of several topics, whatever their order",
     },
     "Scenarios: from end to end": {
@@ -453,7 +453,7 @@ NOT_HERE: Final = {
     "R27": "for the site that the hub is part of; of its root the hub uses at most /, for the debugger",
     "R28": "for the proxy in front, as N7",
     "R29": "partly: no playground",
-    "R40": "no transport is without a history; how long the one in memory is, settings say",
+    "R40": "no history is without a history; how long the one in memory is, settings say",
     "R42": "tested as N106: a subscriber is a place in the log, and nothing is registered under a lock",
     "R50": "not yet: comes with operations",
     "R51": "partly: at the hub's own address, and not on a listener of their own",

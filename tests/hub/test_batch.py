@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hub import Settings, create_app
 from hub.errors import InvalidRequest, TooLarge
 from hub.history import base
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.requests import FORM, NDJSON
 from hub.protocol.updates import Update
 from tests.asgi import NDJSON as NDJSON_HEADER
@@ -371,9 +371,9 @@ async def test_n4_r43_a_batch_stands_together_in_the_log_whoever_else_publishes(
 
     requests = [batch(f"batch {n}") if n % 2 else single(n) for n in range(40)]
     await asyncio.wait_for(asyncio.gather(*requests), 30)
-    transport = hub.app.state.hub.transport
+    history = hub.app.state.hub.history
     entries: list[Entry] = []
-    while page := await transport.read(entries[-1].position if entries else 0):
+    while page := await history.read(entries[-1].position if entries else 0):
         entries += page
     assert len(entries) == 20 * 50 + 20
     ended = set()
@@ -393,7 +393,7 @@ async def test_n4_r43_a_batch_stands_together_in_the_log_whoever_else_publishes(
     assert [event.id for event in await hub.arrived()] == [entry.update.id for entry in entries]
 
 
-class Slow(MemoryTransport):
+class Slow(MemoryHistory):
     """A log that lets others run before it appends, and counts how often it is asked to."""
 
     appends = 0
@@ -407,7 +407,7 @@ class Slow(MemoryTransport):
 @pytest.mark.anyio
 async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_and_lose_nothing() -> None:
     app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8))
-    transport = app.state.hub.transport = Slow(max_updates=8, max_bytes=10**6)
+    history = app.state.hub.history = Slow(max_updates=8, max_bytes=10**6)
     async with app.running(), follow(app, ("match", "a")) as reader:
         headers = [NDJSON_HEADER, bearer(classic_token(publish=["*"]))]
 
@@ -416,7 +416,7 @@ async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_an
             return (await ask(app, "POST", PATH, headers, body.encode())).text.splitlines()
 
         batches = await asyncio.wait_for(asyncio.gather(*map(post, range(40))), 30)
-        assert transport.appends == 40
+        assert history.appends == 40
         got = [(await reader.next_event()).id for _ in range(sum(map(len, batches)))]
     assert sorted(got) == sorted(id for batch in batches for id in batch)
     for batch in batches:
@@ -428,7 +428,7 @@ async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_an
 async def test_a_big_batch_is_one_append_and_few_writes_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAGE_ENTRIES", 100)
     app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False))
-    transport = app.state.hub.transport = Slow(max_updates=10_000, max_bytes=2**26)
+    history = app.state.hub.history = Slow(max_updates=10_000, max_bytes=2**26)
     writes = 0
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
@@ -446,7 +446,7 @@ async def test_a_big_batch_is_one_append_and_few_writes_a_reader(monkeypatch: py
         assert reply.status == 200
         for reader in (one, other):
             assert len(await reader.until("end")) == 999
-        assert transport.appends == 1
+        assert history.appends == 1
         assert writes == 2 * 10  # a page of the log at a time
 
 

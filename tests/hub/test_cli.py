@@ -99,7 +99,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 def start(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Start a hub in this process, in development."""
-    return run("serve", "--port", "0", *arguments, **{"HUB_DEV": "1", "HUB_TRANSPORT_URL": "memory://"} | variables)
+    return run("serve", "--port", "0", *arguments, **{"HUB_DEV": "1", "HUB_HISTORY_URL": "memory://"} | variables)
 
 
 def refused(*arguments: str, **variables: str) -> str:
@@ -125,8 +125,8 @@ def test_a_history_that_cannot_be_opened_stops_the_start(workers: str, tmp_path:
         ("directory", ": this is a directory"),
         ("other.db", " is a database, and not the log of a hub"),
     ):
-        told = refused("--workers", workers, HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/{name}")
-        assert told == f"transport_url: {tmp_path}/{name}{reason}"
+        told = refused("--workers", workers, HUB_HISTORY_URL=f"sqlite:///{tmp_path}/{name}")
+        assert told == f"history_url: {tmp_path}/{name}{reason}"
 
 
 @pytest.mark.usefixtures("served")
@@ -136,8 +136,8 @@ def test_a_file_without_permission_stops_the_start(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(sqlite, "_alone", refuse)  # root may do anything
     url = f"sqlite:///{tmp_path}/log.db"
-    told = refused(HUB_TRANSPORT_URL=url)
-    assert told == f"transport_url: {tmp_path}/log.db: there is no permission to read and write it"
+    told = refused(HUB_HISTORY_URL=url)
+    assert told == f"history_url: {tmp_path}/log.db: there is no permission to read and write it"
     monkeypatch.setattr(os, "access", lambda *_: False)
     told = refused(HUB_EVENT_LOG=str(tmp_path / "events"))
     assert told == f"event_log: {tmp_path}/events: there is no permission to write there"
@@ -184,7 +184,7 @@ def test_settings_that_make_no_hub_stop_the_start(variables: dict[str, str], tol
 def test_a_history_that_is_away_is_waited_for(served: list[Settings]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    ended = start(HUB_TRANSPORT_URL=f"redis://127.0.0.1:{port}")
+    ended = start(HUB_HISTORY_URL=f"redis://127.0.0.1:{port}")
     assert (ended.returncode, ended.stderr, len(served)) == (0, "", 1)
     assert f"in redis at 127.0.0.1:{port}" in ended.stdout
 
@@ -219,7 +219,7 @@ def test_development_on_an_address_of_this_machine(host: str, served: list[Setti
 
 @pytest.mark.anyio
 async def test_a_server_that_runs_it_is_told_in_a_sentence_why_it_does_not_start(tmp_path: Path) -> None:
-    app = hub.create_app(Settings(dev=True, transport_url=f"sqlite:///{tmp_path}/none/log.db"))
+    app = hub.create_app(Settings(dev=True, history_url=f"sqlite:///{tmp_path}/none/log.db"))
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -230,7 +230,7 @@ async def test_a_server_that_runs_it_is_told_in_a_sentence_why_it_does_not_start
 
     with pytest.raises(hub.ConfigurationError):
         await app({"type": "lifespan", "state": {}}, receive, send)
-    told = f"hub: transport_url: {tmp_path}/none/log.db: there is no such directory"
+    told = f"hub: history_url: {tmp_path}/none/log.db: there is no such directory"
     assert sent == [{"type": "lifespan.startup.failed", "message": told}]
 
 
@@ -379,7 +379,7 @@ async def uvicorn(*arguments: str) -> AsyncIterator[UvicornProcess]:
     """`uvicorn hub:app` on a free port, in development mode, with its log in memory."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-X", "dev", "-m", "uvicorn", "hub:app", "--port", "0", *arguments),
-        env=environment(HUB_DEV="1", HUB_TRANSPORT_URL="memory://"),
+        env=environment(HUB_DEV="1", HUB_HISTORY_URL="memory://"),
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
     )
@@ -397,7 +397,7 @@ async def uvicorn(*arguments: str) -> AsyncIterator[UvicornProcess]:
 def test_uvicorn_ends_with_one_sentence_if_a_setting_is_misspelt(loop: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "uvicorn", "hub:app", "--port", "0", "--loop", loop],
-        env=environment(HUB_DEV="1", HUB_TRANSPORT_URL="memory://", HUB_NAME="x", HUB_MAX_CONNECTIONS_PER_CLIENTS="5"),
+        env=environment(HUB_DEV="1", HUB_HISTORY_URL="memory://", HUB_NAME="x", HUB_MAX_CONNECTIONS_PER_CLIENTS="5"),
         capture_output=True,
         text=True,
         timeout=HANG,

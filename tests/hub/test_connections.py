@@ -18,7 +18,7 @@ from hub import Settings
 from hub.auth.grant import Grant
 from hub.broadcaster import LATE
 from hub.errors import TooMany
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from hub.replay import Replay
@@ -490,7 +490,7 @@ async def test_n120_who_is_cancelled_while_it_is_announced_is_announced_to_have_
 
 
 async def test_t68_a_registration_that_fails_leaves_nothing_behind() -> None:
-    class Broken(MemoryTransport):
+    class Broken(MemoryHistory):
         broken = True
 
         async def append(self, updates: Sequence[Update], **options: Any) -> list[Any]:
@@ -517,7 +517,7 @@ async def test_t68_a_registration_that_fails_leaves_nothing_behind() -> None:
 async def test_a_log_that_hangs_while_somebody_is_announced_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Stuck(MemoryTransport):
+    class Stuck(MemoryHistory):
         async def append(self, updates: Sequence[Update], **options: Any) -> list[Any]:
             raise await asyncio.get_running_loop().create_future()
 

@@ -213,7 +213,7 @@ async def test_r24_also_where_something_breaks() -> None:
         async def fail(*_: Any, **options: Any) -> Any:
             raise RuntimeError("planted")
 
-        app.state.hub.transport.append = fail
+        app.state.hub.history.append = fail
         messages: list[Any] = []
 
         async def send(message: Any) -> None:

@@ -25,7 +25,7 @@ from hub.auth.signing import sign_classic_token
 from hub.errors import LogUnavailable
 from hub.event_log import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
 from hub.history import base, sqlite
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.stream import ParkedStream
@@ -34,7 +34,7 @@ from tests.asgi import application as started
 from tests.asgi import follow
 from tests.asgi import publish as publish_in
 from tests.hub.presence import EVERYTHING
-from tests.hub.test_stream import ACTIONS, CONFIGURATIONS, SlowTransport, perform
+from tests.hub.test_stream import ACTIONS, CONFIGURATIONS, SlowHistory, perform
 from tests.hub.world import World, plain, world
 from tests.waiting import HANG, until
 from tests.wire import bearer, publish, request, subscribe
@@ -135,7 +135,7 @@ def test_a_connection_was_written_what_its_lines_say_and_nothing_else(
 ) -> None:
     async def play(directory: str) -> World:
         settings = plain(heartbeat=10, event_log=directory, **chosen)
-        async with world(settings, SlowTransport(max_updates=10_000, max_bytes=2**26)) as here:
+        async with world(settings, SlowHistory(max_updates=10_000, max_bytes=2**26)) as here:
             for what, *arguments in actions:
                 await perform(here, what, *arguments)
         return here
@@ -328,7 +328,7 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
     async def play(directory: str) -> None:
         # The next node has another clock, by which all segments are too old to be kept.
         settings = plain(heartbeat=10, event_log=directory, event_log_keep=0, **chosen)
-        async with world(settings, SlowTransport(max_updates=10_000, max_bytes=2**26)) as here:
+        async with world(settings, SlowHistory(max_updates=10_000, max_bytes=2**26)) as here:
             node, log = here.hub.event_log, here.log
             assert node is not None
             for number, (what, *arguments) in enumerate(actions):
@@ -449,7 +449,7 @@ async def test_what_is_missing_of_a_hub_that_was_killed_lies_after_its_mark(
     directory = tmp_path / "events"
     environment = {"HUB_EVENT_LOG": str(directory), "HUB_SUBSCRIPTIONS": "0"}
     if survives:
-        environment["HUB_TRANSPORT_URL"] = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
+        environment["HUB_HISTORY_URL"] = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
     place: dict[str, int] = {}
     got: list[list[str]] = []
     for turn in range(2):
@@ -573,7 +573,7 @@ async def test_a_hub_that_is_killed_again_and_again_writes_every_update_once(
     directory = tmp_path / "events"
     environment = {
         "HUB_EVENT_LOG": str(directory), "HUB_EVENT_LOG_SEGMENT_SECONDS": "0.05", "HUB_SUBSCRIPTIONS": "0",
-        "HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal",
+        "HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal",
     }  # fmt: skip
     ids, received = [], []
     for turn in range(4):
@@ -615,7 +615,7 @@ async def test_workers_share_a_directory_and_another_goes_on_when_the_one_that_w
 ) -> None:
     directory = tmp_path / "events"
     hub = start_hub(
-        "--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0",
+        "--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0",
         HUB_EVENT_LOG=str(directory), HUB_EVENT_LOG_SEGMENT_SECONDS="0.2",
     )  # fmt: skip
     hub.may_fail = True
@@ -1058,10 +1058,10 @@ async def test_a_directory_that_does_not_answer_keeps_no_hub_from_starting(
 
 async def test_what_was_there_before_the_event_log_is_in_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
-    async with started(transport_url=url, subscriptions=False) as app:
+    async with started(history_url=url, subscriptions=False) as app:
         ids = [await publish_in(app, EVERYTHING, ("topic", "a")) for _ in range(300)]
     for _ in range(2):
-        async with started(transport_url=url, subscriptions=False, event_log=str(tmp_path / "events")) as app:
+        async with started(history_url=url, subscriptions=False, event_log=str(tmp_path / "events")) as app:
             ids.append(await publish_in(app, EVERYTHING, ("topic", "a")))
     assert [update["id"] for update in updates_in(tmp_path / "events")] == ids
 
@@ -1071,7 +1071,7 @@ async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_begi
 ) -> None:
     url = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
     directory = tmp_path / "events"
-    async with started(transport_url=url, subscriptions=False, event_log=str(directory)) as app:
+    async with started(history_url=url, subscriptions=False, event_log=str(directory)) as app:
         async with follow(app, ("match", "a")) as stream:
             old = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")) for _ in range(3)]
             assert [(await stream.next_event()).id for _ in old] == old
@@ -1129,7 +1129,7 @@ async def test_updates_that_are_forgotten_before_they_are_written_are_told(
 async def test_an_event_log_that_begins_later_than_its_hub_lacks_nothing_that_was_forgotten_before(
     tmp_path: Path, quick: None
 ) -> None:
-    log = MemoryTransport(max_updates=10, max_bytes=2**20)
+    log = MemoryHistory(max_updates=10, max_bytes=2**20)
     await log.append([Update(("a",), id=str(n)) for n in range(25)])
     async with world(plain(event_log=str(tmp_path), history_updates=10), log) as here:
         await here.publish("a")
@@ -1153,8 +1153,8 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "PAGES", 1)
-    transport = MemoryTransport(max_updates=100, max_bytes=2**20, presence_updates=2)
-    async with world(plain(event_log=str(tmp_path)), transport) as here:
+    history = MemoryHistory(max_updates=100, max_bytes=2**20, presence_updates=2)
+    async with world(plain(event_log=str(tmp_path)), history) as here:
         await here.publish("a")
         await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 1)
 
@@ -1167,7 +1167,7 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
             for n in range(10):
-                await transport.append([Update(("p",), id=f"p{n}")], presence=True)
+                await history.append([Update(("p",), id=f"p{n}")], presence=True)
                 await here.caught_up()
             await here.publish("a")
             await here.caught_up()

@@ -31,10 +31,10 @@ from typer.testing import CliRunner, Result
 from hub import history_cli
 from hub.cli import main
 from hub.errors import ConfigurationError, LogUnavailable
-from hub.history import open_transport, transfer
+from hub.history import open_history, transfer
 from hub.history.base import EARLIEST, Entry, record
-from hub.history.memory import MemoryTransport
-from hub.history.sqlite import SqliteTransport
+from hub.history.memory import MemoryHistory
+from hub.history.sqlite import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
@@ -46,7 +46,7 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hub.history.base import Page, Transport
+    from hub.history.base import History, Page
     from tests.conftest import HubProcess
 
 NOON = 1_700_000_000_000
@@ -126,14 +126,14 @@ def log(tmp_path: Path) -> str:
 
 def test_a_log_in_memory_is_refused() -> None:
     for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", "x.jsonl"], ["backup", "x"]):
-        assert "is of one process" in told(run(*command, "--transport", "memory://"), 2)
-        assert "is of one process" in told(run(*command, HUB_TRANSPORT_URL="memory://"), 2)
+        assert "is of one process" in told(run(*command, "--url", "memory://"), 2)
+        assert "is of one process" in told(run(*command, HUB_HISTORY_URL="memory://"), 2)
 
 
 def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
     path, target = tmp_path / "none.db", tmp_path / "copy.ndjson"
     for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", target], ["backup", target]):
-        assert f"there is no log at {path}: name one" in told(run(*command, "--transport", f"sqlite:///{path}"), 2)
+        assert f"there is no log at {path}: name one" in told(run(*command, "--url", f"sqlite:///{path}"), 2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,24 +141,24 @@ def test_without_a_url_it_is_where_a_hub_has_it(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     fill(history_cli.URL, made(3))
     assert "Updates   3\n" in run("stats").stdout
-    monkeypatch.delenv("HUB_TRANSPORT_URL", raising=False)
+    monkeypatch.delenv("HUB_HISTORY_URL", raising=False)
     hub = settings_from_environment(embedded=True, anonymous=True)
-    assert hub.transport_url.get_secret_value() == history_cli.URL
+    assert hub.history_url.get_secret_value() == history_cli.URL
 
 
 def test_what_is_no_log_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database " * 100)
-    assert told(run("stats", "--transport", f"sqlite:///{tmp_path}/text"), 2).startswith(
-        f"transport_url: {tmp_path}/text: this file is not a database"
+    assert told(run("stats", "--url", f"sqlite:///{tmp_path}/text"), 2).startswith(
+        f"history_url: {tmp_path}/text: this file is not a database"
     )
-    assert "begins with 'amqp', which is none of memory, " in told(run("stats", "--transport", "amqp://x"), 2)
+    assert "begins with 'amqp', which is none of memory, " in told(run("stats", "--url", "amqp://x"), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 def test_a_log_out_of_reach_is_told_without_its_password() -> None:
     url = f"redis://me:{SECRET}@127.0.0.1:{free_port()}"
     for command, doing in ((["stats"], "read"), (["prune", "--keep-updates", "1"], "write")):
-        message = told(run(*command, HUB_TRANSPORT_URL=url), 1)
+        message = told(run(*command, HUB_HISTORY_URL=url), 1)
         assert message.startswith(f"cannot {doing} the log: redis://127.0.0.1:")
         assert SECRET not in message
 
@@ -166,13 +166,13 @@ def test_a_log_out_of_reach_is_told_without_its_password() -> None:
 def test_nothing_is_forgotten_because_a_log_was_opened(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
     bounds: dict[str, float] = {}
 
-    def open_with(url: str, **chosen: Any) -> Transport:
+    def open_with(url: str, **chosen: Any) -> History:
         bounds.update(chosen)
-        return open_transport(url, **chosen)
+        return open_history(url, **chosen)
 
-    monkeypatch.setattr(transfer, "open_transport", open_with)
+    monkeypatch.setattr(transfer, "open_history", open_with)
     fill(log, [replace(entry, time=0) for entry in made(10)])
-    assert "Updates   310\n" in run("stats", "--transport", log).stdout
+    assert "Updates   310\n" in run("stats", "--url", log).stdout
     limits = ("max_updates", "max_bytes", "presence_updates", "presence_bytes")
     assert bounds == dict.fromkeys(limits, sys.maxsize)
 
@@ -181,7 +181,7 @@ def test_nothing_is_forgotten_because_a_log_was_opened(monkeypatch: pytest.Monke
 
 
 def test_stats_are_for_people_and_for_programs(tmp_path: Path, log: str) -> None:
-    shown = run("stats", "--transport", log)
+    shown = run("stats", "--url", log)
     assert (shown.exit_code, shown.stderr) == (0, "")
     lines = dict(re.findall(r"^(\w+) +(.*)$", shown.stdout, re.MULTILINE))
     assert list(lines) == ["Updates", "Oldest", "Newest", "Rate", "Bytes", "Presence", "Epoch", "Present"]
@@ -191,7 +191,7 @@ def test_stats_are_for_people_and_for_programs(tmp_path: Path, log: str) -> None
     assert lines["Rate"] == "3,600.0 an hour, 86,400.0 a day"
     assert re.fullmatch(r"\d+\.\d kB, which take \d+\.\d kB", lines["Bytes"])
     assert lines["Presence"] == "0 updates more, of 0 bytes"
-    found = json.loads(run("stats", "--transport", log, "--json").stdout)
+    found = json.loads(run("stats", "--url", log, "--json").stdout)
     assert (found["presence_updates"], found["presence_bytes"]) == (0, 0)
     assert found["oldest"] == {"position": 1, "time": NOON + 1_000, "id": "urn:1"}
     assert (found["updates"], found["newest"]["id"], found["present"]) == (300, "urn:300", 0)
@@ -202,11 +202,11 @@ def test_stats_are_for_people_and_for_programs(tmp_path: Path, log: str) -> None
 def test_stats_of_an_empty_log_and_of_a_single_update(tmp_path: Path) -> None:
     url = sqlite(tmp_path / "new.db")
     fill(url, [])
-    assert "Updates   0\nBytes     0 bytes, " in run("stats", "--transport", url).stdout
-    found = json.loads(run("stats", "--transport", url, "--json").stdout)
+    assert "Updates   0\nBytes     0 bytes, " in run("stats", "--url", url).stdout
+    found = json.loads(run("stats", "--url", url, "--json").stdout)
     assert (found["updates"], found["oldest"], found["newest"]) == (0, None, None)
     fill(url, made(1))
-    assert "Rate" not in run("stats", "--transport", url).stdout
+    assert "Rate" not in run("stats", "--url", url).stdout
 
 
 # -- prune
@@ -239,20 +239,20 @@ def test_prune_forgets_the_oldest_in_portions(tmp_path: Path) -> None:
 
 
 def test_prune_says_what_is_left(log: str) -> None:
-    pruned = run("prune", "--keep-updates", "100", "--transport", log)
+    pruned = run("prune", "--keep-updates", "100", "--url", log)
     assert (pruned.exit_code, pruned.stderr) == (0, "")
     assert pruned.stdout == "forgot 200 updates; 100 are left, from 2023-11-14 22:16:41 UTC on\n"
-    size = json.loads(run("stats", "--transport", log, "--json").stdout)["bytes"]
-    assert run("prune", "--keep-bytes", f"{size // 2}B", "--transport", log).stdout.startswith("forgot 50 updates; 50 ")
-    assert run("prune", "--keep-age", "1h", "--transport", log).stdout.startswith("forgot 49 updates; 1 are left")
+    size = json.loads(run("stats", "--url", log, "--json").stdout)["bytes"]
+    assert run("prune", "--keep-bytes", f"{size // 2}B", "--url", log).stdout.startswith("forgot 50 updates; 50 ")
+    assert run("prune", "--keep-age", "1h", "--url", log).stdout.startswith("forgot 49 updates; 1 are left")
     assert [entry.update.id for entry in entries_of(log)] == ["urn:300"]
 
 
 def test_prune_is_told_what_to_keep(log: str) -> None:
-    assert "--keep-updates 100000, --keep-bytes 500MB, --keep-age 30d" in told(run("prune", "--transport", log), 2)
-    assert "'5x' is no age, as in" in told(run("prune", "--keep-age", "5x", "--transport", log), 2)
-    assert "'5x' is no size, as in" in told(run("prune", "--keep-bytes", "5x", "--transport", log), 2)
-    assert run("prune", "--keep-updates", "0", "--transport", log).exit_code == 2
+    assert "--keep-updates 100000, --keep-bytes 500MB, --keep-age 30d" in told(run("prune", "--url", log), 2)
+    assert "'5x' is no age, as in" in told(run("prune", "--keep-age", "5x", "--url", log), 2)
+    assert "'5x' is no size, as in" in told(run("prune", "--keep-bytes", "5x", "--url", log), 2)
+    assert run("prune", "--keep-updates", "0", "--url", log).exit_code == 2
     assert len(entries_of(log)) == 300
 
 
@@ -289,8 +289,8 @@ def test_there_and_back_it_is_the_same_in_every_field(format: str, entries: list
     with tempfile.TemporaryDirectory() as directory:
         here, there, file = sqlite(Path(directory, "a")), sqlite(Path(directory, "b")), Path(directory, f"x.{format}")
         fill(here, entries)
-        assert run("export", file, "--transport", here).exit_code == 0
-        done = run("import", file, "--transport", there)
+        assert run("export", file, "--url", here).exit_code == 0
+        done = run("import", file, "--url", there)
         assert (done.exit_code, done.stdout) == (0, f"imported {len(entries)} updates\n"), done.output
         assert entries_of(there) == entries_of(here) == [replace(e, position=n) for n, e in enumerate(entries, 1)]
 
@@ -298,7 +298,7 @@ def test_there_and_back_it_is_the_same_in_every_field(format: str, entries: list
 def test_a_line_is_what_the_record_is(tmp_path: Path) -> None:
     url, file = sqlite(tmp_path / "log"), tmp_path / "x.jsonl"
     fill(url, [Entry(0, Update(("a", "é"), "\x00\n", private=True, id="b", type="c", retry=7), NOON), *made(1)])
-    exported = run("export", file, "--transport", url)
+    exported = run("export", file, "--url", url)
     assert (exported.exit_code, exported.stdout, exported.stderr) == (0, "", "exported 2 updates\n")
     assert file.read_bytes().splitlines(keepends=True) == [
         b'{"position":1,"time":1700000000000,"id":"b","topics":["a","\xc3\xa9"],"private":true,"type":"c","retry":7,'
@@ -313,7 +313,7 @@ def test_parquet_has_columns_of_these_types_in_groups_of_rows(
 ) -> None:
     monkeypatch.setattr(transfer, "ROW_GROUP", 110)
     file = tmp_path / "x.parquet"
-    assert run("export", file, "--transport", log).exit_code == 0
+    assert run("export", file, "--url", log).exit_code == 0
     rows = parquet.ParquetFile(file)
     assert str(rows.schema_arrow) == (
         "position: int64 not null\ntime: timestamp[ms, tz=UTC] not null\nid: string not null\n"
@@ -334,14 +334,14 @@ def test_large_updates_make_small_groups_and_batches(tmp_path: Path, monkeypatch
     fill(url, large)
     monkeypatch.setattr(transfer, "ROW_GROUP_BYTES", 150_000)
     monkeypatch.setattr(transfer, "BATCH_BYTES", 150_000)
-    assert run("export", file, "--transport", url).exit_code == 0
+    assert run("export", file, "--url", url).exit_code == 0
     metadata = parquet.ParquetFile(file).metadata
     assert all(metadata.row_group(n).num_rows < 10 for n in range(metadata.num_row_groups))
     steps: list[transfer.Step] = []
 
     async def load() -> int:
         entries = ((n / 30, entry) for n, entry in enumerate(large, 1))
-        async with aclosing(MemoryTransport(max_updates=100, max_bytes=2**30)) as log:
+        async with aclosing(MemoryHistory(max_updates=100, max_bytes=2**30)) as log:
             return await transfer.load(log, entries, note=steps.append)
 
     assert asyncio.run(load()) == 30
@@ -352,10 +352,10 @@ def test_large_updates_make_small_groups_and_batches(tmp_path: Path, monkeypatch
 def test_an_export_after_an_id_begins_with_the_next_one(tmp_path: Path, log: str) -> None:
     for id, first in (("urn:130", 131), ("urn:299", 300), ("urn:300", None)):
         file = tmp_path / f"after {id}.ndjson"
-        assert run("export", file, "--after", id, "--transport", log).exit_code == 0
+        assert run("export", file, "--after", id, "--url", log).exit_code == 0
         positions = [json.loads(line)["position"] for line in file.read_bytes().splitlines()]
         assert positions == ([] if first is None else list(range(first, 301)))
-    assert told(run("export", tmp_path / "x.ndjson", "--after", "urn:0", "--transport", log), 1) == (
+    assert told(run("export", tmp_path / "x.ndjson", "--after", "urn:0", "--url", log), 1) == (
         "id 'urn:0' is not in the log"
     )
     assert not (tmp_path / "x.ndjson").exists()
@@ -365,7 +365,7 @@ def test_an_export_after_an_id_begins_with_the_next_one(tmp_path: Path, log: str
 def test_through_a_pipe_and_to_the_end_of_it(tmp_path: Path, log: str) -> None:
     exported = subprocess.run(
         [sys.executable, "-m", "hub", "history", "export", "-"],
-        env=environment(HUB_TRANSPORT_URL=log),
+        env=environment(HUB_HISTORY_URL=log),
         capture_output=True,
         timeout=HANG,
         check=True,
@@ -373,7 +373,7 @@ def test_through_a_pipe_and_to_the_end_of_it(tmp_path: Path, log: str) -> None:
     assert exported.stderr == b"exported 300 updates\n"
     there = sqlite(tmp_path / "there")
     imported = subprocess.run(
-        [sys.executable, "-m", "hub", "history", "import", "-", "--transport", there],
+        [sys.executable, "-m", "hub", "history", "import", "-", "--url", there],
         env=environment(),
         input=exported.stdout,
         capture_output=True,
@@ -390,7 +390,7 @@ def test_whoever_reads_it_may_have_enough(tmp_path: Path) -> None:
     fill(url, made(3_000))
     export = subprocess.Popen(
         [sys.executable, "-m", "hub", "history", "export", "-"],
-        env=environment(HUB_TRANSPORT_URL=url),
+        env=environment(HUB_HISTORY_URL=url),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -405,14 +405,14 @@ def test_whoever_reads_it_may_have_enough(tmp_path: Path) -> None:
 
 def test_the_format_is_told_by_the_suffix_or_else_by_whoever_asks(tmp_path: Path, log: str) -> None:
     for command in ("export", "import"):
-        message = told(run(command, tmp_path / "x.csv", "--transport", log), 2)
+        message = told(run(command, tmp_path / "x.csv", "--url", log), 2)
         assert (
             message == f"{tmp_path}/x.csv ends in none of .ndjson, .jsonl and .parquet: say which it is with --format"
         )
-        assert "Parquet" in told(run(command, "-", "--format", "parquet", "--transport", log), 2)
-    assert run("export", tmp_path / "x.csv", "--format", "parquet", "--transport", log).exit_code == 0
+        assert "Parquet" in told(run(command, "-", "--format", "parquet", "--url", log), 2)
+    assert run("export", tmp_path / "x.csv", "--format", "parquet", "--url", log).exit_code == 0
     there = sqlite(tmp_path / "there")
-    assert run("import", tmp_path / "x.csv", "--format", "parquet", "--transport", there).exit_code == 0
+    assert run("import", tmp_path / "x.csv", "--format", "parquet", "--url", there).exit_code == 0
     assert entries_of(there) == entries_of(log)
 
 
@@ -420,7 +420,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
     tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = told(run("export", tmp_path / "x.parquet", "--transport", log), 2)
+    message = told(run("export", tmp_path / "x.parquet", "--url", log), 2)
     assert message == "Parquet needs pyarrow: pip install skipfilter[parquet]"
     assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
 
@@ -432,7 +432,7 @@ def test_what_is_there_stays(tmp_path: Path, log: str) -> None:
     file = tmp_path / "x.ndjson"
     file.write_text("mine")
     for command in ("export", "backup"):
-        assert told(run(command, file, "--transport", log), 2) == f"{file} is there already: name a file that is not"
+        assert told(run(command, file, "--url", log), 2) == f"{file} is there already: name a file that is not"
     assert file.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mercure.db", "x.ndjson"]
 
@@ -458,7 +458,7 @@ main(["history", "export", sys.argv[1]])
 def test_an_export_that_is_killed_leaves_no_file(tmp_path: Path, log: str, format: str) -> None:
     file = tmp_path / f"x.{format}"
     export = subprocess.Popen(
-        [sys.executable, "-c", HALFWAY, file], env=environment(HUB_TRANSPORT_URL=log), stdout=subprocess.PIPE
+        [sys.executable, "-c", HALFWAY, file], env=environment(HUB_HISTORY_URL=log), stdout=subprocess.PIPE
     )
     assert export.stdout is not None
     assert export.stdout.readline() == b"halfway\n"
@@ -466,12 +466,12 @@ def test_an_export_that_is_killed_leaves_no_file(tmp_path: Path, log: str, forma
     assert export.wait(HANG) == -signal.SIGKILL
     export.stdout.close()
     assert sorted(path.name for path in tmp_path.iterdir() if "mercure" not in path.name) == [f"{file.name}.part"]
-    assert run("export", file, "--transport", log).exit_code == 0
+    assert run("export", file, "--url", log).exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mercure.db", file.name]
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(SqliteTransport):
+    class Full(SqliteHistory):
         async def read(self, after: int) -> Page:
             if after != EARLIEST:
                 raise OSError("No space left on device")
@@ -481,7 +481,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, log: str, monkeypat
         transfer, "open_log", lambda url, create=False: Full(tmp_path / "mercure.db", max_updates=9**9, max_bytes=9**9)
     )
     for format in FORMATS:
-        assert told(run("export", tmp_path / f"x.{format}", "--transport", log), 1) == "No space left on device"
+        assert told(run("export", tmp_path / f"x.{format}", "--url", log), 1) == "No space left on device"
     assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
 
 
@@ -500,7 +500,7 @@ def test_what_fits_on_no_disk_leaves_nothing(tmp_path: Path, log: str, command: 
     fill(log, [replace(entry, update=replace(entry.update, data=os.urandom(1_000).hex())) for entry in made(4_000)])
     ended = subprocess.run(
         [sys.executable, "-c", FULL, *command],
-        env=environment(HUB_TRANSPORT_URL=log, PYTHONPATH=str(Path(__file__).parents[2])),
+        env=environment(HUB_HISTORY_URL=log, PYTHONPATH=str(Path(__file__).parents[2])),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -514,11 +514,11 @@ def test_what_fits_on_no_disk_leaves_nothing(tmp_path: Path, log: str, command: 
 
 def test_what_is_copied_is_for_nobody_else_to_read(tmp_path: Path, log: str) -> None:
     for command, name in (("export", "x.ndjson"), ("export", "x.parquet"), ("backup", "x.db")):
-        assert run(command, tmp_path / name, "--transport", log).exit_code == 0
+        assert run(command, tmp_path / name, "--url", log).exit_code == 0
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
-class Forgetful(MemoryTransport):
+class Forgetful(MemoryHistory):
     """It keeps 10 updates from when it is asked for the second page."""
 
     async def read(self, after: int) -> Page:
@@ -545,7 +545,7 @@ def test_what_the_log_forgets_meanwhile_is_told(tmp_path: Path, monkeypatch: pyt
     positions = [json.loads(line)["position"] for line in file.read_bytes().splitlines()]
     assert positions == [*range(1, 129), *range(291, 301)]
     there = sqlite(tmp_path / "there")
-    assert run("import", file, "--transport", there).exit_code == 0
+    assert run("import", file, "--url", there).exit_code == 0
     assert [entry.update.id for entry in entries_of(there)] == [f"urn:{position}" for position in positions]
 
 
@@ -559,7 +559,7 @@ def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: 
         path.rename(tmp_path / "old")
         asyncio.run(fill_log(sqlite(path), made(400))) if when == "before it reads" else path.touch()
 
-    class Changing(SqliteTransport):
+    class Changing(SqliteHistory):
         async def read(self, after: int) -> Page:
             if when == "before it reads" and after == EARLIEST:
                 await asyncio.to_thread(change)
@@ -618,11 +618,11 @@ def test_a_line_that_is_no_update_is_named_and_nothing_is_imported(
     good, bad = json.dumps(LINE | {"position": 1}).encode(), text.encode() if isinstance(text, str) else text
     file, there = tmp_path / "updates.ndjson", sqlite(tmp_path / "there")
     file.write_bytes(good + b"\n\n" + bad)
-    message = told(run("import", file, "--transport", there), 1)
+    message = told(run("import", file, "--url", there), 1)
     assert message.startswith(f"{file} line 3: {reason}")
     assert entries_of(there) == []
     file.write_bytes(good + b"\n\n" + json.dumps(LINE).encode())
-    assert run("import", file, "--transport", there).stdout == "imported 2 updates\n"
+    assert run("import", file, "--url", there).stdout == "imported 2 updates\n"
 
 
 @pytest.mark.processes
@@ -630,7 +630,7 @@ def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_p
     there = sqlite(tmp_path / "there")
     lines = [json.dumps(record(entry)) for entry in made(2_100)]
     ended = subprocess.run(
-        [sys.executable, "-m", "hub", "history", "import", "-", "--transport", there],
+        [sys.executable, "-m", "hub", "history", "import", "-", "--url", there],
         env=environment(),
         input="\n".join([*lines, "{"]),
         capture_output=True,
@@ -644,16 +644,16 @@ def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_p
     assert len(entries_of(there)) == 2_000
     file, nothing = tmp_path / "x.ndjson", sqlite(tmp_path / "nothing")
     file.write_text("\n".join([*lines, "{"]))
-    assert told(run("import", file, "--transport", nothing), 1).endswith("line 1 column 1")
+    assert told(run("import", file, "--url", nothing), 1).endswith("line 1 column 1")
     assert entries_of(nothing) == []
 
 
 def test_a_log_that_has_updates_is_added_to_when_asked_for(tmp_path: Path, log: str) -> None:
     file = tmp_path / "x.ndjson"
-    run("export", file, "--transport", log)
-    assert told(run("import", file, "--transport", log), 2) == "the log has updates already: --append adds to them"
+    run("export", file, "--url", log)
+    assert told(run("import", file, "--url", log), 2) == "the log has updates already: --append adds to them"
     assert len(entries_of(log)) == 300
-    assert run("import", file, "--append", "--transport", log).stdout == "imported 300 updates\n"
+    assert run("import", file, "--append", "--url", log).stdout == "imported 300 updates\n"
     first, second = entries_of(log)[:300], entries_of(log)[300:]
     assert [replace(entry, position=entry.position + 300) for entry in first] == second
 
@@ -679,20 +679,20 @@ def columns(**changed: Any) -> pyarrow.Table:
 def test_a_row_that_is_no_update_is_named(tmp_path: Path, table: pyarrow.Table, reason: str) -> None:
     file, there = tmp_path / "updates.parquet", sqlite(tmp_path / "there")
     parquet.write_table(table, file)
-    assert told(run("import", file, "--transport", there), 1).startswith(f"{file}{reason}")
+    assert told(run("import", file, "--url", there), 1).startswith(f"{file}{reason}")
     assert entries_of(there) == []
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, log: str) -> None:
     file, there = tmp_path / "updates.parquet", sqlite(tmp_path / "there")
     file.write_bytes(b"{}" * 100)
-    assert told(run("import", file, "--transport", there), 1).startswith(f"{file}: Parquet magic bytes not found")
-    assert run("export", tmp_path / "x.parquet", "--transport", log).exit_code == 0
+    assert told(run("import", file, "--url", there), 1).startswith(f"{file}: Parquet magic bytes not found")
+    assert run("export", tmp_path / "x.parquet", "--url", log).exit_code == 0
     content = bytearray((tmp_path / "x.parquet").read_bytes())
     content[100:200] = bytes(100)
     file.write_bytes(content)
-    assert told(run("import", file, "--transport", there), 1).startswith(f"{file}: ")
-    assert told(run("import", tmp_path / "none.parquet", "--transport", there), 1).startswith("[Errno 2] No such file")
+    assert told(run("import", file, "--url", there), 1).startswith(f"{file}: ")
+    assert told(run("import", tmp_path / "none.parquet", "--url", there), 1).startswith("[Errno 2] No such file")
 
 
 def test_parquet_of_others_may_have_other_times(tmp_path: Path) -> None:
@@ -701,7 +701,7 @@ def test_parquet_of_others_may_have_other_times(tmp_path: Path) -> None:
         times = pyarrow.array([NOON, NOON + 1]).cast(pyarrow.timestamp("ms", getattr(time, "tz", None))).cast(time)
         parquet.write_table(columns(time=times), file)
         there = sqlite(tmp_path / str(n))
-        assert run("import", file, "--transport", there).stdout == "imported 2 updates\n"
+        assert run("import", file, "--url", there).stdout == "imported 2 updates\n"
         assert [entry.time for entry in entries_of(there)] == [NOON, NOON + 1]
 
 
@@ -710,7 +710,7 @@ def test_parquet_of_others_may_have_other_times(tmp_path: Path) -> None:
 
 def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Callable[..., HubProcess]) -> None:
     url = f"sqlite:///{tmp_path}/mercure.db"
-    hub = start_hub(HUB_TRANSPORT_URL=url)
+    hub = start_hub(HUB_HISTORY_URL=url)
     publisher = (
         "import httpx2, itertools, json\n"
         f"with httpx2.Client(headers={{'Authorization': 'Bearer {hub.token}', 'Content-Type': 'application/x-ndjson'}}) as c:\n"
@@ -725,7 +725,7 @@ def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Call
         for n, suffix in itertools.product(range(3), transfer.FORMATS):
             acknowledged = int(publishing.stdout.readline())
             file = tmp_path / f"{n}.{suffix}"
-            exported = run("export", file, "--transport", url)
+            exported = run("export", file, "--url", url)
             assert exported.exit_code == 0, exported.output
             with file.open("rb") as source:
                 entries = [entry for _, entry in transfer.read("x", suffix, source)]
@@ -734,9 +734,9 @@ def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Call
             assert len(entries) >= acknowledged
         before = len(entries)
         assert publishing.poll() is None
-        pruned = run("prune", "--keep-updates", "50", "--transport", url)
+        pruned = run("prune", "--keep-updates", "50", "--url", url)
         assert int(pruned.stdout.split()[1].replace(",", "")) >= before - 50
-        assert run("backup", tmp_path / "copy.db", "--transport", url).exit_code == 0
+        assert run("backup", tmp_path / "copy.db", "--url", url).exit_code == 0
         copied = entries_of(f"sqlite:///{tmp_path}/copy.db")
         assert [int(e.update.data) for e in copied] == list(range(copied[0].position - 1, copied[-1].position))
     finally:
@@ -748,19 +748,19 @@ def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Call
 
 def test_a_backup_is_a_log_in_a_new_epoch(tmp_path: Path, log: str) -> None:
     (tmp_path / "copy.db.part").write_text("of one that was killed")
-    done = run("backup", tmp_path / "copy.db", "--transport", log)
+    done = run("backup", tmp_path / "copy.db", "--url", log)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith(f"copied the log to {tmp_path}/copy.db, ")
     copy = f"sqlite:///{tmp_path}/copy.db"
     assert entries_of(copy) == entries_of(log)
-    epochs = {json.loads(run("stats", "--json", "--transport", url).stdout)["epoch"] for url in (log, copy)}
+    epochs = {json.loads(run("stats", "--json", "--url", url).stdout)["epoch"] for url in (log, copy)}
     assert len(epochs) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "mercure.db"]
 
 
 def test_a_backup_goes_where_it_is_told_from_here(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("backup", "copy.db", "--transport", log).exit_code == 0
+    assert run("backup", "copy.db", "--url", log).exit_code == 0
     assert entries_of("sqlite:///copy.db") == entries_of(log)
 
 
@@ -769,17 +769,15 @@ def test_from_sqlite_to_redis_and_back(tmp_path: Path, log: str) -> None:
     fill(log, [Entry(0, Update(("a", "b"), ODD, private=True, id="c", type="d", retry=2**53 + 1), 7)])
     with RedisServer() as server:
         out, back = tmp_path / "out.parquet", tmp_path / "back.ndjson"
-        assert run("export", out, "--transport", log).exit_code == 0
-        assert run("import", out, "--transport", server.url).stdout == "imported 301 updates\n"
-        assert "Updates   301\n" in run("stats", "--transport", server.url).stdout
-        assert run("export", back, "--after", "urn:200", "--transport", server.url).exit_code == 0
+        assert run("export", out, "--url", log).exit_code == 0
+        assert run("import", out, "--url", server.url).stdout == "imported 301 updates\n"
+        assert "Updates   301\n" in run("stats", "--url", server.url).stdout
+        assert run("export", back, "--after", "urn:200", "--url", server.url).exit_code == 0
         there = sqlite(tmp_path / "there")
-        assert run("import", back, "--transport", there).stdout == "imported 101 updates\n"
+        assert run("import", back, "--url", there).stdout == "imported 101 updates\n"
         assert [replace(e, position=e.position + 200) for e in entries_of(there)] == entries_of(log)[200:]
-        assert run("prune", "--keep-updates", "1", "--transport", server.url).stdout.startswith(
-            "forgot 300 updates; 1 "
-        )
-        assert "backup is for a log in SQLite" in told(run("backup", tmp_path / "x", "--transport", server.url), 2)
+        assert run("prune", "--keep-updates", "1", "--url", server.url).stdout.startswith("forgot 300 updates; 1 ")
+        assert "backup is for a log in SQLite" in told(run("backup", tmp_path / "x", "--url", server.url), 2)
     assert not (tmp_path / "x").exists()
 
 
@@ -797,7 +795,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
     for command in commands:
         subprocess.run(
             [sys.executable, "-m", "hub", "history", *command],
-            env=environment(HUB_TRANSPORT_URL=log, TERM="xterm", COLUMNS="120"),
+            env=environment(HUB_HISTORY_URL=log, TERM="xterm", COLUMNS="120"),
             stdout=subprocess.DEVNULL,
             stderr=theirs,
             timeout=HANG,
@@ -809,8 +807,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
     os.close(ours)
     os.close(theirs)
     assert (
-        run_command("history", "export", f"{tmp_path}/y.ndjson", HUB_TRANSPORT_URL=log).stderr
-        == "exported 10 updates\n"
+        run_command("history", "export", f"{tmp_path}/y.ndjson", HUB_HISTORY_URL=log).stderr == "exported 10 updates\n"
     )
 
 
@@ -832,6 +829,6 @@ def test_the_readme_s_commands_do_what_it_says(tmp_path: Path) -> None:
             check=True,
         )
         assert "imported 300 updates\nforgot 299 updates; 1 are left" in done.stdout
-        assert "Updates   300\n" in run("stats", "--transport", server.url).stdout
+        assert "Updates   300\n" in run("stats", "--url", server.url).stdout
     assert {path.name for path in tmp_path.iterdir()} == {"mercure.db", "copy.db", "updates.parquet"}
     assert len(entries_of(f"sqlite:///{tmp_path}/copy.db")) == 300

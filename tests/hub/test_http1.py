@@ -602,12 +602,12 @@ async def test_connections_are_counted_until_they_are_lost(made: list[ParkingPro
 
 async def test_a_publisher_that_closes_its_half_has_its_answer(tmp_path: Path) -> None:
     body = b"topic=a"
-    async with hub_served(transport_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
+    async with hub_served(history_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
         head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(bearer(server.token))}\r\n{': '.join(FORM)}\r\n"
         request = head.encode() + b"content-length: 7\r\n\r\n"
         answer = await said(server, request + body, ends=True)
         assert answer.startswith(b"HTTP/1.1 200 ")
-        assert await hub.transport.end() == 1
+        assert await hub.history.end() == 1
         assert await said(server, request + body[:-1], ends=True) == b""  # it is not complete
         assert await said(server, LIVE + request + body, ends=True) != b""
         assert await said(server, LIVE[:-1], ends=True) == b""
@@ -618,7 +618,7 @@ async def test_a_publisher_that_closes_its_half_has_its_answer(tmp_path: Path) -
 async def test_a_subscriber_that_closes_its_half_has_the_head_and_then_the_end(
     http: Any, made: list[ParkingProtocol], tmp_path: Path
 ) -> None:
-    async with hub_served(http, subscriptions=True, transport_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
+    async with hub_served(http, subscriptions=True, history_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
         assert (await said(server, GET, ends=True)).startswith(b"HTTP/1.1 200 ")
         await until(lambda: hub.broadcaster.connected == 0)
         replay = await said(server, GET[:-2] + b"prefer: wait=0\r\n\r\n", ends=True)

@@ -19,7 +19,7 @@ from hub import hub as hubs
 from hub.auth.grant import Grant
 from hub.errors import LogUnavailable, OffTheLog
 from hub.history import sqlite
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from hub.replay import Replay
@@ -49,8 +49,8 @@ pytestmark = pytest.mark.anyio
 async def two_nodes(path: Path, **settings: Any) -> AsyncIterator[tuple[HubApplication, HubApplication]]:
     url = f"sqlite:///{path}/log.db?synchronous=normal"
     async with (
-        started(**{"transport_url": url} | settings) as one,
-        started(**{"transport_url": url} | settings) as other,
+        started(**{"history_url": url} | settings) as one,
+        started(**{"history_url": url} | settings) as other,
     ):
         yield one, other
 
@@ -118,7 +118,7 @@ async def listed(hub: HubProcess) -> list[str]:
 async def test_n120_the_subscribers_of_a_node_that_is_killed_or_stopped_are_announced_as_gone(
     number: signal.Signals, tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
-    environment = {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal", "HUB_NODE_TIMEOUT": "1"}
+    environment = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal", "HUB_NODE_TIMEOUT": "1"}
     one, other = (start_hub(**environment) for _ in range(2))
     pattern = ("match_urlpattern", BELOW + "/*")
     async with (
@@ -142,7 +142,7 @@ async def test_n120_the_subscribers_of_a_node_that_is_killed_or_stopped_are_anno
 async def test_n120_who_was_there_when_all_nodes_were_killed_is_announced_by_who_comes_next(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
-    environment = {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal", "HUB_NODE_TIMEOUT": "1"}
+    environment = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal", "HUB_NODE_TIMEOUT": "1"}
     first = start_hub(**environment)
     async with await subscribe_to(first, ("match", "a")):
         first.stop(signal.SIGKILL)
@@ -158,7 +158,7 @@ async def test_n120_who_was_there_when_all_nodes_were_killed_is_announced_by_who
 async def test_workers_are_one_hub_and_one_that_is_killed_is_started_again(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
-    hub = start_hub("--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
+    hub = start_hub("--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
     hub.may_fail = True
     sent: list[str] = []
 
@@ -196,7 +196,7 @@ async def test_workers_end_with_their_parent_however_it_ends(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)):
-        hub = start_hub("--workers", "2", HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
+        hub = start_hub("--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
         async with await subscribe_to(hub, ("match", "a")) as stream:
             workers = hub.workers
             assert len(workers) == 2
@@ -248,13 +248,13 @@ async def test_a_hub_that_cannot_open_its_log_does_not_start(tmp_path: Path) -> 
     for arguments in ([], ["--workers", "2"]):
         done = subprocess.run(
             [sys.executable, "-m", "hub", "serve", "--dev", "--port", "0", *arguments],
-            env=os.environ | {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/none/log.db"},
+            env=os.environ | {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/none/log.db"},
             capture_output=True,
             text=True,
             timeout=HANG,
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.endswith(f"hub: transport_url: {tmp_path}/none/log.db: there is no such directory\n")
+        assert done.stderr.endswith(f"hub: history_url: {tmp_path}/none/log.db: there is no such directory\n")
         assert "Traceback" not in done.stderr
 
 
@@ -262,13 +262,13 @@ async def test_a_hub_that_cannot_open_its_log_does_not_start(tmp_path: Path) -> 
 async def test_several_workers_need_a_log_that_they_can_share() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hub", "serve", "--dev", "--port", "0", "--workers", "2"],
-        env=os.environ | {"HUB_TRANSPORT_URL": "memory://"},
+        env=os.environ | {"HUB_HISTORY_URL": "memory://"},
         capture_output=True,
         text=True,
         timeout=HANG,
     )
     assert done.returncode == 2
-    assert "HUB_TRANSPORT_URL" in done.stderr
+    assert "HUB_HISTORY_URL" in done.stderr
 
 
 # -- another epoch
@@ -295,7 +295,7 @@ async def test_n108_whoever_was_there_in_an_epoch_that_was_lost_is_told_so(tmp_p
 # -- a log that fails
 
 
-class FailingLog(MemoryTransport):
+class FailingLog(MemoryHistory):
     """A log that can be made unavailable."""
 
     def __init__(self) -> None:
@@ -479,7 +479,7 @@ async def test_r51_readiness_fails_at_once_and_liveness_after_a_while(
 
 
 async def test_r51_a_log_that_does_not_answer_is_not_ready(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Silent(MemoryTransport):
+    class Silent(MemoryHistory):
         async def check(self) -> None:
             await asyncio.Event().wait()
 
@@ -605,7 +605,7 @@ async def test_n108_whoever_may_miss_what_is_forgotten_of_presence_is_told(tmp_p
 
 
 async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_miss_it() -> None:
-    log = MemoryTransport(max_updates=1_000, max_bytes=2**20, presence_updates=4)
+    log = MemoryHistory(max_updates=1_000, max_bytes=2**20, presence_updates=4)
     async with application_on(log) as app, AsyncExitStack() as stack:
         hub = app.state.hub
         for n in range(300):

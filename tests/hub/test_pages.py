@@ -10,7 +10,7 @@ import pytest
 from hub.errors import LogUnavailable
 from hub.history import pages
 from hub.history.base import EARLIEST, Retention
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.history.pages import Pages
 from hub.protocol.updates import Update
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-class Counting(MemoryTransport):
+class Counting(MemoryHistory):
     def __init__(self) -> None:
         super().__init__(max_updates=1_000, max_bytes=2**30)
         self.reads: list[int] = []
@@ -99,7 +99,7 @@ async def test_full_pages_are_kept_and_those_that_may_change_are_not() -> None:
     read = Pages(log)
     for _ in range(3):
         for after in (EARLIEST, 0, 128, 256):
-            assert await read.read(after) == await MemoryTransport.read(log, after)
+            assert await read.read(after) == await MemoryHistory.read(log, after)
     assert sorted(log.reads) == [EARLIEST] * 3 + [0, 128] + [256] * 3
     await log.append([Update(("t",), id="new")])
     assert len(await read.read(256)) == 45

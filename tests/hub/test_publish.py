@@ -11,7 +11,7 @@ import pytest
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, scope_of
@@ -65,7 +65,7 @@ async def test_n27_n51_t52_v55_r22_an_id_is_made_and_is_the_one_that_arrives(hub
 
 async def test_n42_n4_r43_topics_are_in_their_order_and_make_one_update(hub: Watched) -> None:
     reply = await hub.post_form(("topic", "b"), ("topic", "a"), ("data", "x"), ("topic", "c"), ("topic", "a"))
-    entry = await hub.app.state.hub.transport.newest()
+    entry = await hub.app.state.hub.history.newest()
     assert (entry.position, entry.update.topics) == (1, ("b", "a", "c", "a"))
     assert await hub.arrived() == [Event(reply.text, "message", "x", None)]
     async with follow(hub.app, ("match", "c"), ("match", "a"), ("last_event_id", "earliest")) as reader:
@@ -113,7 +113,7 @@ async def test_n49_n28_line_ends_of_data_come_out_as_lf(hub: Watched) -> None:
 @pytest.mark.parametrize("body", [b"%74opic=%61", b"&&topic=a&", b"topic=a&x=%zz&%=%&=", b"topic=a&a;topic=*"])
 async def test_n40_n54_a_form_is_read_as_the_whatwg_reads_it(classic_hub: Watched, body: bytes) -> None:
     assert (await classic_hub.post(body)).status == 200
-    assert (await classic_hub.app.state.hub.transport.newest()).update.topics == ("a",)
+    assert (await classic_hub.app.state.hub.history.newest()).update.topics == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -427,10 +427,10 @@ async def test_n96_n56_a_field_over_its_limit_counts_before_the_scope(body: byte
         assert (await hub.post(body, token=None)).status == 401
 
 
-# -- a transport that fails
+# -- a history that fails
 
 
-class Faulty(MemoryTransport):
+class Faulty(MemoryHistory):
     """A log whose disk is full until it is told otherwise."""
 
     full = True
@@ -442,9 +442,9 @@ class Faulty(MemoryTransport):
 
 
 @pytest.mark.parametrize(("type", "body"), [(FORM, b"topic=a"), (NDJSON, b'{"topic": "a"}\n' * 3)])
-async def test_t55_a_transport_that_fails_is_500_each_time_and_then_it_goes_on(type: Field, body: bytes) -> None:
+async def test_t55_a_history_that_fails_is_500_each_time_and_then_it_goes_on(type: Field, body: bytes) -> None:
     app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8))
-    transport = app.state.hub.transport = Faulty(max_updates=8, max_bytes=10**6)
+    history = app.state.hub.history = Faulty(max_updates=8, max_bytes=10**6)
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(OSError):  # which goes on to the server's log
@@ -456,8 +456,8 @@ async def test_t55_a_transport_that_fails_is_500_each_time_and_then_it_goes_on(t
             reply = await ask(served, "POST", PATH, headers, body)
             assert reply.status == 500
             assert "space" not in reply.text
-        transport.full = False
+        history.full = False
         reply = await ask(served, "POST", PATH, headers, body)
         assert reply.status == 200
         assert (await reader.next_event()).id == reply.text.split("\n")[0]
-        assert (await transport.read(0))[0].position == 1
+        assert (await history.read(0))[0].position == 1

@@ -347,7 +347,7 @@ async def test_v50_n81_n22_t62_v82_a_grant_may_be_for_another_topic_of_the_updat
 async def dispatched(app: Any) -> None:
     """Wait until all of the log is."""
     hub = app.state.hub
-    newest = await hub.transport.newest()
+    newest = await hub.history.newest()
     async with asyncio.timeout(HANG):
         while hub.broadcaster.position < newest.position or hub.broadcaster._turn.locked():
             await asyncio.sleep(0)

@@ -289,7 +289,7 @@ async def test_a_reader_that_asks_for_metadata_gets_a_comment_before_each_event(
     async with hub() as app:
         await publish(app, WRITER, ("topic", "a"), ("topic", strange), ("id", "1"), ("data", "x\ny"), ("type", "t"))
         await publish(app, WRITER, ("topic", "b"), ("id", "2"), ("private", "on"))
-        transport = app.state.hub.transport  # type: ignore[attr-defined]
+        transport = app.state.hub.history  # type: ignore[attr-defined]
         epoch, entries = (await transport.stats()).epoch, await transport.read(0)
         first, second = metadata_in(await with_metadata(app, READER))
         assert first[0].pop("time") == entries[0].time
@@ -354,7 +354,7 @@ async def test_a_position_is_that_of_the_log_whatever_epoch_this_node_counts() -
 
 
 async def test_no_position_is_told_as_one_of_another_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def current_epoch(transport: base.Transport) -> tuple[int, str]:
+    async def current_epoch(transport: base.History) -> tuple[int, str]:
         return 1, "the next one"
 
     async with hub("1") as app:

@@ -388,7 +388,7 @@ async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     largest: dict[str, Any] = {one: bounds["le"] for one, bounds in numbers().items() if name in (one, "all")}
-    places = {"transport_url": f"sqlite:///{tmp_path}/log.db", "event_log": str(tmp_path / "events")}
+    places = {"history_url": f"sqlite:///{tmp_path}/log.db", "event_log": str(tmp_path / "events")}
     app = create_app(Settings(dev=True, **places, **largest))
     async with served(app, http=ParkingProtocol) as hub, await subscribe(hub, ("match", "a")) as stream:
         assert stream.status == 200
@@ -406,7 +406,7 @@ def test_a_wrong_value_is_told_in_a_sentence_that_begins_with_the_name(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HUB_DEV", "1")
-    monkeypatch.setenv("HUB_TRANSPORT_URL", "memory://")
+    monkeypatch.setenv("HUB_HISTORY_URL", "memory://")
     monkeypatch.setenv(f"HUB_{name.upper()}", "§ <")
     if name in ("publisher_key", "subscriber_key", "event_log"):
         return  # which may be any text
@@ -436,8 +436,8 @@ def test_a_wrong_value_is_told_in_a_sentence_that_begins_with_the_name(
         ({"publisher_key": SECRET, "publisher_algorithm": "RS256"}, "publisher_key: no key for RS256: "),
         ({"nonsense": 1}, "nonsense: there is no such setting"),
         ({"publisher_key": SECRET, "classic": False}, "publisher_… and subscriber_… are for classic tokens"),
-        ({"transport_url": "sqlite://[x/y.db"}, "transport_url: this is no URL"),
-        ({"transport_url": "rediss://[::1"}, "transport_url: "),
+        ({"history_url": "sqlite://[x/y.db"}, "history_url: this is no URL"),
+        ({"history_url": "rediss://[::1"}, "history_url: "),
     ],
     ids=str,
 )
@@ -592,10 +592,10 @@ def test_development_may_be_chosen_by_the_environment(monkeypatch: pytest.Monkey
 def test_a_server_keeps_its_log_in_a_file_and_a_program_in_memory_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("HUB_TRANSPORT_URL", raising=False)
-    assert settings_from_environment(dev=True).transport_url.get_secret_value() == "sqlite:///mercure.db"
-    assert Settings(dev=True).transport_url.get_secret_value() == "memory://"
-    monkeypatch.setenv("HUB_TRANSPORT_URL", "redis://:secret@h")
+    monkeypatch.delenv("HUB_HISTORY_URL", raising=False)
+    assert settings_from_environment(dev=True).history_url.get_secret_value() == "sqlite:///mercure.db"
+    assert Settings(dev=True).history_url.get_secret_value() == "memory://"
+    monkeypatch.setenv("HUB_HISTORY_URL", "redis://:secret@h")
     settings = settings_from_environment(dev=True)
-    assert settings.transport_url.get_secret_value() == "redis://:secret@h"
+    assert settings.history_url.get_secret_value() == "redis://:secret@h"
     assert "secret" not in repr(settings)

@@ -70,7 +70,7 @@ async def test_readers_that_come_and_go_do_not_push_out_what_was_published() -> 
                 assert stream.status == 200
         last = await publish(app, EVERYTHING, ("topic", "a"))
         await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
-        stats = await app.state.hub.transport.stats()
+        stats = await app.state.hub.history.stats()
         assert (stats.updates, stats.presence_updates) == (2, 80)
         assert stats.newest.position == 2 + 30 * 20 * 2
         token = current_token(subscribe=["a"])

@@ -18,7 +18,7 @@ from hub import broadcaster
 from hub.auth.grant import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
 from hub.history import base
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
 from hub.stream import Stream, StreamResponse, _finish, _step
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 LIFETIME = 20
 
 
-class SlowTransport(MemoryTransport):
+class SlowHistory(MemoryHistory):
     """A log that is elsewhere, so that others run before it has done what it was asked, and after."""
 
     async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
@@ -149,7 +149,7 @@ def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
     naive = Naive(configuration)
 
     async def play() -> None:
-        log = (SlowTransport if slow else MemoryTransport)(max_updates=10_000, max_bytes=2**26)
+        log = (SlowHistory if slow else MemoryHistory)(max_updates=10_000, max_bytes=2**26)
         async with world(configuration, log) as here:
             here.note = naive.note
             for what, *arguments in actions:
@@ -517,7 +517,7 @@ async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> N
         connection = await here.connect("a")
         await here.settle()
         for n in range(5):  # past the hub, which would have waited
-            await here.hub.transport.append([Update(("a",), id=f"x{n}")])
+            await here.hub.history.append([Update(("a",), id=f"x{n}")])
         await asyncio.wait_for(connection.task, 10)
         assert connection.ended
         assert here.hub.broadcaster.position == 5
@@ -532,7 +532,7 @@ async def test_publishers_that_make_dispatch_fall_off_the_log_do_not_wait_for_ev
 
 
 async def test_publishers_that_wait_for_room_get_it_though_dispatch_was_before_the_log_s_answer() -> None:
-    class Late(MemoryTransport):
+    class Late(MemoryHistory):
         async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
             entries = await super().append(updates, **options)
             while here.hub.broadcaster.position < entries[-1].position:
@@ -569,7 +569,7 @@ async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.Monk
             raise OSError("the disk is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(here.hub.transport, "append", fail)
+            patch.setattr(here.hub.history, "append", fail)
             for _ in range(5):
                 with pytest.raises(OSError, match="full"):
                     await asyncio.wait_for(here.hub.publish(Update(("a",)), grant=EVERYTHING), 10)
@@ -731,7 +731,7 @@ async def test_n106_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
 
 @pytest.mark.parametrize("rounds", range(5))
 async def test_n106_a_cursor_ahead_of_dispatch_is_not_forgotten_while_the_log_is_asked(rounds: int) -> None:
-    async with world(SETTINGS, SlowTransport(max_updates=100, max_bytes=2**20)) as here:
+    async with world(SETTINGS, SlowHistory(max_updates=100, max_bytes=2**20)) as here:
         async with here.hub.broadcaster._turn:
             ahead = await here.connect("a", after=await here.publish("a"))
             await here.settle(rounds)
@@ -801,12 +801,12 @@ async def test_n80_what_is_refused_is_not_appended() -> None:
         here.hub.close()
         with pytest.raises(Closing):
             await here.hub.publish(Update(("a",)), grant=EVERYTHING)
-        assert await here.hub.transport.newest() is None
+        assert await here.hub.history.newest() is None
 
 
 async def test_a_hub_begins_where_its_log_ends() -> None:
     here = World()
-    await here.hub.transport.append([Update(("a",), id="before")])
+    await here.hub.history.append([Update(("a",), id="before")])
     async with here.hub.running():
         assert here.hub.broadcaster.position == 1
         connection = await here.connect("a")

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hub import Settings, create_app, endpoints
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from tests import wire
@@ -114,7 +114,7 @@ async def test_n124_n134_the_documents_literally(app: HubApplication) -> None:
         assert (await get(app, "/exact/%c3%bc")).text == (
             f'{{"id":"{BELOW}/exact/%c3%bc","type":"subscriptions","subscriptions":[{one}]}}'
         )
-        assert (await app.state.hub.transport.newest()).update.data == one  # the update says the same (N133)
+        assert (await app.state.hub.history.newest()).update.data == one  # the update says the same (N133)
 
 
 async def test_n133_a_subscription_that_is_not_there_is_404(app: HubApplication) -> None:
@@ -439,7 +439,7 @@ async def test_n140_v63_off_means_404_everywhere_and_nothing_in_the_metadata() -
 # -- list and cursor are of one moment
 
 
-class UnsteadyLog(MemoryTransport):
+class UnsteadyLog(MemoryHistory):
     """A log whose answers take some turns of the event loop, before they are found and after, above all the newest
     entry, and whose followers may be held up."""
 
@@ -624,7 +624,7 @@ def test_n137_n120_n135_who_begins_with_the_list_and_follows_its_cursor_knows_wh
     async def play() -> None:
         log = UnsteadyLog(itertools.cycle(delays))
         app = create_app(Settings(dev=True, retry=0, max_lifetime=0, classic=classic))
-        app.state.hub.transport = log
+        app.state.hub.history = log
         async with app.running():
             presence = Presence(app, log)
             for action, argument in actions:

@@ -18,7 +18,7 @@ from hub import Settings, create_app
 from hub import hub as hub_module
 from hub.auth.grant import Grant
 from hub.errors import Closing
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.protocol.subscriptions import Subscription
 from hub.protocol.topics import FORBIDDEN, MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
@@ -66,10 +66,10 @@ async def watching(app: HubApplication, token: str = EVERYTHING) -> AsyncIterato
 
 
 @contextlib.asynccontextmanager
-async def application_on(log: MemoryTransport, **settings: Any) -> AsyncIterator[HubApplication]:
+async def application_on(log: MemoryHistory, **settings: Any) -> AsyncIterator[HubApplication]:
     """A hub on this log."""
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0} | settings))
-    app.state.hub.transport = log
+    app.state.hub.history = log
     async with app.running():
         yield app
 
@@ -83,7 +83,7 @@ def said(entries: Sequence[Entry]) -> list[tuple[str, bool]]:
 async def settled(app: HubApplication) -> list[tuple[str, bool]]:
     """What the log says when all that was to be announced is."""
     await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
-    return said(await app.state.hub.transport.read(0))
+    return said(await app.state.hub.history.read(0))
 
 
 def connecting(app: HubApplication, *patterns: str) -> tuple[Following, asyncio.Task[None]]:
@@ -321,7 +321,7 @@ async def test_n127_v62_t69_a_subscriber_sees_itself_arrive(app: HubApplication)
     assert {json.loads(event.data)["active"] for event in events} == {True}
 
 
-class WatchedLog(MemoryTransport):
+class WatchedLog(MemoryHistory):
     """A log that notes who is connected when something is appended, and may be told to wait, or to fail once."""
 
     def __init__(self) -> None:
@@ -402,7 +402,7 @@ async def test_n140_a_hub_that_does_not_announce_says_nothing() -> None:
                 pass
             await publish(app, EVERYTHING, ("topic", "x"), ("data", "the end"))
             assert await stream.until("the end") == []
-        assert len(await app.state.hub.transport.read(0)) == 1
+        assert len(await app.state.hub.history.read(0)) == 1
 
 
 # -- each once, whatever happens
@@ -530,7 +530,7 @@ async def test_n120_all_that_are_there_when_the_hub_closes_are_announced_as_gone
     async with contextlib.AsyncExitStack() as clients:
         async with application() as app:
             streams = [await clients.enter_async_context(follow(app, ("match", str(n)))) for n in range(count)]
-            log = app.state.hub.transport
+            log = app.state.hub.history
         assert all(stream.ended for stream in streams)
         told = said(await log.read(0))
     assert sorted(told) == sorted((str(n), active) for n in range(count) for active in (True, False))
@@ -556,7 +556,7 @@ async def test_n120_the_last_words_of_a_hub_are_that_all_have_gone() -> None:
             assert await stream.until("still there") == []
             assert not ending.done()
         await asyncio.wait_for(ending, HANG)
-        assert said(await app.state.hub.transport.read(0)) == [("a", True), ("a", False)]
+        assert said(await app.state.hub.history.read(0)) == [("a", True), ("a", False)]
 
 
 async def test_n120_who_comes_while_the_hub_closes_has_come_and_gone() -> None:
@@ -612,7 +612,7 @@ async def test_n120_many_at_once_are_each_announced_once_and_in_order(classic: b
             await asyncio.wait_for(task, HANG)
         await settled(app)
         log: list[Entry] = []
-        while page := await app.state.hub.transport.read(len(log)):
+        while page := await app.state.hub.history.read(len(log)):
             log += page
         told = said(log)
     assert sorted(told) == sorted(

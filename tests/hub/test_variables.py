@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
+from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from hub import ConfigurationError, Settings, settings_from_environment
 from hub.cli import main
@@ -48,7 +50,7 @@ def unknown(*names: str) -> list[str]:
         ("HUB_PUBLISHER_KEY_FILE", "HUB_PUBLISHER_KEY"),
         ("HUB_PUBLISHERS_KEYS", "HUB_PUBLISHER_KEY"),
         ("HUB_MAX_LIFETIME_SECONDS", "HUB_MAX_LIFETIME"),
-        ("HUB_TRANSPORTURL", "HUB_TRANSPORT_URL"),
+        ("HUB_TRANSPORTURL", "HUB_HISTORY_URL"),
     ],
 )
 def test_a_variable_that_is_nearly_a_setting_is_refused(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +67,17 @@ def test_every_setting_is_known_and_refused_with_a_letter_too_many() -> None:
         for near in (f"{name}X", f"{name[:-2]}{name[-1]}{name[-2]}"):
             with pytest.raises(ConfigurationError, match=f"^{near} is no setting: did you mean HUB_"):
                 unknown(near)
+
+
+def test_an_earlier_name_is_read_and_the_present_one_counts_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB_TRANSPORT_URL", "sqlite:///earlier.db")
+    with capture_logs() as logs:
+        assert settings_from_environment(dev=True).history_url.get_secret_value() == "sqlite:///earlier.db"
+    assert [(line["name"], line["new_name"]) for line in logs] == [("HUB_TRANSPORT_URL", "HUB_HISTORY_URL")]
+    monkeypatch.setenv("hub_history_url", "sqlite:///present.db")
+    assert settings_from_environment(dev=True).history_url.get_secret_value() == "sqlite:///present.db"
+    chosen = settings_from_environment(dev=True, history_url=SecretStr("memory://"))
+    assert chosen.history_url.get_secret_value() == "memory://"
 
 
 def test_several_variables_that_are_nearly_settings_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +128,7 @@ def test_n163_other_variables_are_named_in_the_log_without_their_values(
 
 def test_every_variable_that_a_command_reads_is_known() -> None:
     read = {name for parameter in parameters(typer.main.get_command(main)) for name in parameter}
-    assert read >= {"HUB_TOKEN", "HUB_TOKEN_KEY", "HUB_TRANSPORT_URL"}
+    assert read >= {"HUB_TOKEN", "HUB_TOKEN_KEY", "HUB_HISTORY_URL"}
     assert unknown(*read) == []
 
 

@@ -459,7 +459,7 @@ QUICK = ("--dev", "--clients", "8", "--rate", "60", "--seconds", "1.5", "--churn
 
 @pytest.fixture(scope="module")
 def shared_hub() -> Iterator[HubProcess]:
-    hub = HubProcess(HUB_TRANSPORT_URL="memory://")
+    hub = HubProcess(HUB_HISTORY_URL="memory://")
     yield hub
     hub.close()
 
@@ -551,13 +551,13 @@ async def test_a_hub_that_is_well_is_said_to_be(shared_hub: HubProcess) -> None:
 async def test_a_hub_that_is_stopped_and_started_again_announces_what_is_missing(
     start_hub: Callable[..., HubProcess],
 ) -> None:
-    hub = start_hub(HUB_TRANSPORT_URL="memory://")
+    hub = start_hub(HUB_HISTORY_URL="memory://")
     async with await subscribe(hub, ("match_uritemplate", "https://verify.example/{run}/{publisher}")) as reader:
         running = asyncio.create_task(verified(hub.url, *QUICK, "--seconds", "5", "--may-lose"))
         for _ in range(20):
             await reader.next_event()
     await asyncio.to_thread(hub.stop)
-    await asyncio.to_thread(start_hub, "--port", str(hub.port), HUB_TRANSPORT_URL="memory://")
+    await asyncio.to_thread(start_hub, "--port", str(hub.port), HUB_HISTORY_URL="memory://")
     status, report = await running
     assert (status, kinds(report) - {"lost"}) == (0, set()), report
     assert report["announced"]["gaps"] > 0

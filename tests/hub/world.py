@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from hub import Settings
 from hub.auth.grant import Grant
 from hub.errors import Busy, RequestError, TooMany
-from hub.history.memory import MemoryTransport
+from hub.history.memory import MemoryHistory
 from hub.hub import Hub
 from hub.parking import ParkingProtocol
 from hub.protocol.topics import MatcherCompiler
@@ -262,12 +262,12 @@ class World:
     parks = False
     """Whether their streams are parked."""
 
-    def __init__(self, settings: Settings = SETTINGS, log: MemoryTransport | None = None) -> None:
+    def __init__(self, settings: Settings = SETTINGS, log: MemoryHistory | None = None) -> None:
         self.now = self.ticked = 1_000.0
         self.count = 0
         self.connections: list[Connection] = []
         self.note: Note = lambda what, connection: None
-        self.log = log or MemoryTransport(max_updates=settings.history_updates, max_bytes=settings.history_bytes)
+        self.log = log or MemoryHistory(max_updates=settings.history_updates, max_bytes=settings.history_bytes)
         self.hub = Hub(
             settings, self.log, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9, random=Random(self.now)
         )
@@ -421,7 +421,7 @@ def selectors(patterns: Iterable[Pattern]) -> list[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def world(settings: Settings = SETTINGS, log: MemoryTransport | None = None) -> AsyncIterator[World]:
+async def world(settings: Settings = SETTINGS, log: MemoryHistory | None = None) -> AsyncIterator[World]:
     """A running hub, which ends all that is open at the end, and of which nothing is left then."""
     here = World(settings, log)
     async with here.hub.running():

@@ -1,4 +1,4 @@
-"""What `base.Transport` promises, of every transport; against a list, and with several nodes where there may be."""
+"""What `base.History` promises, of every transport; against a list, and with several nodes where there may be."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 )
 
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
-from hub.history import TRANSPORTS, base, open_transport, sqlite
+from hub.history import HISTORIES, base, open_history, sqlite
 from hub.history.base import EARLIEST, Change, Entry
-from hub.history.redis import RedisTransport
+from hub.history.redis import RedisHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.redis_server import RedisServer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from hub.history.base import Transport
+    from hub.history.base import History
 
 KINDS = ("memory", "sqlite", "redis")
 SHARED = ("sqlite", "redis")
@@ -66,13 +66,13 @@ def new_url(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str]:
     return new
 
 
-def node_of(url: str, **chosen: Any) -> Transport:
+def node_of(url: str, **chosen: Any) -> History:
     bounds = {"max_updates": 100_000, "max_bytes": 2**30, "max_age": math.inf}
-    return open_transport(url, **bounds | chosen)
+    return open_history(url, **bounds | chosen)
 
 
 @asynccontextmanager
-async def nodes(url: str, count: int = 1, **chosen: Any) -> AsyncIterator[list[Transport]]:
+async def nodes(url: str, count: int = 1, **chosen: Any) -> AsyncIterator[list[History]]:
     made = [node_of(url, **chosen) for _ in range(count)]
     try:
         yield made
@@ -81,7 +81,7 @@ async def nodes(url: str, count: int = 1, **chosen: Any) -> AsyncIterator[list[T
             await node.aclose()
 
 
-async def everything(node: Transport) -> list[Entry]:
+async def everything(node: History) -> list[Entry]:
     found: list[Entry] = []
     while page := await node.read(found[-1].position if found else EARLIEST):
         found += page
@@ -100,7 +100,7 @@ def ids_of(entries: Sequence[Entry]) -> list[str]:
 
 
 def test_every_transport_is_tested() -> None:
-    assert {scheme.partition("+")[0].replace("rediss", "redis") for scheme in TRANSPORTS} == set(KINDS)
+    assert {scheme.partition("+")[0].replace("rediss", "redis") for scheme in HISTORIES} == set(KINDS)
 
 
 class Model(RuleBasedStateMachine):
@@ -130,7 +130,7 @@ class Model(RuleBasedStateMachine):
         self.present: dict[str, Present] = {}
         self.followers: list[tuple[Any, int]] = []
 
-    def node(self, which: int) -> Transport:
+    def node(self, which: int) -> History:
         return self.nodes[which % len(self.nodes)]
 
     def expect(self, entries: Sequence[Entry], updates: Sequence[Update], *, presence: bool) -> None:
@@ -310,7 +310,7 @@ async def test_followers_on_all_nodes_see_the_same_entries_in_the_same_order(
     count = 2 if kind in SHARED else 1
     async with nodes(new_url(kind), count) as made:
 
-        async def follow(node: Transport, after: int) -> list[tuple[int, str]]:
+        async def follow(node: History, after: int) -> list[tuple[int, str]]:
             seen: list[tuple[int, str]] = []
             async for page in node.follow(after):
                 seen += [(entry.position, entry.update.data) for entry in page]
@@ -318,7 +318,7 @@ async def test_followers_on_all_nodes_see_the_same_entries_in_the_same_order(
                     break
             return seen
 
-        async def append(node: Transport, name: str) -> None:
+        async def append(node: History, name: str) -> None:
             for n in range(400 // count // 4):
                 await node.append([Update(("t",), f"{name} {n} {part}") for part in range(4)])
                 if n % 7 == 0:
@@ -531,7 +531,7 @@ async def test_presence_updates_age_too_and_go_with_what_was_published_after_the
         assert await node.find("b", presence=True) == 4
         await node.append(named("s"), presence=True)
         await later(node, 7_200)
-        if not isinstance(node, RedisTransport):  # which goes by the server's clock
+        if not isinstance(node, RedisHistory):  # which goes by the server's clock
             assert await node.prune(max_updates=9, max_bytes=2**30, max_age=3_600) == 1
             assert ids_of(await everything(node)) == ["b", "s"]  # the newest of each kind stays
 
@@ -541,7 +541,7 @@ async def test_presence_updates_age_too_and_go_with_what_was_published_after_the
 
 async def later(node: Any, seconds: float) -> None:
     """Have the ids that a log remembers be older by so many seconds."""
-    if isinstance(node, RedisTransport):
+    if isinstance(node, RedisHistory):
         client: Any = node._client
         key = node._keys[7]
         for seen, time in await client.zrange(key, 0, -1, withscores=True):
@@ -710,7 +710,7 @@ def test_a_url_that_cannot_be_parsed_is_refused_without_its_password() -> None:
             "sqlite:///a?synchronous=off", "memory://a", "memory:///a", "redis://h:x/", "redis://h/x"],
 )  # fmt: skip
 def test_a_url_of_no_log_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="transport_url"):
+    with pytest.raises(ConfigurationError, match="history_url"):
         node_of(url)
 
 

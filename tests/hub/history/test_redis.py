@@ -27,7 +27,7 @@ from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.history import base
 from hub.history import redis as module
 from hub.history.base import EARLIEST, Change
-from hub.history.redis import RedisTransport
+from hub.history.redis import RedisHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.redis_server import RedisServer, free_port
@@ -62,13 +62,13 @@ def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Callable[..., RedisTransport]]:
+async def node() -> AsyncIterator[Callable[..., RedisHistory]]:
     """Open the log as one more node; each is closed, and the keys are looked at, when the test ends."""
-    opened: list[RedisTransport] = []
+    opened: list[RedisHistory] = []
 
-    def open_node(url: str | RedisServer, **options: Any) -> RedisTransport:
+    def open_node(url: str | RedisServer, **options: Any) -> RedisHistory:
         url = url if isinstance(url, str) else url.url
-        opened.append(RedisTransport(url, **{"max_updates": 1_000, "max_bytes": 2**24} | options))
+        opened.append(RedisHistory(url, **{"max_updates": 1_000, "max_bytes": 2**24} | options))
         return opened[-1]
 
     yield open_node
@@ -78,7 +78,7 @@ async def node() -> AsyncIterator[Callable[..., RedisTransport]]:
         await log.aclose()
 
 
-async def check_keys(log: RedisTransport) -> None:
+async def check_keys(log: RedisHistory) -> None:
     """Assert every invariant of what is in the server."""
     _, ids, _, meta, nodes, _, present, *_ = log._keys
     pipeline: Any = log._client.pipeline(transaction=True)
@@ -108,7 +108,7 @@ async def check_keys(log: RedisTransport) -> None:
     assert {key.removeprefix(present.encode()) for key in here} <= names
 
 
-async def reaching(log: RedisTransport, ask: Callable[[], Any]) -> Any:
+async def reaching(log: RedisHistory, ask: Callable[[], Any]) -> Any:
     async with log._reaching():
         return await ask()
 
@@ -121,11 +121,11 @@ def ids(entries: list[Entry]) -> str:
     return " ".join(entry.update.id for entry in entries)
 
 
-async def append(log: RedisTransport, text: str) -> list[Entry]:
+async def append(log: RedisHistory, text: str) -> list[Entry]:
     return await log.append([update(id) for id in text.split()])
 
 
-async def everything(log: RedisTransport) -> list[Entry]:
+async def everything(log: RedisHistory) -> list[Entry]:
     entries: list[Entry] = []
     after = EARLIEST
     while page := await log.read(after):
@@ -137,7 +137,7 @@ async def everything(log: RedisTransport) -> list[Entry]:
 class Follower:
     """Follows a log in a task, and takes down what it gets."""
 
-    def __init__(self, log: RedisTransport, after: int = 0) -> None:
+    def __init__(self, log: RedisHistory, after: int = 0) -> None:
         self.entries: list[Entry] = []
         self._grown = asyncio.Event()
         self._log, self._after = log, after
@@ -173,7 +173,7 @@ class Follower:
         assert done, "it does not hear that it is cancelled"
 
 
-def counted(log: RedisTransport, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def counted(log: RedisHistory, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """The number of calls of a method of the log from now on."""
     count, method = 0, getattr(log, name)
 
@@ -186,7 +186,7 @@ def counted(log: RedisTransport, name: str, monkeypatch: pytest.MonkeyPatch) -> 
     return lambda: count
 
 
-async def back(log: RedisTransport) -> None:
+async def back(log: RedisHistory) -> None:
     """Wait until the log can be reached."""
     async with asyncio.timeout(HANG):
         while True:
@@ -199,7 +199,7 @@ async def back(log: RedisTransport) -> None:
 
 
 async def test_a_killed_server_loses_nothing_that_it_acknowledged(
-    start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+    start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
     first, second = node(server, max_updates=100_000), node(server, max_updates=100_000)
@@ -207,7 +207,7 @@ async def test_a_killed_server_loses_nothing_that_it_acknowledged(
     published: list[str] = []
     stopping = False
 
-    async def publish(log: RedisTransport, name: str) -> None:
+    async def publish(log: RedisHistory, name: str) -> None:
         number = 0
         while not stopping:
             number += 1
@@ -240,7 +240,7 @@ async def test_a_killed_server_loses_nothing_that_it_acknowledged(
 
 
 async def test_connections_that_are_cut_are_made_again_and_nothing_is_missed(
-    server: RedisServer, node: Callable[..., RedisTransport], caplog: pytest.LogCaptureFixture
+    server: RedisServer, node: Callable[..., RedisHistory], caplog: pytest.LogCaptureFixture
 ) -> None:
     log = node(server)
     async with Follower(log) as follower:
@@ -258,7 +258,7 @@ async def test_connections_that_are_cut_are_made_again_and_nothing_is_missed(
 
 async def test_a_server_that_is_away_for_long_is_told_of_once(
     server: RedisServer,
-    node: Callable[..., RedisTransport],
+    node: Callable[..., RedisHistory],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -287,7 +287,7 @@ async def test_a_server_that_is_away_for_long_is_told_of_once(
 # -- a server that has lost something
 
 
-async def lose_a_tail(server: RedisServer, first: RedisTransport, second: RedisTransport) -> tuple[int, int]:
+async def lose_a_tail(server: RedisServer, first: RedisHistory, second: RedisHistory) -> tuple[int, int]:
     """Both know a and b, `first` c and d too; the server comes back with a and b.  The places after a and d."""
     a, _ = await append(first, "a b")
     assert await second.end() == 2
@@ -297,14 +297,14 @@ async def lose_a_tail(server: RedisServer, first: RedisTransport, second: RedisT
     return a.position, d.position
 
 
-async def off(log: RedisTransport, position: int) -> None:
+async def off(log: RedisHistory, position: int) -> None:
     with pytest.raises(OffTheLog, match="of an earlier epoch"):
         await log.read(position)
     with pytest.raises(OffTheLog, match="of an earlier epoch"):
         await anext(log.follow(position))
 
 
-async def test_a_lost_tail_begins_a_new_epoch(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+async def test_a_lost_tail_begins_a_new_epoch(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     first, second = node(server), node(server)
     after_a, after_d = await lose_a_tail(server, first, second)
     assert await first.find("a") is None, "something was lost after it"
@@ -329,7 +329,7 @@ async def test_a_lost_tail_begins_a_new_epoch(server: RedisServer, node: Callabl
 
 
 async def test_a_lost_tail_is_noticed_though_others_have_appended_as_much_again(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server)
     after_a, after_d = await lose_a_tail(server, first, second)
@@ -342,7 +342,7 @@ async def test_a_lost_tail_is_noticed_though_others_have_appended_as_much_again(
 
 
 async def test_a_lost_tail_is_noticed_though_the_log_has_forgotten_up_to_there(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server, max_updates=2)
     _, after_d = await lose_a_tail(server, first, second)
@@ -352,7 +352,7 @@ async def test_a_lost_tail_is_noticed_though_the_log_has_forgotten_up_to_there(
 
 
 async def test_a_lost_tail_is_noticed_by_either_kind_of_entries(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     """Also if entries of the other kind stand in their places, and what came after them."""
     for number, (lost, instead) in enumerate([(False, True), (True, False), (False, False), (True, True)]):
@@ -371,7 +371,7 @@ async def test_a_lost_tail_is_noticed_by_either_kind_of_entries(
 
 
 async def test_a_node_whose_anchors_are_forgotten_does_not_take_another_log_for_its_own(
-    server: RedisServer, node: Callable[..., RedisTransport], caplog: pytest.LogCaptureFixture
+    server: RedisServer, node: Callable[..., RedisHistory], caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = node(server), node(server, max_updates=2, presence_updates=2)
     await append(first, "a")
@@ -393,7 +393,7 @@ async def test_a_node_whose_anchors_are_forgotten_does_not_take_another_log_for_
 
 
 async def test_presence_that_goes_on_without_a_node_is_no_loss(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server, presence_updates=2), node(server, presence_updates=2)
     await append(first, "a")
@@ -407,7 +407,7 @@ async def test_presence_that_goes_on_without_a_node_is_no_loss(
 
 
 async def test_a_log_of_0_1_0_is_brought_up_to_date_once(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     log, early = node(server), node(server)
     await append(log, "a")
@@ -432,7 +432,7 @@ async def test_a_log_of_0_1_0_is_brought_up_to_date_once(
     assert await client.xlen(stream) == 3
 
 
-async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     first, second = node(server), node(server)
     async with Follower(first) as one, Follower(second) as other:
         await append(first, "a")
@@ -447,7 +447,7 @@ async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Call
     assert await first.end() == await second.end() == base.EPOCH + 1, "one loss, one epoch"
 
 
-async def test_nothing_lost_is_no_new_epoch(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+async def test_nothing_lost_is_no_new_epoch(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server)
     await append(log, "a b c")
     server.ask("SAVE")
@@ -457,7 +457,7 @@ async def test_nothing_lost_is_no_new_epoch(server: RedisServer, node: Callable[
 
 
 async def test_a_flushed_log_is_noticed_by_whoever_follows_it(
-    server: RedisServer, node: Callable[..., RedisTransport], monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, node: Callable[..., RedisHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)  # so that it is noticed by looking again, and not as a failure
     log = node(server)
@@ -476,7 +476,7 @@ async def test_a_flushed_log_is_noticed_by_whoever_follows_it(
 
 
 async def test_a_flushed_log_in_which_others_write_on_is_another_one(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server)
     async with Follower(first) as follower:
@@ -493,7 +493,7 @@ async def test_a_flushed_log_in_which_others_write_on_is_another_one(
 
 @pytest.mark.parametrize("key", ["log", "ids", "marks", "meta", "presence", "presence-marks"])
 async def test_a_log_of_which_a_key_is_gone_begins_anew(
-    server: RedisServer, node: Callable[..., RedisTransport], key: str
+    server: RedisServer, node: Callable[..., RedisHistory], key: str
 ) -> None:
     log = node(server)
     await append(log, "a")
@@ -507,7 +507,7 @@ async def test_a_log_of_which_a_key_is_gone_begins_anew(
 
 
 async def test_no_id_is_remembered_of_which_the_update_was_lost(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server, window=3_600), node(server, window=3_600)
     await lose_a_tail(server, first, second)
@@ -519,7 +519,7 @@ async def test_no_id_is_remembered_of_which_the_update_was_lost(
 
 
 async def test_epochs_grow_even_where_the_server_knows_of_earlier_ones_only(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server)
     await append(first, "a")
@@ -545,7 +545,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_quick")
 async def test_a_stopped_server_is_out_of_reach_and_then_as_before(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
     async with Follower(log) as follower:
@@ -570,9 +570,7 @@ async def test_a_stopped_server_is_out_of_reach_and_then_as_before(
 
 
 @pytest.mark.usefixtures("_quick")
-async def test_the_timeout_includes_the_wait_for_a_turn(
-    server: RedisServer, node: Callable[..., RedisTransport]
-) -> None:
+async def test_the_timeout_includes_the_wait_for_a_turn(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server)
     for _ in range(module.CONNECTIONS):
         await log._turns.acquire()
@@ -614,7 +612,7 @@ class Proxy:
 
 
 async def test_an_append_whose_connection_is_cut_is_there_wholly_or_not_at_all_and_never_twice(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     direct, proxy = node(server), Proxy(server)
     await append(direct, "a")  # so that the server knows the script
@@ -633,7 +631,7 @@ async def test_an_append_whose_connection_is_cut_is_there_wholly_or_not_at_all_a
 
 
 async def test_a_server_that_refuses_to_write_is_out_of_reach_and_changes_nothing(
-    server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+    server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
     await append(log, "a")
@@ -672,7 +670,7 @@ async def test_a_server_that_refuses_to_write_is_out_of_reach_and_changes_nothin
 
 
 async def test_a_server_that_has_become_a_replica_is_left_for_the_one_that_has_its_name_now(
-    server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+    server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     other = start_redis(replicaof=f"127.0.0.1 {server.port}")
     proxy = Proxy(server)
@@ -692,7 +690,7 @@ async def test_a_server_that_has_become_a_replica_is_left_for_the_one_that_has_i
 
 
 async def test_many_who_ask_at_once_share_few_connections(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
     await append(log, "a")
@@ -704,7 +702,7 @@ async def test_many_who_ask_at_once_share_few_connections(
 
 
 async def test_whoever_waits_for_it_can_be_cancelled_at_any_moment(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
     async with asyncio.timeout(HANG):
@@ -721,7 +719,7 @@ async def test_whoever_waits_for_it_can_be_cancelled_at_any_moment(
 
 
 async def test_who_takes_long_over_a_page_hears_at_once_of_what_came_meanwhile(
-    server: RedisServer, node: Callable[..., RedisTransport], monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, node: Callable[..., RedisHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK", 10 * HANG)
     monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)
@@ -736,7 +734,7 @@ async def test_who_takes_long_over_a_page_hears_at_once_of_what_came_meanwhile(
 
 
 async def test_it_can_be_reached_by_tls_alone(
-    start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport], tmp_path: Path
+    start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory], tmp_path: Path
 ) -> None:
     certificate, key = certified(tmp_path)
     port = free_port()
@@ -769,7 +767,7 @@ def certified(directory: Path) -> tuple[str, str]:
 
 
 async def test_a_password_is_told_to_nobody(
-    server: RedisServer, node: Callable[..., RedisTransport], caplog: pytest.LogCaptureFixture
+    server: RedisServer, node: Callable[..., RedisHistory], caplog: pytest.LogCaptureFixture
 ) -> None:
     server.ask("CONFIG", "SET", "requirepass", "right/@:word")
     at = f"127.0.0.1:{server.port}"
@@ -795,7 +793,7 @@ async def test_a_password_is_told_to_nobody(
 
 
 async def test_what_is_forgotten_is_forgotten_everywhere(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     chosen = random.Random(1)
     for max_updates, max_bytes in (1, 2**20), (5, 2**20), (100, 2_000), (7, 1_500):
@@ -817,7 +815,7 @@ async def test_what_is_forgotten_is_forgotten_everywhere(
             await check_keys(log)
 
 
-async def test_a_large_log_forgets_some_at_a_time(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+async def test_a_large_log_forgets_some_at_a_time(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server, max_updates=512)
     await log.append([update("a")] * 511)
     held = []
@@ -827,9 +825,7 @@ async def test_a_large_log_forgets_some_at_a_time(server: RedisServer, node: Cal
     assert held == [512, 513, 514, 512, 513], "when one part in 256 is too many"
 
 
-async def test_what_is_too_old_goes_with_the_next_beat(
-    server: RedisServer, node: Callable[..., RedisTransport]
-) -> None:
+async def test_what_is_too_old_goes_with_the_next_beat(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server, max_age=3_600)
     now = (await append(log, "now"))[0].time
     await log.prune(max_updates=1, max_bytes=1, max_age=0)
@@ -844,7 +840,7 @@ async def test_what_is_too_old_goes_with_the_next_beat(
     assert [(entry.update.id, entry.time) for entry in await everything(log)] == [("new", now - 3_000_000)]
 
 
-async def test_pruning_takes_turns(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+async def test_pruning_takes_turns(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server, max_updates=10_000)
     for _ in range(5):
         await log.append([update("a") for _ in range(1_000)])
@@ -859,7 +855,7 @@ async def test_pruning_takes_turns(server: RedisServer, node: Callable[..., Redi
 
 
 async def test_two_logs_in_one_server_do_not_know_each_other(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     one, other = node(server), node(server, name="other")
     await append(one, "a")
@@ -872,11 +868,11 @@ async def test_two_logs_in_one_server_do_not_know_each_other(
 # -- presence
 
 
-async def comes(log: RedisTransport, *names: str) -> None:
+async def comes(log: RedisHistory, *names: str) -> None:
     await log.announce([Change(Present(name, ()), True, [update(f"{name} comes")]) for name in names])
 
 
-async def goes(log: RedisTransport, *names: str) -> list[Entry]:
+async def goes(log: RedisHistory, *names: str) -> list[Entry]:
     return await log.announce([Change(Present(name, ()), False, [update(f"{name} goes")]) for name in names])
 
 
@@ -885,7 +881,7 @@ def names(subscribers: list[Present]) -> set[str]:
 
 
 async def test_a_node_that_was_taken_for_dead_registers_again(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     alive, stuck = node(server), node(server)
     await comes(stuck, "a", "b")
@@ -906,14 +902,14 @@ async def test_a_node_that_was_taken_for_dead_registers_again(
     assert names(await stuck.present(own=True)) == {"b"}
 
 
-def expire(server: RedisServer, *nodes: RedisTransport) -> None:
+def expire(server: RedisServer, *nodes: RedisHistory) -> None:
     """Have the time of these nodes be over, as when it has passed since their last beat."""
     for each in nodes:
         server.ask("DEL", f"{{mercure}}:alive:{each._node[0]}")
 
 
 async def test_nodes_are_not_taken_for_dead_because_the_server_was_away(
-    start_redis: Callable[..., RedisServer], node: Callable[..., RedisTransport]
+    start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
     first, second = node(server, node_timeout=HANG), node(server, node_timeout=HANG)
@@ -930,7 +926,7 @@ async def test_nodes_are_not_taken_for_dead_because_the_server_was_away(
 
 
 async def test_more_orphans_than_fit_an_answer_are_handed_out_in_turn(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     alive, dead = node(server), node(server)
     many = [f"{number}" for number in range(2_500)]
@@ -949,7 +945,7 @@ async def test_more_orphans_than_fit_an_answer_are_handed_out_in_turn(
 
 
 async def test_a_node_that_leaves_is_forgotten_unless_somebody_is_left_on_it(
-    server: RedisServer, node: Callable[..., RedisTransport]
+    server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     stays, leaves, crashes = node(server), node(server), node(server)
     await comes(leaves, "a")
@@ -963,7 +959,7 @@ async def test_a_node_that_leaves_is_forgotten_unless_somebody_is_left_on_it(
 
 
 @pytest.mark.usefixtures("_quick")
-async def test_closing_neither_fails_nor_hangs(server: RedisServer, node: Callable[..., RedisTransport]) -> None:
+async def test_closing_neither_fails_nor_hangs(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     stopped, killed, never = node(server), node(server), node(server)
     await comes(stopped, "a")
     await comes(killed, "b")
@@ -988,7 +984,7 @@ def replicated(start_redis: Callable[..., RedisServer]) -> tuple[RedisServer, Re
 
 
 async def test_sentinel_says_where_the_log_is_after_a_failover(
-    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisTransport]
+    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisHistory]
 ) -> None:
     master, replica, url = replicated
     log = node(url)
@@ -1008,7 +1004,7 @@ async def test_sentinel_says_where_the_log_is_after_a_failover(
 
 
 async def test_what_a_replica_had_not_got_is_a_loss_that_is_noticed(
-    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisTransport]
+    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisHistory]
 ) -> None:
     master, replica, url = replicated
     log = node(url)
@@ -1025,7 +1021,7 @@ async def test_what_a_replica_had_not_got_is_a_loss_that_is_noticed(
     assert await log.find("a") is None
 
 
-async def ready(log: RedisTransport, replica: RedisServer, *, entries: int) -> None:
+async def ready(log: RedisHistory, replica: RedisServer, *, entries: int) -> None:
     """Wait until it has got so many, and may be made the master."""
     assert log._sentinel is not None
     await until(lambda: replica.ask("XLEN", "{mercure}:log") == f":{entries}")
@@ -1035,7 +1031,7 @@ async def ready(log: RedisTransport, replica: RedisServer, *, entries: int) -> N
 
 
 async def test_a_sentinel_that_knows_no_such_service_is_told(
-    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisTransport]
+    replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisHistory]
 ) -> None:
     log = node(replicated[2].replace("/mercure", "/nonesuch"))
     with pytest.raises(LogUnavailable) as caught:
@@ -1078,8 +1074,8 @@ def test_a_url_that_names_no_log_is_refused_without_its_password(url: str, messa
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
-def from_url(url: str) -> RedisTransport:
-    return RedisTransport.from_url(url, max_updates=10, max_bytes=2**20, window=0.0, node_timeout=10.0)
+def from_url(url: str) -> RedisHistory:
+    return RedisHistory.from_url(url, max_updates=10, max_bytes=2**20, window=0.0, node_timeout=10.0)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import pytest
 from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
 from hub.history import base, sqlite
 from hub.history.base import EARLIEST, Change
-from hub.history.sqlite import SqliteTransport
+from hub.history.sqlite import SqliteHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.hub.history.test_contract import everything, ids_of, named
@@ -41,9 +41,9 @@ def path(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def log_at(path: str, **chosen: Any) -> AsyncIterator[SqliteTransport]:
+async def log_at(path: str, **chosen: Any) -> AsyncIterator[SqliteHistory]:
     bounds: dict[str, Any] = {"max_updates": 10**6, "max_bytes": 2**40, "synchronous": "normal"}
-    log = SqliteTransport(path, **bounds | chosen)
+    log = SqliteHistory(path, **bounds | chosen)
     try:
         yield log
     finally:
@@ -56,11 +56,11 @@ class Process:
     def __init__(self, path: str, code: str = "await log.append([Update(('t',), id=f'{name} {n}')]); print(n)") -> None:
         program = f"""
 import asyncio, itertools, sys
-from hub.history.sqlite import SqliteTransport
+from hub.history.sqlite import SqliteHistory
 from hub.protocol.updates import Update
 async def main():
     name = sys.argv[2]
-    log = SqliteTransport(sys.argv[1], max_updates=10**6, max_bytes=2**40)
+    log = SqliteHistory(sys.argv[1], max_updates=10**6, max_bytes=2**40)
     for n in itertools.count():
         {code}
         sys.stdout.flush()

@@ -249,7 +249,7 @@ def test_the_tables_say_of_every_update_which_sockets_got_it(
 ) -> None:
     hub = start_hub(
         "--workers", str(workers), HUB_EVENT_LOG=str(tmp_path / "events"), HUB_EVENT_LOG_SEGMENT_SECONDS="0.3",
-        HUB_TRANSPORT_URL=f"sqlite:///{tmp_path}/log.db?synchronous=normal", HUB_SEND_BUFFER="4096",
+        HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db?synchronous=normal", HUB_SEND_BUFFER="4096",
         HUB_SUBSCRIPTIONS="0",
     )  # fmt: skip
     received = check(spark, hub, tmp_path, flights=400, passengers=80, slow=0.2, seed=workers)

@@ -468,7 +468,7 @@ def restart(start_hub: Callable[..., HubProcess], hub: HubProcess, **environment
 def test_a_restart_in_the_middle_loses_nothing_and_repeats_nothing(
     start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
-    log = {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db"}
+    log = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db"}
     hub = start_hub(**log)
     # More than the buffers between the two hold, so that the hub is in the middle of it.
     ids = publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
@@ -643,7 +643,7 @@ def batches(spark: SparkSession, folder: Path) -> dict[int, list[str]]:
 def test_a_stream_goes_on_from_its_checkpoint_over_restarts_and_says_the_same_again(
     mercure: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
-    log = {"HUB_TRANSPORT_URL": f"sqlite:///{tmp_path}/log.db", "HUB_SUBSCRIPTIONS": "false"}
+    log = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db", "HUB_SUBSCRIPTIONS": "false"}
     hub = start_hub(**log)
     token = token_file(hub, tmp_path)
     publish(hub, {"topic": "a", "data": "before"})
