@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hub.errors import Busy, TooMany
+from hub.errors import Busy, LimitExceeded
 from hub.rates import Rates, TokenBucket
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ class Admission:
         """Connections of all clients."""
 
     def admit(self, client: str) -> Ticket:
-        """Count one more connection of `client`.  Raises TooMany or Busy, and has counted nothing then."""
+        """Count one more connection of `client`.  Raises LimitExceeded or Busy, and has counted nothing then."""
         settings = self._settings
         if self._rates is not None and (wait := self._rates.take(client)):
-            raise TooMany("you subscribe more often than one client may").retry_after(wait)
+            raise LimitExceeded("you subscribe more often than one client may").retry_after(wait)
         if self._rate is not None and self._rate.take(self._clock()):
             # At random: clients that were given the same time would come back together.
             raise Busy("more subscribers come than the hub takes in a second").retry_after(self._random.uniform(1, 10))
         if self._connections >= settings.max_connections:
-            raise TooMany(f"the limit of {settings.max_connections} subscribers is reached")
+            raise LimitExceeded(f"the limit of {settings.max_connections} subscribers is reached")
         if 0 < settings.max_connections_per_client <= self._clients[client]:
-            raise TooMany(f"you have {self._clients[client]} subscribers, which is the limit for one client")
+            raise LimitExceeded(f"you have {self._clients[client]} subscribers, which is the limit for one client")
         self._clients[client] += 1
         self._connections += 1
         return Ticket(self, client)

@@ -21,7 +21,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from hub.endpoints import TOKENS, Endpoints, answer
-from hub.errors import ConfigurationError, LogUnavailable, RequestError
+from hub.errors import ConfigurationError, HistoryUnavailable, RequestError
 from hub.history import open_history
 from hub.http1 import CONNECTIONS, Connections
 from hub.hub import Hub
@@ -180,7 +180,7 @@ def check_files(settings: Settings) -> None:
         history = _history(settings)
         try:
             await history.end()
-        except LogUnavailable:
+        except HistoryUnavailable:
             pass
         finally:
             await history.aclose()

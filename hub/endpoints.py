@@ -44,10 +44,10 @@ from starlette.staticfiles import StaticFiles
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token
 from hub.errors import (
+    HistoryUnavailable,
     InvalidRequest,
-    LogUnavailable,
     Misdirected,
-    NotThere,
+    NotFound,
     RequestError,
     TooLarge,
     UnsupportedContent,
@@ -162,7 +162,7 @@ class Endpoints:
             subscriber, preceding = await hub.subscribe(
                 wanted.selectors, grant, wanted.last_event_id, address=_address(request)
             )
-        except LogUnavailable as error:
+        except HistoryUnavailable as error:
             if not waits:
                 raise
             # EventSource comes back after an end, with the same cursor, and stays away for ever after a 503.
@@ -244,7 +244,7 @@ class Endpoints:
             who = [subscriber for subscriber in present if subscriber.id == asked.subscriber]
             one = next(filter(None, self._chosen(who, asked, classic=classic)), None)
             if one is None:
-                raise NotThere("there is no such subscription")
+                raise NotFound("there is no such subscription")
         if _is_known(request.scope["headers"], cursor) and not repeated:
             response = Response(status_code=304)
         elif one is not None:

@@ -2,24 +2,24 @@
 
     HubError
     ├── ConfigurationError (ValueError)    it does not start
-    ├── OffTheLog (LookupError)            a place in the log that the log no longer holds
+    ├── PositionExpired (LookupError)      a place in the log that the log no longer holds
     └── RequestError                       what a client gets
         ├── InvalidRequest          400    a parameter or a field breaks a rule (N17, N41, N43 …)
         ├── InvalidPresentation     400    a token presented in no valid way (N93)
         ├── TokenRequired           401    no token where one is needed (N90)
         ├── InvalidToken            401    a token that fails validation (N91)
         ├── InsufficientScope       403    a valid token that does not allow this (N92)
-        ├── NotThere                404    no such subscription (N133)
+        ├── NotFound                404    no such subscription (N133)
         ├── TooSlow                 408    a body that does not arrive
         ├── TooLarge                413    over a limit of the hub (N56)
         ├── TargetTooLong           414    a URL that no request may have
         ├── UnsupportedContent      415    a QUERY body that is no form (N11)
         ├── Misdirected             421    a request for another host (R6)
-        ├── TooMany                 429    as many subscribers, or patterns, as may be (N23)
+        ├── LimitExceeded           429    as many subscribers, or patterns, as may be (N23)
         ├── HeadTooLarge            431    more header fields, or longer ones, than a request may have
         ├── Busy                    503    more subscribers a second than the hub takes
         ├── KeysUnavailable         503    a key set that cannot be fetched
-        ├── LogUnavailable          503    a log that cannot be reached, or written
+        ├── HistoryUnavailable      503    a log that cannot be reached, or written
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
 They are answered in one place, `endpoints.answer`; those that are found while a head is parsed, in `http1`.
@@ -43,7 +43,7 @@ class ConfigurationError(HubError, ValueError):
     """Settings that make no hub; the message says what to set."""
 
 
-class OffTheLog(HubError, LookupError):
+class PositionExpired(HubError, LookupError):
     """A place in the log that the log no longer holds: what came after it is partly gone."""
 
 
@@ -99,7 +99,7 @@ class InsufficientScope(RequestError):
     challenge = "insufficient_scope"
 
 
-class NotThere(RequestError):
+class NotFound(RequestError):
     status = 404
     title = "Not found"
 
@@ -130,9 +130,9 @@ class Misdirected(RequestError):
     title = "Misdirected request"
 
 
-class TooMany(RequestError):
+class LimitExceeded(RequestError):
     status = 429
-    title = "Too many"
+    title = "Limit exceeded"
     headers: Mapping[str, str] = {"Retry-After": "10"}
 
 
@@ -158,11 +158,11 @@ class KeysUnavailable(RequestError):
         self.reason = reason
 
 
-class LogUnavailable(RequestError):
+class HistoryUnavailable(RequestError):
     """The client is told no more than that; `reason` is for the log."""
 
     status = 503
-    title = "Log unavailable"
+    title = "History unavailable"
     headers: Mapping[str, str] = {"Retry-After": "2"}
 
     def __init__(self, reason: str) -> None:

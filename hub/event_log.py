@@ -68,7 +68,7 @@ except ImportError:  # not on Windows: there, one process at a time is to write 
     fcntl = None  # type: ignore[assignment]
 
 from hub.broadcaster import Interest
-from hub.errors import LogUnavailable, OffTheLog
+from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST
 from hub.protocol.subscriptions import to_json
@@ -280,13 +280,13 @@ class EventLog:
         self._woken.clear()
         place, moment = self._until(), self._now()
         try:
-            with contextlib.suppress(LogUnavailable):
+            with contextlib.suppress(HistoryUnavailable):
                 await self._find_oldest()
             is_whole = await self._write_sessions(await self._beat(place, moment))
             more = await self._write_updates() or bool(self._records)
             if is_whole:
                 await self._in_thread(self._directory.beat, await self._beat(self._exact(place), moment))
-        except LogUnavailable:
+        except HistoryUnavailable:
             return None  # of which the hub tells
         except OSError as error:
             self._place = None  # it may not be in this directory any more
@@ -376,7 +376,7 @@ class EventLog:
             self._history.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.place, self._slices
         )
         more = gone.more
-        with contextlib.suppress(OffTheLog):
+        with contextlib.suppress(PositionExpired):
             while (part := await reading.next()) is not None:
                 if more <= len(part.wanted):
                     return part.wanted[more - 1].position
@@ -419,7 +419,7 @@ class EventLog:
         """The next page from the log, also where something is missing in between."""
         try:
             page = await self._history.read(after)
-        except OffTheLog:
+        except PositionExpired:
             page = await self._history.read(EARLIEST)
             if page and page[0].position // base.EPOCH != after // base.EPOCH:
                 place, _ = await self._last_place()  # of another epoch, of which something may be written already
@@ -478,7 +478,7 @@ class EventLog:
 
     async def _beat(self, place: int, moment: int) -> _Beat:
         epoch = None
-        with contextlib.suppress(LogUnavailable):
+        with contextlib.suppress(HistoryUnavailable):
             epoch = await self._epoch(place)
         return _Beat(self._settings.url, epoch, _own(place), moment)
 

@@ -21,7 +21,7 @@ import typer
 from rich.filesize import decimal
 
 from hub.application import log_to_stdlib
-from hub.errors import ConfigurationError, LogUnavailable
+from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _told(doing: str) -> Iterator[None]:
         yield
     except (OSError, LookupError, ValueError) as error:
         status, message = 2 if isinstance(error, ConfigurationError) else 1, str(error)
-    except LogUnavailable as error:
+    except HistoryUnavailable as error:
         status, message = 1, f"cannot {doing} the log: {error.reason}"
     else:
         return

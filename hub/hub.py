@@ -19,7 +19,7 @@ from hub.admission import Admission
 from hub.auth.authorizer import Authorizer
 from hub.backlog import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
-from hub.errors import Closing, InvalidRequest, LogUnavailable, OffTheLog, TooMany, TooSlow
+from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, PositionExpired, TooSlow
 from hub.event_log import EventLog
 from hub.history.base import EARLIEST, Change, Page
 from hub.history.pages import Pages
@@ -245,8 +245,8 @@ class Hub:
         shutting down a client may still subscribe, and the stream ends at once: EventSource comes back after an end,
         and stays away for ever after a 503.
 
-        The subscriber counts until its connection is over, or it leaves.  Raises TooMany, Busy,
-        InvalidRequest for a pattern that its type refuses, and LogUnavailable; then it does not count.
+        The subscriber counts until its connection is over, or it leaves.  Raises LimitExceeded, Busy,
+        InvalidRequest for a pattern that its type refuses, and HistoryUnavailable; then it does not count.
         """
         ticket = self.admission.admit(f"address {address}" if grant.subject is None else f"subject {grant.subject}")
         try:
@@ -269,7 +269,7 @@ class Hub:
         return subscriber, preceding
 
     async def _compile(self, selectors: Sequence[Selector]) -> Iterable[TopicMatcher]:
-        """Return the matchers of a request.  Raises InvalidRequest and TooMany."""
+        """Return the matchers of a request.  Raises InvalidRequest and LimitExceeded."""
         try:
             return (await self.compiler.compile_all(selectors)).values()
         except PatternError as error:
@@ -283,7 +283,7 @@ class Hub:
         `presence` says whether it may want presence updates.
         """
         if not self._has_place:
-            raise LogUnavailable("it has not been there since this node was started")
+            raise HistoryUnavailable("it has not been there since this node was started")
         if not last_event_id:
             return await self._end(), None if last_event_id is None else "earliest"
         if last_event_id != "earliest":
@@ -301,7 +301,7 @@ class Hub:
         """Return the place after every update whose publish was answered, though it may not be dispatched yet."""
         try:
             return await self.history.end()
-        except LogUnavailable:  # then nothing is answered either
+        except HistoryUnavailable:  # then nothing is answered either
             return self.broadcaster.position
 
     def _deadline(self, grant: Grant) -> tuple[float, str]:
@@ -321,7 +321,7 @@ class Hub:
         """Take a connection in, and then announce its subscriptions (N127): so it may see its own arrival.
 
         A log that is unavailable or slow keeps no connection waiting: the coming is announced when the log works.
-        Raises TooMany for patterns that are too much like others, and the subscriber does not count then.
+        Raises LimitExceeded for patterns that are too much like others, and the subscriber does not count then.
         """
         self._take_in(receiver)
         if receiver.subscriber.position != EARLIEST:
@@ -345,7 +345,7 @@ class Hub:
 
     @contextlib.contextmanager
     def connected(self, receiver: Receiver) -> Iterator[None]:
-        """Take a connection in for as long as this is entered, and announce nothing.  Raises TooMany as `connect`."""
+        """Take a connection in for as long as this is entered, and announce nothing.  Raises as `connect`."""
         self._take_in(receiver)
         try:
             yield
@@ -357,7 +357,7 @@ class Hub:
             self.broadcaster.connect(receiver)
         except LimitError as error:
             receiver.subscriber.leave()
-            raise TooMany(str(error)) from None
+            raise LimitExceeded(str(error)) from None
         expires = receiver.subscriber.grant.expires
         if expires is not None and expires - LATE <= self._wall_clock():
             receiver.close("its token expires")  # before the next look at the clock, which may come too late (N82)
@@ -415,7 +415,7 @@ class Hub:
             batch = waiting[: len(changes)]
             try:
                 await self._publish_changes(changes)
-            except LogUnavailable:  # the connections go on, and are announced when the log works
+            except HistoryUnavailable:  # the connections go on, and are announced when the log works
                 for announcement in waiting:
                     if announcement.done is not None:
                         announcement.done.set_result(None)
@@ -492,7 +492,7 @@ class Hub:
             if gone:
                 await self._publish_changes(self._together(self._change(one, active=False) for one in gone))
             return bool(gone)
-        except LogUnavailable as error:
+        except HistoryUnavailable as error:
             log.warning("the log does not work", reason=error.reason)
         except Exception:
             log.exception("a look at the other nodes failed")
@@ -524,7 +524,7 @@ class Hub:
     async def _read(self, after: int) -> Page:
         """Return the next page after a position; empty if this node has dispatched no further.
 
-        Waits while the log is unavailable.  Raises OffTheLog if entries of it are gone.
+        Waits while the log is unavailable.  Raises PositionExpired if entries of it are gone.
         """
         while after != (dispatched := self.broadcaster.position):
             page = await self._patiently(partial(self._pages.read, after))
@@ -541,7 +541,7 @@ class Hub:
         self._pages = Pages(self.history)
         try:
             await self._find_place()
-        except LogUnavailable as error:
+        except HistoryUnavailable as error:
             log.warning("the log is not there yet; until it is, nobody is served", reason=error.reason)
         tasks = [asyncio.create_task(run()) for run in (self._follow, self._keep_time, self._publish_announcements)]
         try:
@@ -633,12 +633,12 @@ class Hub:
                         raise
                     if self.event_log is not None:
                         self.event_log.dispatched(entries)
-            except OffTheLog as error:
+            except PositionExpired as error:
                 # Entries are gone that nobody was sent: whoever comes back is told so by its cursor (N108).
                 log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
                 await self._patiently(self._find_place)
                 await self._close_all("updates were lost")
-            except LogUnavailable as error:
+            except HistoryUnavailable as error:
                 if self._has_place:
                     log.warning("the log cannot be followed", reason=error.reason)
                 await asyncio.sleep(self._random.uniform(*RETRY))
@@ -658,7 +658,7 @@ class Hub:
         while True:
             try:
                 return await ask()
-            except LogUnavailable:
+            except HistoryUnavailable:
                 await asyncio.sleep(self._random.uniform(*RETRY))
 
     async def health(self, *, patient: bool = False) -> str | None:
@@ -678,7 +678,7 @@ class Hub:
                     await self.history.check()
                 self._failing = None
             except Exception as error:
-                reason = error.reason if isinstance(error, LogUnavailable) else repr(error)
+                reason = error.reason if isinstance(error, HistoryUnavailable) else repr(error)
                 log.warning("the log does not work", reason=reason)
                 self._failing = now if self._failing is None else self._failing
         if self._failing is None or (patient and now - self._failing < PATIENCE):

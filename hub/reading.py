@@ -60,7 +60,7 @@ class Reading:
     async def next(self) -> Part | None:
         """Return what is wanted of the next page; None at the end, after which there may be more later.
 
-        Raises OffTheLog if entries after the last position are gone that the subscriber may want, and what `read`
+        Raises PositionExpired if entries after the last position are gone that the subscriber may want, and what `read`
         raises.
         """
         page, subscriber = await self._read(self._after), self._subscriber

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import StreamingResponse
 
-from hub.errors import OffTheLog
+from hub.errors import PositionExpired
 from hub.history import base
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, cut_off, cycle_of
@@ -130,7 +130,7 @@ class Replay:
         while subscriber.position < end and not self._closed:
             try:
                 part = await reading.next()
-            except OffTheLog:
+            except PositionExpired:
                 return
             if part is None:  # the rest was appended, and is not dispatched yet
                 await hub.broadcaster.moved()

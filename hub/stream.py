@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import structlog
 from sse_starlette import EventSourceResponse
 
-from hub.errors import OffTheLog
+from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
 from hub.hub import SHUTTING_DOWN
 from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
@@ -296,7 +296,7 @@ class TaskStream(Stream):
                 if not self._woken or task.uncancel() > 0:
                     raise
                 self._woken = False
-            except OffTheLog as error:
+            except PositionExpired as error:
                 self._closed = str(error)
                 self._write(events.LOST)
         self._end()
@@ -379,7 +379,7 @@ class ParkedStream(Stream):
     async def _go_on(self) -> None:
         try:
             await self._catch_up()
-        except OffTheLog as error:
+        except PositionExpired as error:
             self._write(events.LOST)
             self.close(str(error))
         except Exception as error:

@@ -11,7 +11,7 @@ subscribers, and an arrival and the update about it are one.
     position   1  2  3  4  5  6  7  8  9      P was published, s is about presence; . was forgotten
     entry      .  .  P  .  .  s  P  s  P
                   │        └ the presence updates up to here are forgotten: a gap, if they are not wanted
-                  └ the published updates up to here are forgotten: places before it are OffTheLog
+                  └ the published updates up to here are forgotten: places before it are PositionExpired
 
 There are two kinds of entries in this one order: updates that were published, and presence updates.  Each kind has
 bounds of its own, so subscribers that come and go never push out what was published.
@@ -22,15 +22,15 @@ What a transport promises:
 - durability.  What `append` has returned is kept, through whatever the transport promises to survive; each says what.
   What it has not returned is in the log wholly or not at all.
 - lookup.  `find` goes by an index, in a log of any length.
-- no gap.  A reader misses no published update and sees nothing twice, or gets OffTheLog.  `follow` does not miss a
-  presence update either; a page that `read` returns says which ones the log has forgotten.
+- no gap.  A reader misses no published update and sees nothing twice, or gets PositionExpired.  `follow` does not miss
+  a presence update either; a page that `read` returns says which ones the log has forgotten.
 - epochs.  A log may lose what it had taken: a file is damaged or replaced, a server comes back without its last second.
-  That begins a new epoch.  Places of an earlier one get OffTheLog, and `find` knows no entry after which something
-  was lost: a client with such an id is told `earliest` and gets all that there is, rather than a part that looks whole.
+  That begins a new epoch.  Positions of an earlier one get PositionExpired, and `find` knows no entry after which
+  something was lost: a client with such an id gets all that there is, rather than a part that looks whole.
 - presence ends with its node.  Who was present on a node that says nothing for `node_timeout` seconds is handed to
   another one, to be announced as gone.
-- recovery.  While it cannot be reached or written it raises LogUnavailable, nothing is half-done, and it is as before
-  as soon as it can; nobody has to restart anything.
+- recovery.  While it cannot be reached or written it raises HistoryUnavailable, nothing is half-done, and it is as
+  before as soon as it can; nobody has to restart anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from hub.errors import OffTheLog
+from hub.errors import PositionExpired
 from hub.protocol import events
 from hub.protocol.updates import Update
 
@@ -109,9 +109,9 @@ class Page(list[Entry]):
         self.full = full
 
     def require_presence(self, after: float) -> None:
-        """Raise OffTheLog if presence updates after a position are forgotten."""
+        """Raise PositionExpired if presence updates after a position are forgotten."""
         if self.forgotten > after:
-            raise OffTheLog(f"presence updates between the positions {after} and {self.forgotten} are forgotten")
+            raise PositionExpired(f"presence updates between the positions {after} and {self.forgotten} are forgotten")
 
 
 class Change(NamedTuple):
@@ -157,7 +157,7 @@ class History(Protocol):
     Positions are integers that grow by 1, and in a new epoch by a leap.  They are a node's own: another one may count
     the same entries from elsewhere.  A log may forget the oldest entries of each kind, but keeps at least the newest.
 
-    All of it raises LogUnavailable while the log cannot be reached, or written.
+    All of it raises HistoryUnavailable while the log cannot be reached, or written.
     """
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
@@ -189,14 +189,16 @@ class History(Protocol):
         """The next page of entries after a position; after EARLIEST, the first that there are.
 
         Empty at the end.  A page has a bounded size; if entries are small, it ends where the position is a multiple
-        of PAGE_ENTRIES, so that pages of many readers are the same ones.  Raises OffTheLog if published updates after
-        the position are forgotten.  The page says up to where presence updates are.
+        of PAGE_ENTRIES, so that pages of many readers are the same ones.  Raises PositionExpired if published updates
+        after the position are forgotten.  The page says up to where presence updates are.
         """
         ...
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
-        """Pages of entries after a position, waiting for new ones, for ever.  Raises OffTheLog if entries of either
-        kind after the position are forgotten."""
+        """Pages of entries after a position, waiting for new ones, for ever.
+
+        Raises PositionExpired if entries of either kind after the position are forgotten.
+        """
         ...
 
     # -- presence
@@ -219,7 +221,7 @@ class History(Protocol):
     # -- operation
 
     async def check(self) -> None:
-        """Write something.  Raises LogUnavailable where that does not work."""
+        """Write something.  Raises HistoryUnavailable where that does not work."""
         ...
 
     async def stats(self) -> Stats: ...
@@ -245,9 +247,9 @@ def seen_as(publisher: str, id: str) -> bytes:
     return blake2b(f"{len(publisher)} {publisher}{id}".encode(), digest_size=16).digest()
 
 
-def off_the_log(after: int, forgotten: int) -> OffTheLog:
+def position_expired(after: int, forgotten: int) -> PositionExpired:
     """What to raise for a place before the newest published update that is forgotten."""
-    return OffTheLog(f"position {after} is before {forgotten}, up to which published updates are forgotten")
+    return PositionExpired(f"position {after} is before {forgotten}, up to which published updates are forgotten")
 
 
 def pruned_to(max_updates: int, max_bytes: int, max_age: float) -> Retention:

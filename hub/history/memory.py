@@ -144,7 +144,7 @@ class MemoryHistory:
 
     async def read(self, after: int) -> Page:
         if after != EARLIEST and after < self._published.forgotten:
-            raise base.off_the_log(after, self._published.forgotten)
+            raise base.position_expired(after, self._published.forgotten)
         page = Page(forgotten=self._presence.forgotten)
         first = self._next(max(after, 0))
         if first is None:

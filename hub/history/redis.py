@@ -19,8 +19,9 @@ If one is not there, or is another one, then the server has lost what it had tak
 which n goes on.  An anchor that was forgotten cannot be looked for.  If it was published, all places up to it are off
 the log.  If it is about presence, what may be missing up to it is about presence too, which is told; unless both were
 forgotten: then that node alone adds EPOCH to its offset.
-A node that is told of another epoch than its own adds EPOCH to its offset, so that all places of before are OffTheLog;
-and `find` knows only what came `since` the epoch began, as whatever is older may have a hole after it.
+A node that is told of another epoch than its own adds EPOCH to its offset, so that all places of before are
+PositionExpired; and `find` knows only what came `since` the epoch began, as whatever is older may have a hole after
+it.
 
 It survives what the server survives.  With `appendfsync always`, whatever its disk survives; with `everysec`, the end
 of the process, and after a power cut the last second may be gone; without an append-only file, the server comes back
@@ -46,7 +47,7 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 from hub.protocol.subscriptions import Present, to_json
@@ -494,13 +495,13 @@ class RedisHistory:
             reply = await self._call(_PAGE, n, base.PAGE_ENTRIES, base.PAGE_BYTES, at_once=at_once)
             if anywhere or reply.offset == offset:
                 if not anywhere and n < reply.published:
-                    raise base.off_the_log(after, offset + reply.published)
+                    raise base.position_expired(after, offset + reply.published)
                 published, presence, full = reply.value
                 entries = sorted(_entries(published, presence, offset=reply.offset), key=_position)
                 page = Page(entries, forgotten=reply.offset + reply.presence, full=bool(full))
                 last = page[-1].position - reply.offset if page else reply.last
                 return page, last if last == reply.last else None
-        raise OffTheLog(f"position {after} is of an earlier epoch of the log")
+        raise PositionExpired(f"position {after} is of an earlier epoch of the log")
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         end: int | None = None
@@ -515,7 +516,7 @@ class RedisHistory:
                         await self._execute("XREAD", *wait)
                 page, end = await self._page(after, at_once=True)
                 page.require_presence(after)
-            except LogUnavailable as error:
+            except HistoryUnavailable as error:
                 if self._closed:
                     raise
                 if not failures:
@@ -576,7 +577,7 @@ class RedisHistory:
         return forgotten
 
     async def aclose(self) -> None:
-        with contextlib.suppress(LogUnavailable, TimeoutError):
+        with contextlib.suppress(HistoryUnavailable, TimeoutError):
             if self._epoch:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
                     await self._call(_LEAVE, self._node[0], at_once=True)
@@ -616,20 +617,20 @@ class RedisHistory:
 
     @contextlib.asynccontextmanager
     async def _reaching(self) -> AsyncIterator[None]:
-        """Have what is done in it raise LogUnavailable where the server cannot be reached, or says that it cannot."""
+        """Have what is done in it raise HistoryUnavailable if the server cannot be reached, or says that it cannot."""
         if self._closed:
-            raise LogUnavailable(f"{self._where} is left")
+            raise HistoryUnavailable(f"{self._where} is left")
         try:
             async with asyncio.timeout(TIMEOUT):
                 yield
         except TimeoutError as error:
-            raise LogUnavailable(f"{self._where} does not answer within {TIMEOUT:g} s") from error
+            raise HistoryUnavailable(f"{self._where} does not answer within {TIMEOUT:g} s") from error
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError):
                 # It may be a replica by now: new connections ask Sentinel, or the name of the host, who is not.
                 with contextlib.suppress(RedisError, OSError):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
-            raise LogUnavailable(f"{self._where}: {error}") from error
+            raise HistoryUnavailable(f"{self._where}: {error}") from error
 
 
 def _bounds(retention: Retention) -> tuple[float, ...]:

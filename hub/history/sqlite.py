@@ -46,7 +46,7 @@ try:
 except ImportError:  # not on Windows: there, one process at a time is to open a log
     fcntl = None  # type: ignore[assignment]
 
-from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST, Beat, Entry, Page, Retention, Stats
 from hub.protocol.subscriptions import Present, to_json
@@ -321,10 +321,10 @@ class SqliteHistory:
                 pass
             except sqlite3.Error as error:
                 self._failed(file, error, last=attempt == 2)
-        raise LogUnavailable(f"{self.path} is replaced again and again")
+        raise HistoryUnavailable(f"{self.path} is replaced again and again")
 
     def _failed(self, file: _File, error: sqlite3.Error, *, last: bool) -> None:
-        """Mend what can be mended, after which to try again; else raise LogUnavailable."""
+        """Mend what can be mended, after which to try again; else raise HistoryUnavailable."""
         if _is_damage(error) and not last:
             self._salvage(file, error)
             return
@@ -333,7 +333,7 @@ class SqliteHistory:
                 if self._file is file:
                     file.close()
                     self._file, self._last = None, file
-        raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
+        raise HistoryUnavailable(f"{self.path}: {_reason(error)}") from error
 
     # -- reading
 
@@ -364,11 +364,11 @@ class SqliteHistory:
             published, presence = _forgotten(connection)
             last, place = _last(connection), 0 if after == EARLIEST else after - file.offset
             if place < 0:
-                raise OffTheLog(f"position {after} is of an earlier epoch of the log")
+                raise PositionExpired(f"position {after} is of an earlier epoch of the log")
             if after != EARLIEST and place < published:
-                raise base.off_the_log(after, file.offset + published)
+                raise base.position_expired(after, file.offset + published)
             if place > last:
-                raise OffTheLog(f"position {after} is after {file.offset + last}, the last one of the log")
+                raise PositionExpired(f"position {after} is after {file.offset + last}, the last one of the log")
             page = Page(forgotten=file.offset + presence)
             first = _next(connection, place)
             if first is None:
@@ -445,7 +445,7 @@ class SqliteHistory:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise LogUnavailable(f"{self.path} was closed")
+            raise HistoryUnavailable(f"{self.path} was closed")
 
     def _ask(self, question: Callable[[_File, sqlite3.Connection], T]) -> T:
         for attempt in range(3):
@@ -458,7 +458,7 @@ class SqliteHistory:
                     # Where the writer is, which alone puts files aside.
                     self._writer.submit(self._salvage, file, error).result()
                 elif not (isinstance(error, sqlite3.OperationalError) and attempt < 2):
-                    raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
+                    raise HistoryUnavailable(f"{self.path}: {_reason(error)}") from error
         raise AssertionError
 
     # -- following
@@ -517,7 +517,7 @@ class SqliteHistory:
                 self._bell, self._port = bell, bell.getsockname()[1]
                 loop.add_reader(bell, self._hear)
             try:
-                with contextlib.suppress(LogUnavailable):  # then with the next beat
+                with contextlib.suppress(HistoryUnavailable):  # then with the next beat
                     await self.check()
                 await self._look()
             finally:
@@ -571,7 +571,7 @@ class SqliteHistory:
                     raise
                 if previous is None and (reason := _lasting(self.path, error)):
                     raise ConfigurationError(f"history_url: {self.path}: {reason}") from None
-                raise LogUnavailable(f"{self.path}: {_reason(error)}") from error
+                raise HistoryUnavailable(f"{self.path}: {_reason(error)}") from error
             if self._file is not None:
                 self._file.close_readers()
                 self._writer.submit(self._file.writer.close)  # by its own thread, which may be using it
@@ -606,7 +606,9 @@ class SqliteHistory:
                     _put_aside(self.path, aside)
                     os.rename(self.path + _SALVAGED, self.path)
             except (sqlite3.Error, OSError) as failure:
-                raise LogUnavailable(f"{self.path} is damaged, and cannot be copied: {_reason(failure)}") from failure
+                raise HistoryUnavailable(
+                    f"{self.path} is damaged, and cannot be copied: {_reason(failure)}"
+                ) from failure
             log.error("the log goes on", path=self.path, updates=rescued, lost=lost, damaged=aside)
 
     async def aclose(self) -> None:
@@ -617,7 +619,7 @@ class SqliteHistory:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
         if self._file is not None:
-            with contextlib.suppress(LogUnavailable):
+            with contextlib.suppress(HistoryUnavailable):
                 await self._write(lambda writing: writing.leave(self.node))
         self._is_closed = True
         if self._committing is not None:
@@ -1012,13 +1014,13 @@ def _identity(path: str) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise LogUnavailable(str(error)) from error
+        raise HistoryUnavailable(str(error)) from error
     return stat.st_dev, stat.st_ino
 
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[None]:
-    """Keep other processes from opening the log, and from putting it aside.  Raises LogUnavailable where they do."""
+    """Keep other processes from opening the log, and from putting it aside.  Raises HistoryUnavailable if they do."""
     if fcntl is None:
         yield
         return
@@ -1031,7 +1033,9 @@ def _alone(path: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LogUnavailable(f"{path}: another process has been opening it for {BUSY:g} seconds") from None
+                    raise HistoryUnavailable(
+                        f"{path}: another process has been opening it for {BUSY:g} seconds"
+                    ) from None
             time.sleep(0.01)
         yield
     finally:

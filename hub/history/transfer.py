@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hub.errors import ConfigurationError, InvalidRequest, LogUnavailable, OffTheLog
+from hub.errors import ConfigurationError, HistoryUnavailable, InvalidRequest, PositionExpired
 from hub.history import base, open_history
 from hub.history.base import EARLIEST
 from hub.history.sqlite import SqliteHistory
@@ -154,7 +154,7 @@ async def backup(history: History, target: Path) -> None:
 async def export(history: History, write: Write, *, after: str | None = None, note: Callable[[Step], None]) -> Exported:
     """Have the entries written page by page, from the oldest, or from the one after the id `after`.
 
-    Raises LookupError if the log has no such id, and LogUnavailable if a new epoch begins meanwhile.
+    Raises LookupError if the log has no such id, and HistoryUnavailable if a new epoch begins meanwhile.
     """
     before = await history.stats()
     position = EARLIEST if after is None else await history.find(after)
@@ -167,7 +167,7 @@ async def export(history: History, write: Write, *, after: str | None = None, no
     while position < end:
         try:
             page = await history.read(position)
-        except OffTheLog:
+        except PositionExpired:
             page = await history.read(EARLIEST)
             await _check_epoch(history, before.epoch)
             gaps.append(Gap(position + 1, page[0].position - 1))
@@ -181,7 +181,7 @@ async def export(history: History, write: Write, *, after: str | None = None, no
 
 async def _check_epoch(history: History, epoch: str) -> None:
     if (await history.stats()).epoch != epoch:
-        raise LogUnavailable("it has become another one since the export began; begin again")
+        raise HistoryUnavailable("it has become another one since the export began; begin again")
 
 
 async def load(history: History, entries: Iterable[tuple[float | None, Entry]], *, note: Callable[[Step], None]) -> int:

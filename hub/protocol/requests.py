@@ -7,7 +7,7 @@ import string
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
-from hub.errors import InvalidRequest, NotThere, TooLarge
+from hub.errors import InvalidRequest, NotFound, TooLarge
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text
 from hub.protocol.updates import Update, new_id
 from skipfilter.errors import shown
@@ -339,7 +339,7 @@ def parse_subscription_path(path: str, limits: Limits) -> SubscriptionPath:
     """
     below = limits.path + "/subscriptions"
     if not (path + "/").startswith(below + "/"):  # the hub's own segments, percent-encoded
-        raise NotThere(f"subscriptions are at {below}")
+        raise NotFound(f"subscriptions are at {below}")
     segments = path[len(below) :].split("/")[1:]
     match [_decode_segment(segment) for segment in segments]:
         case []:
@@ -353,7 +353,7 @@ def parse_subscription_path(path: str, limits: Limits) -> SubscriptionPath:
             return SubscriptionPath((CLASSIC, topic), rest[0] if rest else None, classic=True)
         case [type, _] | [type, _, _]:
             raise InvalidRequest(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
-    raise NotThere(f"subscriptions are at {below}/match_type/match/subscriber, each percent-encoded")
+    raise NotFound(f"subscriptions are at {below}/match_type/match/subscriber, each percent-encoded")
 
 
 def _decode_segment(segment: str) -> str:

@@ -40,7 +40,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from ada_url import URL
 
-from hub.errors import InvalidRequest, TooMany
+from hub.errors import InvalidRequest, LimitExceeded
 from hub.slices import Slices
 from skipfilter import Everything, Exact, PatternError, UriTemplate, compile_matcher
 from skipfilter.errors import shown
@@ -125,8 +125,8 @@ class MatcherCompiler:
     def compile(self, type: str, pattern: str) -> TopicMatcher:
         """Return the matcher of `pattern`.
 
-        Raises PatternError if the type refuses the pattern, LookupError if there is no such type, and TooMany if there
-        are too many URL Patterns.  The classic type refuses none: what is no template is a plain string (V10).
+        Raises PatternError if the type refuses the pattern, LookupError if there is no such type, and LimitExceeded if
+        there are too many URL Patterns.  The classic type refuses none: what is no template is a plain string (V10).
         """
         matcher = self._held.get((type, pattern))
         if matcher is None:
@@ -153,7 +153,7 @@ class MatcherCompiler:
         if len(self._url_patterns) >= self._max_url_patterns:
             self._reclaim()
             if len(self._url_patterns) >= self._max_url_patterns:
-                raise TooMany(f"the limit of {self._max_url_patterns} different URL Patterns is reached")
+                raise LimitExceeded(f"the limit of {self._max_url_patterns} different URL Patterns is reached")
 
     def _compile(self, type: str, pattern: str) -> TopicMatcher:
         if type != CLASSIC and type not in MATCHER_TYPES:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hub import Settings
 from hub.auth.grant import Grant
 from hub.broadcaster import LATE
-from hub.errors import TooMany
+from hub.errors import LimitExceeded
 from hub.history.memory import MemoryHistory
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
@@ -250,7 +250,7 @@ async def test_n23_who_has_not_caught_up_counts_too() -> None:
         await here.settle()
         fourth = await here.connect("a")
         await here.settle()
-        assert [type(one.task.exception()) for one in (third, fourth)] == [TooMany, TooMany]
+        assert [type(one.task.exception()) for one in (third, fourth)] == [LimitExceeded, LimitExceeded]
         assert here.hub.broadcaster.connected == 2
         first.go()
 
@@ -403,7 +403,7 @@ async def test_n23_t68_who_is_refused_is_not_announced() -> None:
         await here.caught_up()
         second = await here.connect("a", address="one")
         await here.caught_up()
-        assert isinstance(second.task.exception(), TooMany)
+        assert isinstance(second.task.exception(), LimitExceeded)
         assert not second.begun
         first.go()
         await first.task

@@ -343,7 +343,7 @@ async def test_n94_n23_too_many_are_told_when_to_come_back(classic: bool) -> Non
     async with application(classic=classic, max_connections=1) as app, follow(app, ("match", "a")):
         for request in (SUBSCRIBE, QUERY):
             answer = await send(app, request)
-            assert_problem(answer, 429, "Too many")
+            assert_problem(answer, 429, "Limit exceeded")
             assert (answer.headers["retry-after"], "www-authenticate" in answer.headers) == ("10", False)
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from hub import broadcaster, event_log
 from hub.auth.signing import sign_classic_token
-from hub.errors import LogUnavailable
+from hub.errors import HistoryUnavailable
 from hub.event_log import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
 from hub.history import base, sqlite
 from hub.history.memory import MemoryHistory
@@ -429,7 +429,7 @@ async def test_a_node_that_could_not_write_all_leaves_as_if_it_was_killed(
         assert node is not None
 
         async def fails() -> bool:
-            raise LogUnavailable("it is away")
+            raise HistoryUnavailable("it is away")
 
         await here.connect("a")
         await here.settle()

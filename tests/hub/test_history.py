@@ -30,7 +30,7 @@ from typer.testing import CliRunner, Result
 
 from hub import history_cli
 from hub.cli import main
-from hub.errors import ConfigurationError, LogUnavailable
+from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history, transfer
 from hub.history.base import EARLIEST, Entry, record
 from hub.history.memory import MemoryHistory
@@ -570,7 +570,7 @@ def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: 
             write = none if when == "before it reads" else change
             await transfer.export(log, write, note=none)
 
-    with pytest.raises(LogUnavailable) as raised:
+    with pytest.raises(HistoryUnavailable) as raised:
         asyncio.run(export())
     assert raised.value.reason == "it has become another one since the export began; begin again"
 

@@ -17,7 +17,7 @@ import pytest
 
 from hub import hub as hubs
 from hub.auth.grant import Grant
-from hub.errors import LogUnavailable, OffTheLog
+from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import sqlite
 from hub.history.memory import MemoryHistory
 from hub.protocol.subscriptions import Present
@@ -304,7 +304,7 @@ class FailingLog(MemoryHistory):
 
     def _require(self) -> None:
         if not self.works:
-            raise LogUnavailable("the host secret.example is on fire")
+            raise HistoryUnavailable("the host secret.example is on fire")
 
     async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         self._require()
@@ -534,7 +534,7 @@ async def test_subscribers_that_the_log_has_forgotten_are_announced_again(quick:
         async def fail_once(changes: Sequence[Change]) -> list[Entry]:
             if any(change.active for change in changes):
                 log.announce = real  # type: ignore[method-assign]
-                raise LogUnavailable("once")
+                raise HistoryUnavailable("once")
             return await real(changes)
 
         log.announce = fail_once  # type: ignore[method-assign]
@@ -628,7 +628,7 @@ async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_
                 pass
         await asyncio.wait_for(hub._announcements.join(), HANG)
         for reader in readers[:2]:
-            with pytest.raises(OffTheLog, match="presence"):
+            with pytest.raises(PositionExpired, match="presence"):
                 await reader.next()
         for reader in readers[2:]:
             part = await reader.next()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hub.errors import LogUnavailable
+from hub.errors import HistoryUnavailable
 from hub.history import pages
 from hub.history.base import EARLIEST, Retention
 from hub.history.memory import MemoryHistory
@@ -32,7 +32,7 @@ class Counting(MemoryHistory):
         self.reads.append(after)
         await self.open.wait()
         if self.fails:
-            raise LogUnavailable("away")
+            raise HistoryUnavailable("away")
         return await super().read(after)
 
 
@@ -90,7 +90,7 @@ async def test_a_reader_that_goes_or_fails_leaves_the_others_to_ask_themselves()
             assert log.reads == [2, 2]
         else:
             failed = await asyncio.gather(first, *others, return_exceptions=True)
-            assert [type(one) for one in failed] == [LogUnavailable] * 3
+            assert [type(one) for one in failed] == [HistoryUnavailable] * 3
         assert read._reading == {}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub import Settings
-from hub.errors import InvalidRequest, NotThere, TooLarge
+from hub.errors import InvalidRequest, NotFound, TooLarge
 from hub.protocol.requests import (
     FORM,
     NDJSON,
@@ -342,5 +342,5 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
     ):
         try:
             parse()
-        except (InvalidRequest, NotThere, TooLarge) as error:
+        except (InvalidRequest, NotFound, TooLarge) as error:
             assert len(str(error)) < 600

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub import rates
-from hub.errors import Busy, TooMany
+from hub.errors import Busy, LimitExceeded
 from hub.rates import Rates, TokenBucket
 from tests.asgi import PATH, application, ask, follow
 from tests.hub.world import plain, world
@@ -82,10 +82,10 @@ async def test_n23_one_client_that_comes_too_often_does_not_keep_others_out() ->
         await here.settle()
         assert [one.begun for one in connections] == [True, False, False, False, True]
         error = connections[1].task.exception()
-        assert isinstance(error, TooMany)
+        assert isinstance(error, LimitExceeded)
         assert error.headers == {"Retry-After": "10"}
         for refused in connections[2:4]:
-            assert isinstance(refused.task.exception(), TooMany)
+            assert isinstance(refused.task.exception(), LimitExceeded)
 
 
 @pytest.mark.parametrize(("settings", "status"), [

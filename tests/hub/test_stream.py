@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hub import broadcaster
 from hub.auth.grant import Grant
-from hub.errors import Closing, InsufficientScope, InvalidRequest, TooMany
+from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
@@ -91,7 +91,7 @@ class Naive:
     def check(self, here: World) -> None:
         """When all is over."""
         for connection in here.connections:
-            refused = not connection.task.cancelled() and isinstance(connection.task.exception(), TooMany)
+            refused = not connection.task.cancelled() and isinstance(connection.task.exception(), LimitExceeded)
             assert refused is (connection in self.refused)
         if not self.settings.subscriptions:
             assert here.announced == []

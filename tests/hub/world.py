@@ -12,7 +12,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from hub import Settings
 from hub.auth.grant import Grant
-from hub.errors import Busy, RequestError, TooMany
+from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
 from hub.hub import Hub
 from hub.parking import ParkingProtocol
@@ -301,7 +301,7 @@ class World:
         refusal = None
         try:
             subscriber, _ = await self.hub.subscribe(selectors(patterns), grant, after, address=address)
-        except (TooMany, Busy) as error:
+        except (LimitExceeded, Busy) as error:
             refusal, subscriber = error, Subscriber((), grant, 0)
         connection = Connection(self, subscriber, (address, subject), refusal)
         self.connections.append(connection)

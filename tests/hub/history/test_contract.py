@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import HISTORIES, base, open_history, sqlite
 from hub.history.base import EARLIEST, Change, Entry
 from hub.history.redis import RedisHistory
@@ -208,7 +208,7 @@ class Model(RuleBasedStateMachine):
         if back < 0:
             after = self.end - back
         if after < self.forgotten[False]:
-            with pytest.raises(OffTheLog, match=str(after)):
+            with pytest.raises(PositionExpired, match=str(after)):
                 self.run(self.node(which).read(after))
         elif after <= self.end:
             page = self.run(self.node(which).read(after))
@@ -232,7 +232,7 @@ class Model(RuleBasedStateMachine):
             return
         try:
             page = self.run(anext(pages))
-        except OffTheLog:
+        except PositionExpired:
             assert place < max(self.forgotten.values())
             return
         assert [(entry.position, entry.update) for entry in page] == self.all[place : place + len(page)]
@@ -426,7 +426,7 @@ async def test_n112_t85_the_log_keeps_about_as_many_updates_and_bytes_as_it_is_t
             assert stats.oldest is not None
             assert await node.find("0 0") is None
             assert await node.find(stats.oldest.update.id) == stats.oldest.position
-            with pytest.raises(OffTheLog):
+            with pytest.raises(PositionExpired):
                 await node.read(stats.oldest.position - 2)
             await node.append([Update(("t",), "x" * 2_000_000, id="large")])  # the newest one always stays
             assert await node.find("large") == 6_001
@@ -490,9 +490,9 @@ async def test_presence_updates_have_bounds_of_their_own(kind: str, new_url: Cal
                 after = await node.read(1)
                 assert after[0].position > came.position + 1
                 assert after[0].position == after.forgotten + 1
-                with pytest.raises(OffTheLog, match=str(after.forgotten)):
+                with pytest.raises(PositionExpired, match=str(after.forgotten)):
                     after.require_presence(1)
-                with pytest.raises(OffTheLog):
+                with pytest.raises(PositionExpired):
                     await anext(node.follow(1))
             assert ids_of(await everything(one))[-1] == "last"
 
@@ -526,7 +526,7 @@ async def test_presence_updates_age_too_and_go_with_what_was_published_after_the
         assert ids_of(await everything(node)) == ["b", "r"]
         assert ids_of(await node.read(2)) == ["b", "r"]  # what it has not seen between was about presence
         assert (await node.read(2)).forgotten == 3
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await node.read(0)
         assert await node.find("b", presence=True) == 4
         await node.append(named("s"), presence=True)
@@ -694,7 +694,7 @@ async def test_t87_a_log_that_was_closed_says_so(kind: str, new_url: Callable[[s
     await node.append(named("a"))
     await node.aclose()
     for asked in (node.append(named("b")), node.read(EARLIEST), node.find("a"), node.check(), node.beat()):
-        with pytest.raises(LogUnavailable):
+        with pytest.raises(HistoryUnavailable):
             await asked
     await node.aclose()
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hub.errors import OffTheLog
+from hub.errors import PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST
 from hub.history.memory import MemoryHistory
@@ -76,7 +76,7 @@ class AgainstNaive(RuleBasedStateMachine):
     def read(self, back: int) -> None:
         after = max(0, self.end - back)
         if self.kept and after < self.kept[0][0] - 1:
-            with pytest.raises(OffTheLog, match=f"position {after} is before {self.kept[0][0] - 1}"):
+            with pytest.raises(PositionExpired, match=f"position {after} is before {self.kept[0][0] - 1}"):
                 run(self.log.read(after))
         else:
             self.compare(run(self.log.read(after)), after)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history import redis as module
 from hub.history.base import EARLIEST, Change
@@ -73,7 +73,7 @@ async def node() -> AsyncIterator[Callable[..., RedisHistory]]:
 
     yield open_node
     for log in opened:
-        with suppress(LogUnavailable):
+        with suppress(HistoryUnavailable):
             await check_keys(log)
         await log.aclose()
 
@@ -190,7 +190,7 @@ async def back(log: RedisHistory) -> None:
     """Wait until the log can be reached."""
     async with asyncio.timeout(HANG):
         while True:
-            with suppress(LogUnavailable):
+            with suppress(HistoryUnavailable):
                 return await log.check()
             await asyncio.sleep(0.02)
 
@@ -215,7 +215,7 @@ async def test_a_killed_server_loses_nothing_that_it_acknowledged(
             published.extend(one.id for one in batch)
             try:
                 acknowledged.extend(entry.update.id for entry in await log.append(batch))
-            except LogUnavailable:
+            except HistoryUnavailable:
                 await asyncio.sleep(0.01)
 
     async with Follower(first) as one, Follower(second) as other, asyncio.TaskGroup() as publishers:
@@ -270,7 +270,7 @@ async def test_a_server_that_is_away_for_long_is_told_of_once(
         await follower.until("a")
         server.ask("SAVE")
         server.kill()
-        with pytest.raises(LogUnavailable) as caught:
+        with pytest.raises(HistoryUnavailable) as caught:
             await append(log, "b")
         assert str(server.port) in caught.value.reason
         await until(lambda: "out of reach" in caplog.text)
@@ -298,9 +298,9 @@ async def lose_a_tail(server: RedisServer, first: RedisHistory, second: RedisHis
 
 
 async def off(log: RedisHistory, position: int) -> None:
-    with pytest.raises(OffTheLog, match="of an earlier epoch"):
+    with pytest.raises(PositionExpired, match="of an earlier epoch"):
         await log.read(position)
-    with pytest.raises(OffTheLog, match="of an earlier epoch"):
+    with pytest.raises(PositionExpired, match="of an earlier epoch"):
         await anext(log.follow(position))
 
 
@@ -425,7 +425,7 @@ async def test_a_log_of_0_1_0_is_brought_up_to_date_once(
     await client.hdel(meta, "forgotten", *(f"presence_{name}" for name in about))
     assert ids(await everything(log)) == "b c", "and its anchor holds"
     assert ids(await early.read(1)) == "b c", "and one of what was forgotten last"
-    with pytest.raises(OffTheLog):
+    with pytest.raises(PositionExpired):
         await log.read(0)
     await append(log, "d")
     assert await log.end() == 4
@@ -442,7 +442,7 @@ async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Call
         await other.until("b")
         await asyncio.to_thread(server.restart)
         for follower in one, other:
-            with pytest.raises(OffTheLog):
+            with pytest.raises(PositionExpired):
                 await follower.ends()
     assert await first.end() == await second.end() == base.EPOCH + 1, "one loss, one epoch"
 
@@ -465,7 +465,7 @@ async def test_a_flushed_log_is_noticed_by_whoever_follows_it(
         await append(log, "a b")
         await follower.until("b")
         server.ask("FLUSHALL")
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await follower.ends()  # though nothing is appended
     assert (await log.newest(), await log.read(EARLIEST), await log.end()) == (None, [], base.EPOCH)
     async with Follower(log, await log.end()) as follower:
@@ -484,7 +484,7 @@ async def test_a_flushed_log_in_which_others_write_on_is_another_one(
         await follower.until("b")
         server.ask("FLUSHALL")
         await append(second, "A B C")
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await follower.ends()
     assert ids(follower.entries) == "a b"
     await off(first, 1)
@@ -560,7 +560,7 @@ async def test_a_stopped_server_is_out_of_reach_and_then_as_before(
             log.beat(),
             return_exceptions=True,
         )
-        assert {type(result) for result in results} == {LogUnavailable}
+        assert {type(result) for result in results} == {HistoryUnavailable}
         server.resume()
         await back(log)
         await append(log, "c")
@@ -575,7 +575,7 @@ async def test_the_timeout_includes_the_wait_for_a_turn(server: RedisServer, nod
     for _ in range(module.CONNECTIONS):
         await log._turns.acquire()
     async with asyncio.timeout(HANG):
-        with pytest.raises(LogUnavailable):
+        with pytest.raises(HistoryUnavailable):
             await append(log, "a")
 
 
@@ -621,7 +621,7 @@ async def test_an_append_whose_connection_is_cut_is_there_wholly_or_not_at_all_a
         for requests, answers, there in (1, 9, False), (2_000, 9, False), (8_000, 9, False), (sys.maxsize, 0, True):
             proxy.requests, proxy.answers = requests, answers
             log = node(url)
-            with pytest.raises(LogUnavailable):
+            with pytest.raises(HistoryUnavailable):
                 await log.append(batch)
             assert [entry.update for entry in await everything(direct)][1:] == batch * there
         proxy.requests = proxy.answers = sys.maxsize
@@ -657,7 +657,7 @@ async def test_a_server_that_refuses_to_write_is_out_of_reach_and_changes_nothin
             lambda: log.check(),
             lambda: log.beat(),
         ):
-            with pytest.raises(LogUnavailable) as caught:
+            with pytest.raises(HistoryUnavailable) as caught:
                 await write()
             assert reason in caught.value.reason
         assert ids(await everything(log)) == "a", "reading goes on"
@@ -681,7 +681,7 @@ async def test_a_server_that_has_become_a_replica_is_left_for_the_one_that_has_i
         other.ask("REPLICAOF", "NO", "ONE")
         server.ask("REPLICAOF", "127.0.0.1", str(other.port))
         proxy.server = other
-        with pytest.raises(LogUnavailable):
+        with pytest.raises(HistoryUnavailable):
             await append(log, "b")
         [c] = await append(log, "c")
         await log.aclose()
@@ -743,7 +743,7 @@ async def test_it_can_be_reached_by_tls_alone(
     log = node(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}")
     await append(log, "a")
     assert ids(await log.read(0)) == "a"
-    with pytest.raises(LogUnavailable) as caught:
+    with pytest.raises(HistoryUnavailable) as caught:
         await node(f"rediss://127.0.0.1:{port}").check()
     assert "certificate" in caught.value.reason.lower()
 
@@ -776,11 +776,11 @@ async def test_a_password_is_told_to_nobody(
     wrong = node(f"redis://joe:hunter2@{at}")
     follower = Follower(wrong)
     async with follower:
-        with pytest.raises(LogUnavailable) as caught:
+        with pytest.raises(HistoryUnavailable) as caught:
             await append(wrong, "b")
         await until(lambda: "out of reach" in caplog.text)
     server.kill()
-    with pytest.raises(LogUnavailable) as gone:
+    with pytest.raises(HistoryUnavailable) as gone:
         await append(log, "b")
     told = caught.value.reason + gone.value.reason + caplog.text + repr(log) + repr(vars(log)) + repr(vars(wrong))
     assert "invalid username-password" in told
@@ -1034,7 +1034,7 @@ async def test_a_sentinel_that_knows_no_such_service_is_told(
     replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisHistory]
 ) -> None:
     log = node(replicated[2].replace("/mercure", "/nonesuch"))
-    with pytest.raises(LogUnavailable) as caught:
+    with pytest.raises(HistoryUnavailable) as caught:
         await log.check()
     assert "nonesuch" in caught.value.reason
 

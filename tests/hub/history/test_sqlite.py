@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub.errors import ConfigurationError, LogUnavailable, OffTheLog
+from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base, sqlite
 from hub.history.base import EARLIEST, Change
 from hub.history.sqlite import SqliteHistory
@@ -123,7 +123,7 @@ async def test_a_process_that_is_stopped_while_it_writes_makes_others_unavailabl
         process = Process(path, holding)
         process.await_some(1)
         process.process.send_signal(signal.SIGSTOP)
-        with pytest.raises(LogUnavailable) as refused:
+        with pytest.raises(HistoryUnavailable) as refused:
             await log.append(named("refused"))
         assert "locked" in refused.value.reason
         assert ids_of(await everything(log)) == ["before"]  # who reads is not held up
@@ -162,7 +162,7 @@ async def test_a_full_disk_is_unavailable_and_when_there_is_room_again_all_goes_
         await log.append(named("before", data="x" * 10_000))
         (pages,) = log._opened().writer.execute("PRAGMA page_count").fetchone()
         log._opened().writer.execute(f"PRAGMA max_page_count = {pages + 1}")
-        with pytest.raises(LogUnavailable) as full:
+        with pytest.raises(HistoryUnavailable) as full:
             await log.append(named("a", "b", data="x" * 100_000))
         assert "full" in full.value.reason
         assert "full" not in str(full.value)
@@ -185,7 +185,7 @@ async def test_a_file_that_may_not_grow_is_unavailable_and_nothing_is_lost(path:
                 try:
                     await log.append(named(str(n), data="x" * 30_000))
                     acknowledged.append(str(n))
-                except LogUnavailable:
+                except HistoryUnavailable:
                     pass
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -313,7 +313,7 @@ async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: st
         damage(path, 3, last=last)
         for node in (log, other):  # what they have read is in their memory
             node._opened().close_readers()
-        with suppress(OffTheLog):  # whoever was reading then
+        with suppress(PositionExpired):  # whoever was reading then
             await everything(log)
         found = await everything(log)
         ids = [int(id) for id in ids_of(found)]
@@ -327,10 +327,10 @@ async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: st
             assert (await log.find(str(id)) is not None) == (id > holes[-1])
         # It is another epoch, for the other node too: places of before are off the log.
         for node in (log, other):
-            with pytest.raises(OffTheLog):
+            with pytest.raises(PositionExpired):
                 await node.read(1_999)
             assert (await node.stats()).epoch != epoch
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await asyncio.wait_for(waiting, HANG)
         assert [one.id for one in await other.present()] == ["p"]
         await other.append(named("new"))
@@ -361,9 +361,9 @@ async def test_a_file_that_is_no_log_is_left_alone(path: str) -> None:
     for content in contents:
         Path(path).write_bytes(content)
         async with log_at(path) as log:
-            with pytest.raises((ConfigurationError, LogUnavailable)):
+            with pytest.raises((ConfigurationError, HistoryUnavailable)):
                 await log.end()
-            with pytest.raises((ConfigurationError, LogUnavailable)):
+            with pytest.raises((ConfigurationError, HistoryUnavailable)):
                 await log.append(named("a"))
         assert Path(path).read_bytes() == content
         os.unlink(path)
@@ -380,7 +380,7 @@ async def test_what_is_rescued_is_of_its_kind_and_gaps_are_skipped(path: str) ->
         connection.execute("UPDATE log SET position = position + 1000000000000 WHERE id IN ('b', 'c')")
         connection.execute("UPDATE log SET topics = '{' WHERE id = 'b'")
     async with log_at(path, presence_updates=2) as log:
-        with suppress(OffTheLog):
+        with suppress(PositionExpired):
             await everything(log)
         assert ids_of(await everything(log)) == ["a", *(f"4 {m}" for m in range(1_995, 2_000)), "c"]
         stats = await log.stats()
@@ -404,7 +404,7 @@ async def test_a_log_of_version_1_goes_on_and_a_process_of_that_version_writes_n
         assert (stats.updates, stats.bytes, stats.presence_updates, stats.epoch) == (3, 999, 0, "epoch")
         assert [entry.position for entry in await log.append(named("new"))] == [10]
         assert ids_of(await log.read(6)) == ["7", "8", "9", "new"]
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await log.read(5)
         with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.OperationalError, match="no such col"):
             connection.execute("SELECT bytes FROM state")
@@ -464,9 +464,9 @@ async def test_of_two_processes_that_meet_damage_one_mends_it(path: str, monkeyp
         files = one._opened(), other._opened()
         salvaging = asyncio.create_task(asyncio.to_thread(one._salvage, files[0], sqlite3.DatabaseError("damaged")))
         await asyncio.to_thread(copying.wait, HANG)
-        with pytest.raises(LogUnavailable):
+        with pytest.raises(HistoryUnavailable):
             await asyncio.to_thread(other._salvage, files[1], sqlite3.DatabaseError("damaged"))
-        with pytest.raises(LogUnavailable):  # and nobody writes into what is being put aside
+        with pytest.raises(HistoryUnavailable):  # and nobody writes into what is being put aside
             await other.append(named("lost"))
         go_on.set()
         await salvaging
@@ -487,7 +487,7 @@ async def test_a_row_that_cannot_be_read_is_damage_and_what_is_in_it_is_not_told
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE log SET {spoil} WHERE position = 200")
     async with log_at(path) as log:
-        with suppress(OffTheLog):
+        with suppress(PositionExpired):
             await everything(log)
         found = ids_of(await everything(log))
         assert found == [str(n) for n in range(300) if n != 199]
@@ -513,7 +513,7 @@ async def test_no_id_is_remembered_of_which_the_update_was_lost(path: str) -> No
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE log SET topics = '{' WHERE position = 200")
     async with log_at(path, window=3_600) as log:
-        with suppress(OffTheLog):
+        with suppress(PositionExpired):
             await everything(log)
         assert ids_of(await log.append(named("199", "199"))) == ["199"]
 
@@ -549,13 +549,13 @@ async def test_a_log_that_is_taken_away_begins_anew_in_another_epoch(path: str) 
         await asyncio.sleep(0)
         for file in sqlite._files(path):
             os.rename(file, file + ".gone")
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await asyncio.wait_for(waiting, HANG)
         assert await log.find("a") is None
         assert await log.end() == base.EPOCH
         (entry,) = await log.append(named("c"))
         assert entry.position == base.EPOCH + 1
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await log.read(2)
         assert ids_of(await log.read(EARLIEST)) == ["c"]
 
@@ -606,7 +606,7 @@ async def test_an_older_copy_in_its_place_is_another_log_though_it_has_the_same_
         for file in sqlite._files(path):
             os.rename(file, file + ".gone")
         os.rename(path + ".old", path)
-        with pytest.raises(OffTheLog):
+        with pytest.raises(PositionExpired):
             await log.read(2)
         assert await log.end() == base.EPOCH + 2
         assert await log.find("b") is None  # as what came after it is not there
@@ -647,12 +647,12 @@ async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -
         directory.rename(tmp_path / "away")
         directory.write_text("a file")
         for _ in range(3):
-            with pytest.raises(LogUnavailable):
+            with pytest.raises(HistoryUnavailable):
                 await one.append(named("no"))
             await asyncio.sleep(sqlite.LOOK)
         directory.unlink()
         (tmp_path / "away").rename(directory)
-        with suppress(LogUnavailable, asyncio.CancelledError):
+        with suppress(HistoryUnavailable, asyncio.CancelledError):
             waiting.cancel()
             await asyncio.gather(waiting)
         pages = other.follow(1)
