@@ -26,7 +26,7 @@ from pyroaring import BitMap64, FrozenBitMap64
 from sortedcontainers import SortedDict
 
 from hub.protocol import events
-from hub.wheel import Wheel
+from hub.timer_wheel import Wheel
 from skipfilter import SelectorIndex, SkipFilter
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from hub.auth.signing import development_token, sign_classic_token, sign_token
 from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
 from hub.history_cli import main as history
+from hub.process.server import fitting, run
+from hub.process.workers import supervise
 from hub.protocol.topics import MATCHER_TYPES
-from hub.server import fitting, run
 from hub.settings import (
     DEVELOPMENT_ISSUER,
     DEVELOPMENT_KEY,
@@ -32,7 +33,6 @@ from hub.settings import (
     settings_from_environment,
 )
 from hub.verify import Plan, verify
-from hub.workers import supervise
 
 if TYPE_CHECKING:
     from hub.hub import Hub

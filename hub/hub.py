@@ -17,7 +17,7 @@ import structlog
 
 from hub.admission import Admission
 from hub.auth.authorizer import Authorizer
-from hub.backlog import Backlog
+from hub.backpressure import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, PositionExpired, TooSlow
 from hub.event_log import EventLog

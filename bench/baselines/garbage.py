@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from hub import server
 from hub.cli import main
+from hub.process import server
 
 _pauses: list[float] = []
 _full: list[float] = []

@@ -207,7 +207,7 @@ async def test_workers_end_with_their_parent_however_it_ends(
 
 
 def supervised(program: str) -> subprocess.CompletedProcess[str]:
-    lines = "import os, signal, sys, time\nfrom hub import workers\n" + program
+    lines = "import os, signal, sys, time\nfrom hub.process import workers\n" + program
     return subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=HANG)
 
 

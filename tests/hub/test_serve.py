@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
-from hub import ConfigurationError, Settings, create_app, server
+from hub import ConfigurationError, Settings, create_app
 from hub.parking import ParkingProtocol, TaskProtocol
-from hub.server import CUT, OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
+from hub.process import server
+from hub.process.server import CUT, OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
 from tests.hub.serving import served
 from tests.waiting import HANG
 from tests.wire import PATH, request
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.processes
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
     program = (
-        "import resource; from hub.server import raised_file_limit;"
+        "import resource; from hub.process.server import raised_file_limit;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300));"
         "print(raised_file_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -19,7 +19,7 @@ import uvicorn
 
 from hub.errors import ConfigurationError
 from hub.parking import ParkingProtocol, TaskProtocol
-from hub.workers import STARTUP_FAILURE
+from hub.process.workers import STARTUP_FAILURE
 
 if TYPE_CHECKING:
     import socket

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.backlog import Backlog
+from hub.backpressure import Backlog
 from hub.broadcaster import Broadcaster
 from hub.errors import TooLarge
 from hub.history.base import Entry
