@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.application import app_from_environment, create_app
 from hub.errors import ConfigurationError, HubError
+from hub.http.application import app_from_environment, create_app
 from hub.hub import Hub
 from hub.protocol.updates import Update
 from hub.settings import Settings, settings_from_environment
 
 if TYPE_CHECKING:
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
 
     app: HubApplication
 

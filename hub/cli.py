@@ -17,11 +17,11 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from hub.application import LogFormatter, check_files, create_app, log_to_stdlib
 from hub.auth.signing import development_token, sign_classic_token, sign_token
-from hub.endpoints import DEBUGGER
 from hub.errors import ConfigurationError
 from hub.history_cli import main as history
+from hub.http.application import LogFormatter, check_files, create_app, log_to_stdlib
+from hub.http.endpoints import DEBUGGER
 from hub.process.server import fitting, run
 from hub.process.workers import supervise
 from hub.protocol.topics import MATCHER_TYPES

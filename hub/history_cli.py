@@ -20,9 +20,9 @@ import structlog
 import typer
 from rich.filesize import decimal
 
-from hub.application import log_to_stdlib
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
+from hub.http.application import log_to_stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

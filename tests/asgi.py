@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive
 
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
 
 NDJSON = ("content-type", "application/x-ndjson")
 

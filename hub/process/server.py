@@ -18,14 +18,14 @@ import structlog
 import uvicorn
 
 from hub.errors import ConfigurationError
-from hub.parking import ParkingProtocol, TaskProtocol
+from hub.http.parking import ParkingProtocol, TaskProtocol
 from hub.process.workers import STARTUP_FAILURE
 
 if TYPE_CHECKING:
     import socket
     from types import FrameType
 
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
     from hub.settings import Settings
 
 log = structlog.stdlib.get_logger("hub")

@@ -23,7 +23,7 @@ HEARTBEAT: Final = b":\n"
 LOST: Final = b": this subscriber fell behind the history, and updates were lost\n\n"
 """The last block of a stream whose subscriber was too slow for the history."""
 ALL: Final = b": all\n\n"
-"""The last block of a response that is complete (hub.replay)."""
+"""The last block of a response that is complete (hub.http.replay)."""
 
 
 def retry(seconds: float) -> bytes:

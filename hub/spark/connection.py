@@ -248,7 +248,7 @@ Event: TypeAlias = tuple[str, str, str, str, str]
 
 
 Metadata: TypeAlias = tuple[list[str], bool, int, int, str] | tuple[None, None, None, None, None]
-"""Topics, private, time (ms since 1970), position and epoch of an event, as hub.replay tells them; or nothing."""
+"""Topics, private, time (ms since 1970), position and epoch of an event, as hub.http.replay tells them; or nothing."""
 
 
 def parse_metadata(comment: str) -> Metadata:

@@ -15,7 +15,7 @@
     failOnDataLoss        true         whether to fail where the hub no longer has what comes next, or to warn and go
                                        on with the earliest that it has
     idleTimeout           30           seconds without an event after which a hub that does not say when it has told
-                                       all (see hub.replay) is taken to keep back what is to come
+                                       all (see hub.http.replay) is taken to keep back what is to come
     retries               8            attempts in a row, after the first, before the hub counts as unreachable
     metadata              auto         auto: the last five columns are null if the hub does not tell them; required: the
                                        job fails at once then; off: they are null
@@ -32,8 +32,8 @@
     position    bigint?           its place in an epoch of the hub's log; with
     epoch       string?           its name, as in the tables of an event log (hub.spark.tables)
 
-A row is an event.  The last five columns are told by this hub alone (hub.replay), for each event all or none.  A row
-shows what the token may read: a mirror of a whole hub subscribes to `*`, with a token for `*`.  Then hub.spark.sink
+A row is an event.  The last five columns are told by this hub alone (hub.http.replay), for each event all or none.  A
+row shows what the token may read: a mirror of a whole hub subscribes to `*`, with a token for `*`.  Then hub.spark.sink
 publishes these rows as they are, private ones as private:
 
     events = spark.readStream.format("mercure").options(url=ONE, tokenFile=READS, match="*", metadata="required").load()

@@ -17,7 +17,7 @@ A session that is not there, or received more than the tables have, is not found
 and the table of gaps say where that may be so (skipfilter.spark.gaps).
 
 What a session is, its table says.  A hub's event log has connections that stay: who reads what there is and goes again
-(hub.replay) is not in it.
+(hub.http.replay) is not in it.
 """
 
 from __future__ import annotations

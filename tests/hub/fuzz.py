@@ -33,8 +33,8 @@ from tests.asgi import PATH, Answer, application, ask, current_token, follow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from hub.application import HubApplication
     from hub.history.base import Entry
+    from hub.http.application import HubApplication
 
 Headers = list[tuple[bytes, bytes]]
 T = TypeVar("T")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
 
 pytestmark = pytest.mark.anyio
 

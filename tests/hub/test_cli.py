@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message
 
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
     from tests.conftest import HubProcess
 
 

@@ -19,9 +19,9 @@ from hub.auth.grant import Grant
 from hub.broadcaster import LATE
 from hub.errors import LimitExceeded
 from hub.history.memory import MemoryHistory
+from hub.http.replay import Replay
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
-from hub.replay import Replay
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.world import EVERYTHING, World, check_empty, plain, world
 from tests.waiting import HANG

@@ -34,7 +34,7 @@ from tests.wire import request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
 
 pytestmark = pytest.mark.anyio
 

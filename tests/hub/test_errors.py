@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 import hub.errors
 from hub import application as application_module
 from hub import errors
-from hub.application import LogFormatter
 from hub.errors import RequestError
+from hub.http.application import LogFormatter
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.signing import sign
 
 if TYPE_CHECKING:
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
     from tests.asgi import Answer
 
 pytestmark = pytest.mark.anyio

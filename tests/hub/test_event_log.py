@@ -26,9 +26,9 @@ from hub.errors import HistoryUnavailable
 from hub.event_log import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
 from hub.history import base, sqlite
 from hub.history.memory import MemoryHistory
+from hub.http.stream import ParkedStream
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
-from hub.stream import ParkedStream
 from skipfilter import compile_matcher
 from tests.asgi import application as started
 from tests.asgi import follow
@@ -143,7 +143,7 @@ def test_a_connection_was_written_what_its_lines_say_and_nothing_else(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
-        patch.setattr("hub.stream._CHUNK", 20)
+        patch.setattr("hub.http.stream._CHUNK", 20)
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         here = asyncio.run(play(directory))
         check(here, Path(directory))
@@ -205,7 +205,7 @@ async def test_what_a_connection_has_no_room_for_is_not_written_unless_it_gets_r
 
 @pytest.mark.usefixtures("streams")
 async def test_of_a_page_that_is_cut_off_what_was_sent_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.stream._CHUNK", 1)
+    monkeypatch.setattr("hub.http.stream._CHUNK", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         for _ in range(6):
             await here.publish("a")
@@ -362,7 +362,7 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
-        patch.setattr("hub.stream._CHUNK", 20)
+        patch.setattr("hub.http.stream._CHUNK", 20)
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         patch.setattr(event_log, "GATHER", 0.0)
         patch.setattr(event_log, "BATCH", 2)

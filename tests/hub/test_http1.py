@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
-from hub import Settings, Update, create_app, http1
-from hub.http1 import CONNECTIONS, OTHER_FILES, Connections
-from hub.parking import ParkingProtocol, TaskProtocol
+from hub import Settings, Update, create_app
+from hub.http import http1
+from hub.http.http1 import CONNECTIONS, OTHER_FILES, Connections
+from hub.http.parking import ParkingProtocol, TaskProtocol
 from tests.hub.serving import sent, served
 from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, bearer, publish

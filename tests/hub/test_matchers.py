@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from hub.application import HubApplication
     from hub.broadcaster import Key, Receiver
+    from hub.http.application import HubApplication
 
 pytestmark = pytest.mark.anyio
 both_dialects = pytest.mark.parametrize("classic", [True, False])

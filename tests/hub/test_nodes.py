@@ -20,9 +20,9 @@ from hub.auth.grant import Grant
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import sqlite
 from hub.history.memory import MemoryHistory
+from hub.http.replay import Replay
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
-from hub.replay import Replay
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from hub.application import HubApplication
     from hub.history.base import Beat, Change, Entry, Page
+    from hub.http.application import HubApplication
     from hub.reading import Reading
     from tests.conftest import HubProcess
 

@@ -15,10 +15,11 @@ import pytest
 import uvloop
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 
-from hub import Settings, Update, create_app, http1
-from hub.parking import ParkingProtocol, TaskProtocol
-from hub.sockets import tune
-from hub.stream import ParkedStream, TaskStream
+from hub import Settings, Update, create_app
+from hub.http import http1
+from hub.http.parking import ParkingProtocol, TaskProtocol
+from hub.http.sockets import tune
+from hub.http.stream import ParkedStream, TaskStream
 from tests.hub.serving import sent, served
 from tests.hub.world import world
 from tests.waiting import HANG, until
@@ -88,7 +89,7 @@ async def test_the_task_of_a_stream_runs_nothing_of_the_routes_and_the_middlewar
         while coroutine is not None and hasattr(coroutine, "cr_code"):
             files.append(coroutine.cr_code.co_filename)
             coroutine = coroutine.cr_await
-        assert sum(file.endswith("hub/stream.py") for file in files) == 2
+        assert sum(file.endswith("hub/http/stream.py") for file in files) == 2
         assert not [file for file in files if "starlette" in file]
 
 

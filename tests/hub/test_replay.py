@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub import replay
 from hub.auth.grant import Grant
 from hub.history import base
+from hub.http import replay
+from hub.http.replay import Replay, ReplayResponse
 from hub.protocol.updates import Update
-from hub.replay import Replay, ReplayResponse
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.waiting import HANG
 from tests.wire import parse_event

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from hub import ConfigurationError, Settings, create_app
-from hub.parking import ParkingProtocol, TaskProtocol
+from hub.http.parking import ParkingProtocol, TaskProtocol
 from hub.process import server
 from hub.process.server import CUT, OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
 from tests.hub.serving import served

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
-from hub.parking import ParkingProtocol
+from hub.http.parking import ParkingProtocol
+from hub.http.sockets import _tune
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, PUBLIC_KEY_ALGORITHMS
-from hub.sockets import _tune
 from tests.hub.serving import served
 from tests.wire import publish, subscribe
 

@@ -12,7 +12,7 @@ import pytest
 from hub import Settings, create_app
 from hub import hub as hub_module
 from hub.history.memory import MemoryHistory
-from hub.parking import ParkingProtocol
+from hub.http.parking import ParkingProtocol
 from tests.asgi import application, ask
 from tests.hub.serving import served
 from tests.hub.world import plain, world
@@ -164,7 +164,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
 ) -> None:
     """Three hubs one after the other, of one log: as workers or nodes of one hub have it."""
     log = MemoryHistory(max_updates=10_000, max_bytes=2**26)
-    monkeypatch.setattr("hub.application.open_history", lambda url, **bounds: log)
+    monkeypatch.setattr("hub.http.application.open_history", lambda url, **bounds: log)
     settings = Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, drain=0.3)
     current: list[Served] = []
     hubs: list[Hub] = []

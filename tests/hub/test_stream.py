@@ -19,8 +19,8 @@ from hub.auth.grant import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.memory import MemoryHistory
+from hub.http.stream import Stream, StreamResponse, _finish, _step
 from hub.protocol.updates import Update
-from hub.stream import Stream, StreamResponse, _finish, _step
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
 from tests.waiting import until
 
@@ -168,7 +168,7 @@ def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", slice)
         patch.setattr(base, "PAGE_ENTRIES", page)
-        patch.setattr("hub.stream._CHUNK", 20 * page)  # one small frame, or some
+        patch.setattr("hub.http.stream._CHUNK", 20 * page)  # one small frame, or some
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         asyncio.run(play())
 

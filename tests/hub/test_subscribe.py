@@ -28,7 +28,7 @@ from tests.waiting import HANG
 from tests.wire import request
 
 if TYPE_CHECKING:
-    from hub.application import HubApplication
+    from hub.http.application import HubApplication
     from tests.asgi import Answer
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hub import Settings, create_app, endpoints
+from hub import Settings, create_app
 from hub.history.memory import MemoryHistory
+from hub.http import endpoints
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from tests import wire
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Message
 
-    from hub.application import HubApplication
     from hub.history.base import Entry
+    from hub.http.application import HubApplication
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio

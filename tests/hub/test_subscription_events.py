@@ -19,10 +19,10 @@ from hub import hub as hub_module
 from hub.auth.grant import Grant
 from hub.errors import Closing
 from hub.history.memory import MemoryHistory
+from hub.http.stream import TaskStream
 from hub.protocol.subscriptions import Subscription
 from hub.protocol.topics import FORBIDDEN, MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
-from hub.stream import TaskStream
 from tests.asgi import (
     FORM,
     PATH,
@@ -43,8 +43,8 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from hub.application import HubApplication
     from hub.history.base import Entry
+    from hub.http.application import HubApplication
     from hub.protocol.updates import Update
 
 pytestmark = pytest.mark.anyio

@@ -14,11 +14,11 @@ from hub import Settings
 from hub.auth.grant import Grant
 from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
+from hub.http.parking import ParkingProtocol
+from hub.http.stream import StreamResponse, TaskStream
 from hub.hub import Hub
-from hub.parking import ParkingProtocol
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
-from hub.stream import StreamResponse, TaskStream
 from hub.subscriber import Subscriber
 from tests.waiting import HANG
 

@@ -1,7 +1,7 @@
 """The HTTP edge: parse, ask the hub, answer.  Every route is on this page.
 
 GET QUERY  HUB                                             subscribe: an event stream              N10–N31, V1–V6
-                                                           with Prefer: wait=0, one that ends      hub.replay
+                                                           with Prefer: wait=0, one that ends      hub.http.replay
 HEAD       HUB                                             its headers alone; nobody subscribes    1.18
 POST       HUB                                             publish: 200 and the id, or ids         N40–N57
 GET        HUB/subscriptions                               who is there, if that is on             N130–N140, V63
@@ -52,6 +52,8 @@ from hub.errors import (
     TooLarge,
     UnsupportedContent,
 )
+from hub.http.replay import ReplayResponse
+from hub.http.stream import StreamResponse
 from hub.protocol import events
 from hub.protocol.origins import normal_origin
 from hub.protocol.requests import (
@@ -69,8 +71,6 @@ from hub.protocol.requests import (
 )
 from hub.protocol.subscriptions import CONTEXT, to_json
 from hub.protocol.topics import MATCHER_TYPES
-from hub.replay import ReplayResponse
-from hub.stream import StreamResponse
 from hub.subscriber import Subscriber, may_want_presence
 from skipfilter.errors import shown
 
@@ -92,7 +92,7 @@ TOKENS: Final = "hub.auth.signing"
 """Where in a request's scope the tokens of its query are, which is without them (V42)."""
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
-_DEBUGGER_FILES: Final = Path(__file__).parent / "debugger"
+_DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
 PARSED: Final = 2**14
 """Bytes of a batch that are parsed between two looks at the other tasks: some 2 ms."""
 _CHUNK: Final = 100

@@ -38,10 +38,10 @@ from starlette.responses import StreamingResponse
 
 from hub.errors import PositionExpired
 from hub.history import base
+from hub.http.parking import SERVER_SEND, cut_off, cycle_of
+from hub.http.sockets import tune
 from hub.hub import SHUTTING_DOWN
-from hub.parking import SERVER_SEND, cut_off, cycle_of
 from hub.protocol import events
-from hub.sockets import tune
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -29,10 +29,10 @@ from sse_starlette import EventSourceResponse
 
 from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
+from hub.http.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
+from hub.http.sockets import tune
 from hub.hub import SHUTTING_DOWN
-from hub.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
 from hub.protocol import events
-from hub.sockets import tune
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator

@@ -20,16 +20,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from hub.endpoints import TOKENS, Endpoints, answer
 from hub.errors import ConfigurationError, HistoryUnavailable, RequestError
 from hub.history import open_history
-from hub.http1 import CONNECTIONS, Connections
+from hub.http.endpoints import TOKENS, Endpoints, answer
+from hub.http.http1 import CONNECTIONS, Connections
+from hub.http.parking import SERVER_SEND
+from hub.http.stream import REST
 from hub.hub import Hub
-from hub.parking import SERVER_SEND
 from hub.protocol.origins import allows_origin
 from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
-from hub.stream import REST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
 
     from hub.history.base import History
+    from hub.http.stream import Stream
     from hub.settings import Settings
-    from hub.stream import Stream
 
 
 _LOGGER: Final = "hub"

@@ -1,0 +1,10 @@
+"""The clients' side: HTTP and event streams.  Starlette and sse-starlette are imported here alone, uvicorn also in
+`hub.process`.
+
+application    ─ the ASGI application: headers of every answer, CORS, the hub's life
+  └► endpoints    ─ every route: parse, ask the hub, answer
+       ├► stream    ─ the event stream of one subscriber, and how it catches up
+       │    └► parking    ─ a response that outlives its request's task, on uvicorn's connections
+       ├► replay    ─ a stream that ends: `Prefer: wait=0`
+       └► sockets · http1    ─ socket options, and bounds on what a connection may send
+"""
