@@ -20,7 +20,7 @@ from hub.auth.authorizer import Authorizer
 from hub.backpressure import Backlog
 from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, PositionExpired, TooSlow
-from hub.event_log import EventLog
+from hub.event_log.recorder import EventLog
 from hub.history.base import EARLIEST, Change, Page
 from hub.history.pages import Pages
 from hub.protocol import events

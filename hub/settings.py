@@ -317,7 +317,7 @@ class Settings(BaseModel):
 
     event_log: str = ""
     """Directory in which to write what is published and who is connected, for `hub.spark` and whoever else reads JSON
-    lines; see hub/event_log.py.  All processes of a hub on one machine share it.  Nothing is written unless it is set;
+    lines; see hub/event_log.  All processes of a hub on one machine share it.  Nothing is written unless it is set;
     nobody but the hub's user may read what is."""
     event_log_data: bool = False
     """Whether the data of updates is written too; without, how many bytes it has."""

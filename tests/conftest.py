@@ -42,7 +42,7 @@ _TOGETHER = (
     ("tests/skipfilter/spark/test_cli.py", "tests/skipfilter/spark/test_report.py"),
     ("tests/skipfilter/spark/", "tests/test_formats.py"),
     ("tests/hub/test_browser.py",),
-    ("tests/hub/test_server.py",),
+    ("tests/hub/process/test_server.py",),
 )
 """Paths of tests that share a Spark session, a browser or hubs; the longest part first.  The first that fits counts."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from hub import slices
 from hub.auth.grant import Grant
-from hub.event_log import EventLog, _Gone
+from hub.event_log.recorder import EventLog, _Gone
 from hub.history.base import Entry, Page
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update

@@ -22,8 +22,8 @@ from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.spark.tables import tables
 from skipfilter import compile_matcher
 from skipfilter.spark.match import match
+from tests.hub.event_log.test_recorder import events
 from tests.hub.spark.hubs import updates_and_sessions
-from tests.hub.test_event_log import events
 from tests.waiting import HANG
 from tests.wire import PATH, Reply, bearer, request, subscribe
 

@@ -47,10 +47,10 @@ FormatName = Annotated[
     Literal["ndjson", "parquet"] | None, typer.Option("--format", help="Told by the file's suffix unless given.")
 ]
 
-main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+history = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-@main.callback()
+@history.callback()
 def _history() -> None:
     """Look at a hub's log, shorten it, copy it; the hub may be running."""
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -59,7 +59,7 @@ def _history() -> None:
     os.umask(0o077)  # what was private in the log is not for all who can read a file
 
 
-@main.command()
+@history.command()
 def stats(url: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Show how large the log is, and how old."""
     with _told("read"):
@@ -67,7 +67,7 @@ def stats(url: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="
     typer.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False) if as_json else _table(found))
 
 
-@main.command()
+@history.command()
 def prune(
     url: Url = URL,
     keep_updates: Annotated[int | None, typer.Option(help="How many to keep.", min=1)] = None,
@@ -99,7 +99,7 @@ def prune(
     typer.echo(f"forgot {forgotten:,} updates; {left.updates:,} are left{oldest}")
 
 
-@main.command("export")
+@history.command("export")
 def export_log(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Must not be there yet; - is stdout.")],
     url: Url = URL,
@@ -130,7 +130,7 @@ def export_log(
     raise typer.Exit(1 if done.gaps else 0)
 
 
-@main.command("import")
+@history.command("import")
 def import_log(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What export has written; - is NDJSON from stdin.")],
     url: Url = URL,
@@ -164,7 +164,7 @@ def import_log(
     typer.echo(f"imported {count:,} updates")
 
 
-@main.command()
+@history.command()
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not be there yet.")], url: Url = URL
 ) -> None:

@@ -17,8 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 import hub
-from hub import Settings, cli
+from hub import Settings
 from hub.cli import main
+from hub.cli import serve as cli
 from hub.history import sqlite
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.waiting import HANG

@@ -14,10 +14,10 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from hub.verify import EXAMPLES, Corrupted, Findings, History, Stretch, Update, check
+from hub.verify.run import EXAMPLES, Corrupted, Findings, History, Stretch, Update, check
 from tests.conftest import HubProcess
-from tests.hub.test_cli import environment
-from tests.hub.test_cli import run as run_command
+from tests.hub.cli.test_cli import environment
+from tests.hub.cli.test_cli import run as run_command
 from tests.waiting import HANG
 from tests.wire import PATH, request, subscribe
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
-from hub import history_cli
+from hub.cli import history as history_cli
 from hub.cli import main
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history, transfer
@@ -38,8 +38,8 @@ from hub.history.sqlite import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
-from tests.hub.test_cli import environment
-from tests.hub.test_cli import run as run_command
+from tests.hub.cli.test_cli import environment
+from tests.hub.cli.test_cli import run as run_command
 from tests.redis_server import RedisServer, free_port
 from tests.waiting import HANG
 
@@ -500,7 +500,7 @@ def test_what_fits_on_no_disk_leaves_nothing(tmp_path: Path, log: str, command: 
     fill(log, [replace(entry, update=replace(entry.update, data=os.urandom(1_000).hex())) for entry in made(4_000)])
     ended = subprocess.run(
         [sys.executable, "-c", FULL, *command],
-        env=environment(HUB_HISTORY_URL=log, PYTHONPATH=str(Path(__file__).parents[2])),
+        env=environment(HUB_HISTORY_URL=log, PYTHONPATH=str(Path(__file__).parents[3])),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -813,7 +813,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
 
 @pytest.mark.processes
 def test_the_readme_s_commands_do_what_it_says(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     blocks = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
     script = next(block for block in blocks if "hub history" in block)
     fill(f"sqlite:///{tmp_path}/mercure.db", made(300))

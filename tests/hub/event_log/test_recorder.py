@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from hub import broadcaster, event_log
+from hub import broadcaster
 from hub.auth.signing import sign_classic_token
 from hub.errors import HistoryUnavailable
-from hub.event_log import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
+from hub.event_log import recorder as event_log
+from hub.event_log.recorder import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
 from hub.history import base, sqlite
 from hub.history.memory import MemoryHistory
 from hub.http.stream import ParkedStream
@@ -33,8 +34,8 @@ from skipfilter import compile_matcher
 from tests.asgi import application as started
 from tests.asgi import follow
 from tests.asgi import publish as publish_in
+from tests.hub.http.test_stream import ACTIONS, CONFIGURATIONS, SlowHistory, perform
 from tests.hub.presence import EVERYTHING
-from tests.hub.test_stream import ACTIONS, CONFIGURATIONS, SlowHistory, perform
 from tests.hub.world import World, plain, world
 from tests.waiting import HANG, until
 from tests.wire import bearer, publish, request, subscribe

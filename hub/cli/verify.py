@@ -1,0 +1,65 @@
+"""`hub verify`: check a running hub from outside, and print a report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import Annotated
+
+import typer
+
+from hub.settings import (
+    DEVELOPMENT_TOKEN,
+)
+from hub.verify.run import Plan
+from hub.verify.run import verify as run
+
+
+def verify(
+    urls: Annotated[list[str], typer.Argument(metavar="URL…", help="Of a hub, or of several nodes of one.")],
+    clients: Annotated[int, typer.Option(help="How many follow.", min=1)] = 50,
+    publishers: Annotated[int, typer.Option(help="How many publish, by each node.", min=1)] = 2,
+    rate: Annotated[float, typer.Option(help="Updates a second, in all.", min=0.1)] = 50,
+    seconds: Annotated[float, typer.Option(help="How long they publish.", min=0.1)] = 10,
+    churn: Annotated[float, typer.Option(help="Mean seconds between two disconnections of a client.", min=0.01)] = 3,
+    patience: Annotated[float, typer.Option(help="Seconds to wait at the end for what is missing.", min=0.1)] = 30,
+    private: Annotated[float, typer.Option(help="Share of private updates.", min=0, max=1)] = 0,
+    may_lose: Annotated[
+        bool, typer.Option("--may-lose", help="The log may lose what it has taken, if it tells: as one in memory.")
+    ] = False,
+    token: Annotated[str, typer.Option(help="Publishes, and reads all.", envvar="HUB_TOKEN")] = "",
+    dev: Annotated[bool, typer.Option("--dev", help="With the token for development.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of all that is random; a new one unless it is given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Publish, follow with clients that come and go, and report what was lost, repeated, out of order or changed.
+
+    Exits with 0 if nothing was, 1 if something was, and 2 if it could not begin.
+    """
+    from rich.console import Console  # it takes a tenth of a second, which the other commands need not wait
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    plan = Plan(
+        urls=urls,
+        clients=clients,
+        publishers=publishers,
+        rate=rate,
+        seconds=seconds,
+        churn=churn,
+        patience=patience,
+        private=private,
+        may_lose=may_lose,
+        token=DEVELOPMENT_TOKEN if dev else token or None,
+        seed=secrets.randbelow(2**32) if seed is None else seed,
+    )
+    columns = TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=seconds)
+        try:
+            report = asyncio.run(run(plan, lambda now: bar.update(task, completed=now.elapsed, description=str(now))))
+        except (OSError, ValueError) as error:
+            typer.echo(f"hub: {error}", err=True)
+            raise typer.Exit(2) from None
+    typer.echo(json.dumps(report.to_json(), indent=2, ensure_ascii=False) if as_json else report)
+    raise typer.Exit(1 if report.violations else 0)
