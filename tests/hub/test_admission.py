@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub import rates
+from hub.admission import Rates, TokenBucket
 from hub.errors import Busy, LimitExceeded
-from hub.rates import Rates, TokenBucket
 from tests.asgi import PATH, application, ask, follow
 from tests.hub.world import plain, world
 
