@@ -1,40 +1,66 @@
-"""Backlog: what was taken from publishers and is not dispatched yet.
+"""Backpressure: publishers wait while too many updates are accepted but not dispatched yet.
 
-It is kept below what the log holds, lest the log forget what nobody was sent: publishers wait before they
-append, for dispatch and never for a subscriber.
+    history    ... 7  8 │ 9  10  11 │            room = max_updates - 3
+                dispatched   in flight
+
+What is in flight stays below what the history keeps, so that the history forgets no update before it is dispatched.
+Publishers wait before they append; they wait for dispatch and never for a subscriber.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hub.errors import TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from hub.broadcaster import Broadcaster
     from hub.history.base import Entry
     from hub.protocol.updates import Update
 
 
-class Backlog:
-    """Room for so many updates and bytes; one update that is larger may go alone.
+MAX_UPDATES: Final = 1_024
+"""Updates that may be in flight, however many the history keeps."""
 
-    All its mutable state: how many updates have taken room, and bytes; `_appended`, (position, bytes) of those of
-    them that are in the log, which give theirs back when they are dispatched; and `_turn`, held by who waits for room.
-    """
+
+class Backpressure:
+    """Room for updates in flight, in updates and bytes; one update that is larger than that may go alone."""
 
     def __init__(self, broadcaster: Broadcaster, *, max_updates: int, max_bytes: int) -> None:
         self._broadcaster = broadcaster
-        self._max_updates = max_updates
+        self._max_updates = min(MAX_UPDATES, max(1, max_updates))
         self._max_bytes = max_bytes
         self._updates = 0
+        """Updates that have taken room."""
         self._bytes = 0
+        """Their bytes."""
         self._appended: deque[tuple[int, int]] = deque()
+        """(position, bytes) of those that are in the history; each gives its room back when it is dispatched."""
         self._turn = asyncio.Lock()
+        """Held by the publisher that waits for room."""
+
+    async def append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
+        """Call `append()`, which puts `updates` into the history, as soon as there is room for them.
+
+        Returns its result, which may leave out updates that the history has already.  Raises TooLarge if there is
+        never room, and what `append` raises.
+        """
+        count, size = len(updates), sum(update.size for update in updates)
+        self.check(count, size)
+        await self._take(count, size)
+        try:
+            entries = await append()
+        except BaseException:
+            self._give_back(count, size)
+            raise
+        self._appended_now(entries)
+        if len(entries) < count:
+            self._give_back(count - len(entries), size - sum(entry.size for entry in entries))
+        return entries
 
     def check(self, count: int, size: int) -> None:
         """Raise TooLarge for so many updates, of `size` bytes together, if there is never room for them."""
@@ -62,7 +88,7 @@ class Backlog:
         if part:
             yield part
 
-    async def take(self, count: int, size: int) -> None:
+    async def _take(self, count: int, size: int) -> None:
         """Wait for room for them, and take it.  First come, first served: else small ones would keep a batch out."""
         async with self._turn:
             self._settle()
@@ -72,13 +98,13 @@ class Backlog:
             self._updates += count
             self._bytes += size
 
-    def give_back(self, count: int, size: int) -> None:
+    def _give_back(self, count: int, size: int) -> None:
         """For updates that came to nothing."""
         self._updates -= count
         self._bytes -= size
         self._broadcaster.move_to(self._broadcaster.position)  # so whoever waits for room looks again
 
-    def appended(self, entries: Sequence[Entry]) -> None:
+    def _appended_now(self, entries: Sequence[Entry]) -> None:
         """Their updates give their room back when they are dispatched."""
         self._appended.extend((entry.position, entry.size) for entry in entries)
         if entries and entries[-1].position <= self._broadcaster.position:

@@ -17,7 +17,7 @@ import structlog
 
 from hub.admission import Admission
 from hub.auth.authorizer import Authorizer
-from hub.backpressure import Backlog
+from hub.backpressure import Backpressure
 from hub.broadcaster import LATE, TICK, Broadcaster
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, PositionExpired, TooSlow
 from hub.event_log.recorder import EventLog
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import Grant
     from hub.broadcaster import Receiver
-    from hub.history.base import Entry, History
+    from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-BACKLOG: Final = 1_024
-"""Updates that may wait for dispatch before publishers do."""
 PRESENCE_SHARE: Final = 8
 """The part of the presence updates that the log keeps of which one may wait for dispatch on each node."""
 SLICE: Final = 16
@@ -131,15 +129,15 @@ class Hub:
             base_url=settings.url,
             clock=clock,
         )
-        self._backlog = Backlog(
+        self.backpressure = Backpressure(
             self.broadcaster,
-            max_updates=min(BACKLOG, max(1, settings.history_updates // 2)),
+            max_updates=settings.history_updates // 2,
             max_bytes=settings.history_bytes // 2,
         )
         # The log forgets presence updates sooner, and many nodes may announce at once.
-        self._presence_backlog = Backlog(
+        self._presence_backpressure = Backpressure(
             self.broadcaster,
-            max_updates=min(BACKLOG, max(1, settings.presence_updates // PRESENCE_SHARE)),
+            max_updates=settings.presence_updates // PRESENCE_SHARE,
             max_bytes=settings.presence_bytes // PRESENCE_SHARE,
         )
         self.event_log = (
@@ -174,7 +172,7 @@ class Hub:
         if grant is not None:
             await self._require_publish(updates, grant)
         publisher = "" if grant is None else grant.publisher
-        await self._append(updates, partial(self.history.append, updates, publisher=publisher), self._backlog)
+        await self.backpressure.append(updates, partial(self.history.append, updates, publisher=publisher))
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
@@ -205,23 +203,6 @@ class Hub:
                     left = MATCHERS_ASKED
                 left -= len(grant.publish)
                 grant.require_publish(topic)
-
-    async def _append(
-        self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]], backlog: Backlog
-    ) -> list[Entry]:
-        """What `append()` says that it has put into the log of `updates`, when there is room for them."""
-        count, size = len(updates), sum(update.size for update in updates)
-        backlog.check(count, size)
-        await backlog.take(count, size)
-        try:
-            entries = await append()
-        except BaseException:
-            backlog.give_back(count, size)
-            raise
-        backlog.appended(entries)
-        if len(entries) < count:  # the log knew the others
-            backlog.give_back(count - len(entries), size - sum(entry.size for entry in entries))
-        return entries
 
     # -- subscribers
 
@@ -441,7 +422,7 @@ class Hub:
         count = size = 0
         for change in islice(changes, TOLD_AT_ONCE):
             count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
-            if first and not self._presence_backlog.fits(count, size):
+            if first and not self._presence_backpressure.fits(count, size):
                 break
             first.append(change)
         return first
@@ -450,12 +431,12 @@ class Hub:
         rest: list[list[Update]] = []
         if len(changes) == 1:  # which may be more than there is room for at once
             subscriber, active, updates = changes[0]
-            first, *rest = list(self._presence_backlog.parts(updates)) or [[]]
+            first, *rest = list(self._presence_backpressure.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
-        entries = await self._append(updates, partial(self.history.announce, changes), self._presence_backlog)
+        entries = await self._presence_backpressure.append(updates, partial(self.history.announce, changes))
         for part in rest if entries else []:
-            await self._append(part, partial(self.history.append, part, presence=True), self._presence_backlog)
+            await self._presence_backpressure.append(part, partial(self.history.append, part, presence=True))
         for subscriber, active, _ in changes:
             if active:
                 self._told.add(subscriber.id)

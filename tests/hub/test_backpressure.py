@@ -1,4 +1,4 @@
-"""Backlog: who has room, who waits, and in which order; against a count of what is outstanding."""
+"""Backpressure: who has room, who waits, and in which order; against a count of what is outstanding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.backpressure import Backlog
+from hub.backpressure import Backpressure
 from hub.broadcaster import Broadcaster
 from hub.errors import TooLarge
 from hub.history.base import Entry
@@ -19,18 +19,20 @@ UPDATE = Update(("t",), id="i")
 
 
 class Log:
-    """A backlog, and a log that is dispatched when the test says so."""
+    """Backpressure, and a log that is dispatched when the test says so."""
 
     def __init__(self, *, updates: int, size: int) -> None:
         self.broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url="https://hub.example/", clock=lambda: 0.0)
-        self.backlog = Backlog(self.broadcaster, max_updates=updates, max_bytes=size)
+        self.backpressure = Backpressure(self.broadcaster, max_updates=updates, max_bytes=size)
         self.entries: list[Entry] = []
 
     async def append(self, *updates: Update) -> None:
-        await self.backlog.take(len(updates), sum(update.size for update in updates))
-        entries = [Entry(position, update) for position, update in enumerate(updates, len(self.entries) + 1)]
-        self.entries += entries
-        self.backlog.appended(entries)
+        async def append() -> list[Entry]:
+            entries = [Entry(position, update) for position, update in enumerate(updates, len(self.entries) + 1)]
+            self.entries += entries
+            return entries
+
+        await self.backpressure.append(updates, append)
 
     @property
     def outstanding(self) -> list[Entry]:
@@ -73,7 +75,7 @@ async def test_so_many_bytes_have_room_exactly() -> None:
 async def test_one_that_is_larger_than_all_room_goes_alone() -> None:
     log = Log(updates=100, size=3 * UPDATE.size)
     large = Update(("t",), "x" * 10 * UPDATE.size)
-    log.backlog.check(1, large.size)
+    log.backpressure.check(1, large.size)
     await log.append(UPDATE)
     waiting = asyncio.ensure_future(log.append(large))
     await log.settle()
@@ -92,9 +94,9 @@ async def test_one_that_is_larger_than_all_room_goes_alone() -> None:
     [(3, 300, True), (4, 300, False), (3, 301, False), (2, 301, False), (1, 301, True), (1, 10**9, True), (0, 0, True)],
 )
 def test_n56_what_never_has_room_is_refused(count: int, size: int, fits: bool) -> None:
-    backlog = Log(updates=3, size=300).backlog
+    backpressure = Log(updates=3, size=300).backpressure
     with contextlib.nullcontext() if fits else pytest.raises(TooLarge, match=f"{count} updates, of about {size} bytes"):
-        backlog.check(count, size)
+        backpressure.check(count, size)
 
 
 @pytest.mark.anyio
@@ -120,14 +122,22 @@ async def test_publishers_have_their_turn_so_small_ones_do_not_keep_a_batch_out(
 @pytest.mark.anyio
 async def test_room_that_is_given_back_is_somebody_s_at_once() -> None:
     log = Log(updates=2, size=100 * UPDATE.size)
-    await log.backlog.take(2, 2 * UPDATE.size)  # of an append that has yet to fail
+    fails: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
+
+    async def append() -> list[Entry]:
+        return await fails
+
+    failing = asyncio.ensure_future(log.backpressure.append([UPDATE, UPDATE], append))
+    await log.settle()
     waiting = asyncio.ensure_future(log.append(UPDATE, UPDATE))
     await log.settle()
     assert not waiting.done()
-    log.backlog.give_back(2, 2 * UPDATE.size)
+    fails.set_exception(OSError("the disk is full"))
     await asyncio.wait_for(waiting, 10)  # though nothing was dispatched
-    assert log.backlog._updates == 2
-    assert log.backlog._bytes == 2 * UPDATE.size
+    with pytest.raises(OSError, match="the disk is full"):
+        await failing
+    assert log.backpressure._updates == 2
+    assert log.backpressure._bytes == 2 * UPDATE.size
 
 
 @pytest.mark.anyio
@@ -139,7 +149,7 @@ async def test_who_stops_waiting_has_taken_nothing_and_keeps_nobody_out() -> Non
     for task in waiting[:2]:
         task.cancel()
     await asyncio.wait_for(waiting[2], 10)
-    assert len(log.outstanding) == log.backlog._updates == 2
+    assert len(log.outstanding) == log.backpressure._updates == 2
 
 
 @settings(deadline=None)
@@ -175,7 +185,7 @@ def test_what_is_outstanding_has_room_or_is_alone_and_all_come_through_in_their_
             else:
                 batch = [Update(("t",), data, id=f"{len(tasks)}/{n}") for n, data in enumerate(action)]
                 try:
-                    log.backlog.check(len(batch), sum(update.size for update in batch))
+                    log.backpressure.check(len(batch), sum(update.size for update in batch))
                 except TooLarge:
                     assert len(batch) > updates or len(batch) > 1
                 else:
@@ -193,7 +203,7 @@ def test_what_is_outstanding_has_room_or_is_alone_and_all_come_through_in_their_
         assert [entry.update.id for entry in log.entries] == [id for batch in expected for id in batch]
         assert expected == sorted(expected, key=lambda batch: int(batch[0].split("/")[0]))
         log.dispatch(len(log.entries))
-        await log.backlog.take(0, 0)
-        assert (log.backlog._updates, log.backlog._bytes) == (0, 0)
+        await log.append()
+        assert (log.backpressure._updates, log.backpressure._bytes) == (0, 0)
 
     asyncio.run(run())

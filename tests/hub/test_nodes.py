@@ -662,8 +662,8 @@ async def test_an_id_that_was_published_is_answered_again_and_dispatched_once(tm
         assert [event.id for event in events[:2]] == ["order-7", "order-8"]
         assert len(events) == 5
         for node in (one, other):  # and takes no room among what is to be dispatched
-            node.state.hub._backlog._settle()
-            assert node.state.hub._backlog._updates == node.state.hub._backlog._bytes == 0
+            node.state.hub.backpressure._settle()
+            assert node.state.hub.backpressure._updates == node.state.hub.backpressure._bytes == 0
 
 
 async def test_a_publisher_cannot_suppress_what_another_one_publishes(tmp_path: Path) -> None:
