@@ -19,8 +19,9 @@ from hub.admission import Admission
 from hub.auth.authorizer import Authorizer
 from hub.backpressure import Backpressure
 from hub.broadcaster import LATE, TICK, Broadcaster
-from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, PositionExpired, TooSlow
+from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, PositionExpired
 from hub.event_log.recorder import EventLog
+from hub.health import Health
 from hub.history.base import EARLIEST, Change, Page
 from hub.history.pages import Pages
 from hub.protocol import events
@@ -28,6 +29,7 @@ from hub.protocol.subscriptions import Present
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import check_fields, check_topic
 from hub.reading import Reading
+from hub.shutdown import Shutdown
 from hub.slices import Slices
 from hub.subscriber import Subscriber, may_want_presence
 from skipfilter import LimitError, PatternError
@@ -54,9 +56,6 @@ TOPICS_CHECKED: Final = 64
 """Topics of a request that are checked between two looks at the other tasks: each takes up to 40 µs, a long one 200."""
 MATCHERS_ASKED: Final = 1_000
 """Matchers of a grant that are asked about topics, likewise: each takes up to 6 µs."""
-SHUTTING_DOWN: Final = "the hub is shutting down"
-DRAIN_STEP: Final = 0.02
-"""Seconds between two looks at how many streams are to have ended."""
 LAST_WORDS: Final = 2.0
 """Seconds that the announcements of who went may take when the hub has ended."""
 ANNOUNCED: Final = 1.0
@@ -65,12 +64,6 @@ TOLD_AT_ONCE: Final = 256
 """Announcements that go into the log together."""
 RETRY: Final = 0.2, 1.0
 """Seconds, at random between, after which a log that is unavailable is tried again."""
-PROBE: Final = 3.0
-"""Seconds that the log may take to say that it works."""
-CHECKED: Final = 1.0
-"""Seconds for which what was found stays true, as whoever asks need not have a token, and each look writes."""
-PATIENCE: Final = 60.0
-"""Seconds for which a log may fail before the hub counts as one that does not work."""
 
 T = TypeVar("T")
 
@@ -95,9 +88,7 @@ class Hub:
 
     All its mutable state, beside that of its parts: `_announcements`, the subscribers whose coming or going is to be
     published, oldest first; `_told`, the ids of those whom the log knows to be present here; `_left`, the event that
-    one has gone; `_timeouts` of what waits for a client; whether it `is_running` or `closing`, with the task
-    `_draining`; whether it `_has_place` in the log, which may be away when it starts; and `_failing`, since when the
-    log has not worked, as it was when it was `_checked`.
+    one has gone; whether it `is_running`; and whether it `_has_place` in the log, which may be away when it starts.
     """
 
     def __init__(
@@ -134,6 +125,8 @@ class Hub:
             max_updates=settings.history_updates // 2,
             max_bytes=settings.history_bytes // 2,
         )
+        self.shutdown = Shutdown(self.broadcaster, drain=settings.drain, clock=clock, random=self._random)
+        self.health = Health(history, self.shutdown, clock=clock)
         # The log forgets presence updates sooner, and many nodes may announce at once.
         self._presence_backpressure = Backpressure(
             self.broadcaster,
@@ -148,13 +141,8 @@ class Hub:
         self._announcements: asyncio.Queue[_Announcement] = asyncio.Queue()
         self._told: set[str] = set()
         self._has_place = False
-        self._failing: float | None = None
-        self._checked = -math.inf
         self._left = asyncio.Event()
-        self._timeouts: set[asyncio.Timeout] = set()
         self.is_running = False
-        self.closing = False
-        self._draining: asyncio.Task[None] | None = None
 
     # -- updates
 
@@ -166,7 +154,7 @@ class Hub:
         allow, TooLarge for more than the hub takes at once, and Closing while the hub is shutting down.  Waits
         while dispatch is far behind the log, and never for a subscriber.
         """
-        if self.closing:
+        if self.shutdown.is_closing:
             raise Closing
         await self._check_updates(updates)
         if grant is not None:
@@ -531,12 +519,11 @@ class Hub:
             self.is_running = True
             yield
         finally:
-            self.close(at_once=True)
+            self.shutdown.begin(at_once=True)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._last_words(), LAST_WORDS)
             self.is_running = False
-            if self._draining is not None:
-                tasks.append(self._draining)
+            await self.shutdown.aclose()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -557,48 +544,6 @@ class Hub:
             self._left.clear()
             await self._left.wait()
         await self._announcements.join()
-
-    @asynccontextmanager
-    async def until_closing(self, seconds: float) -> AsyncIterator[None]:
-        """Bound what waits for a client.  Raises TooSlow after `seconds`, and Closing when the hub closes."""
-        try:
-            async with asyncio.timeout(0 if self.closing else seconds) as timeout:
-                self._timeouts.add(timeout)
-                try:
-                    yield
-                finally:
-                    self._timeouts.discard(timeout)
-        except TimeoutError:
-            if self.closing:
-                raise Closing from None
-            raise TooSlow(f"the body did not arrive within {seconds:g} seconds") from None
-
-    def close(self, *, at_once: bool = False) -> None:
-        """Take no more updates, and end all streams, also those to come.
-
-        Those that there are end at random in the time that the settings give them; at a second call, at once.
-        """
-        if at_once or self.closing or not self.settings.drain:
-            self.broadcaster.close_all(SHUTTING_DOWN)
-        else:
-            self._draining = asyncio.get_running_loop().create_task(self._drain())
-        self.closing = True
-        for timeout in list(self._timeouts):
-            if not timeout.expired():
-                timeout.reschedule(asyncio.get_running_loop().time())
-
-    async def _drain(self) -> None:
-        """End the streams one by one, as many in each part of the time."""
-        subscribers = self.broadcaster.subscribers()
-        self._random.shuffle(subscribers)
-        began, closed = self._clock(), 0
-        log.info("draining", subscribers=len(subscribers), seconds=self.settings.drain)
-        while closed < len(subscribers):
-            await asyncio.sleep(DRAIN_STEP)
-            due = math.ceil(len(subscribers) * (self._clock() - began) / self.settings.drain)
-            for subscriber in subscribers[closed:due]:
-                self.broadcaster.close(subscriber.id, SHUTTING_DOWN)
-            closed = due
 
     async def _follow(self) -> None:
         while True:
@@ -641,30 +586,6 @@ class Hub:
                 return await ask()
             except HistoryUnavailable:
                 await asyncio.sleep(self._random.uniform(*RETRY))
-
-    async def health(self, *, patient: bool = False) -> str | None:
-        """What keeps it from working (R51); None for nothing.
-
-        A `patient` look does not mind a log that has not failed for long, nor that the hub is shutting down.
-        """
-        if self.closing and not patient:
-            return SHUTTING_DOWN
-        now = self._clock()
-        if now >= self._checked + CHECKED:
-            if now > self._checked + PATIENCE:  # of what was then, nothing is known
-                self._failing = None
-            self._checked = now
-            try:
-                async with asyncio.timeout(PROBE):
-                    await self.history.check()
-                self._failing = None
-            except Exception as error:
-                reason = error.reason if isinstance(error, HistoryUnavailable) else repr(error)
-                log.warning("the log does not work", reason=reason)
-                self._failing = now if self._failing is None else self._failing
-        if self._failing is None or (patient and now - self._failing < PATIENCE):
-            return None
-        return "the log of updates cannot be reached or written"
 
     async def _keep_time(self) -> None:
         while True:

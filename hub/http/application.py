@@ -104,19 +104,20 @@ class HubApplication(Starlette):
         """
         hub: Hub = self.state.hub
         async with hub.running():
-            with _before_signals(hub.close):
+            with _before_signals(hub.shutdown.begin):
                 yield
 
 
-def create_app(settings: Settings) -> HubApplication:
-    """The application of one hub.  Raises ConfigurationError where a key does not fit, or a package is missing.
+def create_app(settings: Settings, *, history: History | None = None) -> HubApplication:
+    """Return the application of one hub.  Raises ConfigurationError if a key does not fit, or a package is missing.
 
-    There may be several in a process.  Its lifespan must run, or its `running()`.
+    Its updates go into `history`, or if that is None into the one that the settings name.  There may be several in a
+    process.  Its lifespan must run, or its `running()`.
     """
     _configure_log()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
-    hub = Hub(settings, _history(settings))
+    hub = Hub(settings, _history(settings) if history is None else history)
     middleware = []
     if settings.cors_origins:
         middleware.append(

@@ -215,7 +215,7 @@ class Endpoints:
         """
         body = bytearray()
         try:
-            async with self._hub.until_closing(self._hub.settings.body_timeout):
+            async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
                 async for chunk in request.stream():
                     body += chunk
                     if 0 < limit < len(body):
@@ -307,11 +307,11 @@ class Endpoints:
 
     async def ready(self, request: Request) -> Response:
         """Whether new clients are to come here (R51): its log works, and no signal has come that ends the server."""
-        return _health(await self._hub.health())
+        return _health(await self._hub.health.check())
 
     async def live(self, request: Request) -> Response:
         """Whether it works: a log that fails is given a minute, as a new process would hardly do better."""
-        return _health(await self._hub.health(patient=True))
+        return _health(await self._hub.health.check(patient=True))
 
     async def debugger(self, request: Request) -> Response:
         return FileResponse(_DEBUGGER_FILES / "index.html")

@@ -40,8 +40,8 @@ from hub.errors import PositionExpired
 from hub.history import base
 from hub.http.parking import SERVER_SEND, cut_off, cycle_of
 from hub.http.sockets import tune
-from hub.hub import SHUTTING_DOWN
 from hub.protocol import events
+from hub.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -94,7 +94,7 @@ class Replay:
         """What interrupts the response."""
         self._is_sending = True
         """Whether the server has the head, or a chunk, and has not taken it yet."""
-        self._closed = SHUTTING_DOWN if hub.closing else ""
+        self._closed = SHUTTING_DOWN if hub.shutdown.is_closing else ""
         """Why it is to end; "" while it is not."""
 
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -31,8 +31,8 @@ from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
 from hub.http.parking import SERVER_SEND, ParkingProtocol, cut_off, cycle_of, is_event_stream
 from hub.http.sockets import tune
-from hub.hub import SHUTTING_DOWN
 from hub.protocol import events
+from hub.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator
@@ -236,7 +236,7 @@ class Stream(ABC):
     def _begins(self) -> None:
         matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in self.subscriber.subscribed[:5]]
         log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
-        if self._hub.closing:
+        if self._hub.shutdown.is_closing:
             self._closed = SHUTTING_DOWN
 
     def _is_over(self) -> None:

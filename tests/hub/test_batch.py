@@ -406,8 +406,10 @@ class Slow(MemoryHistory):
 
 @pytest.mark.anyio
 async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_and_lose_nothing() -> None:
-    app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8))
-    history = app.state.hub.history = Slow(max_updates=8, max_bytes=10**6)
+    history = Slow(max_updates=8, max_bytes=10**6)
+    app = create_app(
+        Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8), history=history
+    )
     async with app.running(), follow(app, ("match", "a")) as reader:
         headers = [NDJSON_HEADER, bearer(classic_token(publish=["*"]))]
 
@@ -427,8 +429,8 @@ async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_an
 @pytest.mark.anyio
 async def test_a_big_batch_is_one_append_and_few_writes_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAGE_ENTRIES", 100)
-    app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False))
-    history = app.state.hub.history = Slow(max_updates=10_000, max_bytes=2**26)
+    history = Slow(max_updates=10_000, max_bytes=2**26)
+    app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False), history=history)
     writes = 0
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:

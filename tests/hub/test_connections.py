@@ -471,7 +471,7 @@ async def test_closing_while_a_connection_is_taken_in_ends_it_at_once(rounds: in
     async with world(plain(subscriptions=True)) as here:
         connection = await here.connect("a")
         await here.settle(rounds)
-        here.hub.close()
+        here.hub.shutdown.begin()
         await asyncio.wait_for(connection.task, HANG)
         assert connection.ended
         assert connection.reason == "the hub is shutting down"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hub import health as health_module
 from hub import hub as hubs
 from hub.auth.grant import Grant
 from hub.errors import HistoryUnavailable, PositionExpired
@@ -337,7 +338,7 @@ class FailingLog(MemoryHistory):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "RETRY", (0.001, 0.01))
-    monkeypatch.setattr(hubs, "CHECKED", 0)
+    monkeypatch.setattr(health_module, "CACHED", 0)
 
 
 async def test_a_log_that_is_away_is_503_and_says_when_to_come_back(quick: None) -> None:
@@ -469,11 +470,11 @@ async def test_r51_readiness_fails_at_once_and_liveness_after_a_while(
         assert await health() == [200, 200]
         log.works = False
         assert await health() == [503, 200]
-        monkeypatch.setattr(hubs, "PATIENCE", 0)
+        monkeypatch.setattr(health_module, "PATIENCE", 0)
         assert await health() == [503, 503]
         log.works = True
         assert await health() == [200, 200]
-        monkeypatch.setattr(hubs, "PATIENCE", 60)
+        monkeypatch.setattr(health_module, "PATIENCE", 60)
         log.works = False
         assert await health() == [503, 200]
 
@@ -483,7 +484,7 @@ async def test_r51_a_log_that_does_not_answer_is_not_ready(quick: None, monkeypa
         async def check(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(hubs, "PROBE", 0.01)
+    monkeypatch.setattr(health_module, "CHECK_TIMEOUT", 0.01)
     async with application_on(Silent(max_updates=9, max_bytes=999)) as app:
         assert (await ask(app, "GET", f"{PATH}/health/ready")).status == 503
 

@@ -443,8 +443,10 @@ class Faulty(MemoryHistory):
 
 @pytest.mark.parametrize(("type", "body"), [(FORM, b"topic=a"), (NDJSON, b'{"topic": "a"}\n' * 3)])
 async def test_t55_a_history_that_fails_is_500_each_time_and_then_it_goes_on(type: Field, body: bytes) -> None:
-    app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8))
-    history = app.state.hub.history = Faulty(max_updates=8, max_bytes=10**6)
+    history = Faulty(max_updates=8, max_bytes=10**6)
+    app = create_app(
+        Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8), history=history
+    )
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(OSError):  # which goes on to the server's log

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub import Settings, create_app
-from hub import hub as hub_module
+from hub import Settings, create_app, shutdown
 from hub.history.memory import MemoryHistory
 from hub.http.parking import ParkingProtocol
 from tests.asgi import application, ask
@@ -30,11 +29,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
 
 async def test_r36_t67_streams_end_evenly_over_the_drain_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "DRAIN_STEP", 0)
+    monkeypatch.setattr(shutdown, "DRAIN_STEP", 0)
     async with world(plain(drain=10)) as here:
         connections = [await here.connect("a") for _ in range(100)]
         await here.caught_up()
-        here.hub.close()
+        here.hub.shutdown.begin()
         await here.settle(2)
         order = []
         for second in range(1, 11):
@@ -50,7 +49,7 @@ async def test_r36_whoever_is_still_there_is_written_to_and_may_go() -> None:
     async with world(plain(drain=10, subscriptions=True)) as here:
         staying, going = await here.connect("*"), await here.connect("a")
         await here.caught_up()
-        here.hub.close()
+        here.hub.shutdown.begin()
         going.go()
         await here.caught_up()
         assert here.announced == [
@@ -66,7 +65,7 @@ async def test_a_stream_that_comes_while_the_hub_drains_ends_at_once() -> None:
     async with world(plain(drain=10)) as here:
         before = await here.connect("a")
         await here.caught_up()
-        here.hub.close()
+        here.hub.shutdown.begin()
         late = await here.connect("a")
         await here.settle()
         assert (before.ended, late.begun, late.ended) == (False, True, True)
@@ -76,10 +75,10 @@ async def test_closing_again_ends_all_streams_at_once() -> None:
     async with world(plain(drain=1_000)) as here:
         connections = [await here.connect("a") for _ in range(10)]
         await here.caught_up()
-        here.hub.close()
+        here.hub.shutdown.begin()
         await here.settle()
         assert not any(one.ended for one in connections)
-        here.hub.close()
+        here.hub.shutdown.begin()
         await here.settle()
         assert all(one.ended for one in connections)
 
@@ -98,7 +97,7 @@ async def test_r51_a_hub_that_shuts_down_is_alive_and_not_ready() -> None:
             assert (answer.status, answer.json()) == (200, {"status": "ok"})
             assert answer.headers["cache-control"] == "no-store"
             assert (await ask(app, "POST", f"{PATH}/health/{what}")).status == 405
-        app.state.hub.close()
+        app.state.hub.shutdown.begin()
         answer = await ask(app, "GET", f"{PATH}/health/ready")
         assert (answer.status, answer.json()) == (503, {"status": "error", "error": "the hub is shutting down"})
         assert (await ask(app, "GET", f"{PATH}/health/live")).status == 200
@@ -178,7 +177,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
             hubs.append(app.state.hub)
             started.set()
             await stop.wait()
-            app.state.hub.close()  # as the signal does
+            app.state.hub.shutdown.begin()  # as the signal does
             await until(lambda: not app.state.hub.broadcaster.connected)
 
     async def follow() -> list[str]:

@@ -271,17 +271,17 @@ async def test_closing_twice_or_while_a_body_is_given_up_ends_everything() -> No
     async with app.running():
 
         async def wait(seconds: float) -> None:
-            async with hub.until_closing(seconds):
+            async with hub.shutdown.until_closing(seconds):
                 await asyncio.Event().wait()
 
         waiting = asyncio.ensure_future(wait(60))
         await asyncio.sleep(0)
-        hub.close()
-        late = next(iter(hub._timeouts))
+        hub.shutdown.begin()
+        late = next(iter(hub.shutdown._timeouts))
         while not late.expired():
             await asyncio.sleep(0)
-        hub._timeouts.add(late)
-        hub.close()
+        hub.shutdown._timeouts.add(late)
+        hub.shutdown.begin()
         with pytest.raises(Closing):
             await waiting
     assert not hub.is_running

@@ -370,7 +370,7 @@ async def test_a_body_that_has_not_come_does_not_keep_a_hub_from_closing(method:
     async with application() as app:
         slow = Slow(app, method, TOKEN)
         await slow.waits.wait()
-        app.state.hub.close()
+        app.state.hub.shutdown.begin()
         assert await slow.status() == 503
         assert (b"retry-after", b"1") in slow.answers[0]["headers"]
 

@@ -624,8 +624,7 @@ def test_n137_n120_n135_who_begins_with_the_list_and_follows_its_cursor_knows_wh
 ) -> None:
     async def play() -> None:
         log = UnsteadyLog(itertools.cycle(delays))
-        app = create_app(Settings(dev=True, retry=0, max_lifetime=0, classic=classic))
-        app.state.hub.history = log
+        app = create_app(Settings(dev=True, retry=0, max_lifetime=0, classic=classic), history=log)
         async with app.running():
             presence = Presence(app, log)
             for action, argument in actions:

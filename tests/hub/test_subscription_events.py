@@ -68,8 +68,7 @@ async def watching(app: HubApplication, token: str = EVERYTHING) -> AsyncIterato
 @contextlib.asynccontextmanager
 async def application_on(log: MemoryHistory, **settings: Any) -> AsyncIterator[HubApplication]:
     """A hub on this log."""
-    app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0} | settings))
-    app.state.hub.history = log
+    app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0} | settings), history=log)
     async with app.running():
         yield app
 
@@ -561,7 +560,7 @@ async def test_n120_the_last_words_of_a_hub_are_that_all_have_gone() -> None:
 
 async def test_n120_who_comes_while_the_hub_closes_has_come_and_gone() -> None:
     async with application() as app:
-        app.state.hub.close()
+        app.state.hub.shutdown.begin()
         async with follow(app, ("match", "a")) as stream:
             await stream.end()
             assert stream.status == 200

@@ -350,7 +350,7 @@ async def test_n94_n23_too_many_are_told_when_to_come_back(classic: bool) -> Non
 @DIALECTS
 async def test_r23_a_hub_that_closes_takes_no_updates(classic: bool) -> None:
     async with application(classic=classic) as app:
-        app.state.hub.close()
+        app.state.hub.shutdown.begin()
         for request in (PUBLISH, BATCH):
             answer = await send(app, request, bearer(current_token(["*"])))
             assert_problem(answer, 503, "Shutting down")

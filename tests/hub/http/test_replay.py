@@ -188,7 +188,7 @@ async def test_n82_where_the_token_is_about_to_expire_it_ends_and_does_not_say_t
 
 async def test_a_hub_that_shuts_down_does_not_say_that_this_is_all() -> None:
     async with hub("1", "2") as app:
-        app.state.hub.closing = True  # type: ignore[attr-defined]
+        app.state.hub.shutdown.is_closing = True  # type: ignore[attr-defined]
         assert (await replayed(app)).text == ""
 
 

@@ -423,7 +423,7 @@ async def test_closing_ends_a_stream_whatever_it_does(blocked: bool) -> None:
 
 async def test_a_stream_that_begins_while_the_hub_closes_ends_at_once() -> None:
     async with world() as here:
-        here.hub.close()
+        here.hub.shutdown.begin()
         connection = await here.connect("a")
         await asyncio.wait_for(connection.task, 10)
         assert connection.writes == [b":\n"]
@@ -596,7 +596,7 @@ async def test_a_response_that_cannot_even_begin_is_closed_with_the_hub() -> Non
         connection = await here.connect("a")
         connection.block()
         await here.settle()
-        here.hub.close()
+        here.hub.shutdown.begin()
         await asyncio.wait_for(connection.task, 10)
         assert connection.writes == []
         assert not connection.ended
@@ -606,7 +606,7 @@ async def test_a_response_that_cannot_begin_where_the_hub_is_closing_is_cut_at_o
     async with world() as here:
         connection = await here.connect("a")
         connection.block()
-        here.hub.close()
+        here.hub.shutdown.begin()
         await here.settle()
         assert connection.task.done()
         assert not connection.begun
@@ -798,7 +798,7 @@ async def test_n80_what_is_refused_is_not_appended() -> None:
             await here.hub.publish(Update(("a",)), grant=Grant())
         with pytest.raises(InvalidRequest):
             await here.hub.publish(Update(("*",)), grant=EVERYTHING)
-        here.hub.close()
+        here.hub.shutdown.begin()
         with pytest.raises(Closing):
             await here.hub.publish(Update(("a",)), grant=EVERYTHING)
         assert await here.hub.history.newest() is None

@@ -1,0 +1,92 @@
+"""Shutdown: no more updates, and the streams end one by one over the drain time.
+
+    open ──begin()──► draining: streams end at random, evenly over `drain` seconds ──begin()──► all streams end at once
+
+Streams that come while the hub is closing are accepted and end at once: EventSource comes back after an end, to a node
+that stays, but never after a 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from hub.errors import Closing, TooSlow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from random import Random
+
+    from hub.broadcaster import Broadcaster
+
+log = structlog.stdlib.get_logger("hub")
+
+SHUTTING_DOWN: Final = "the hub is shutting down"
+DRAIN_STEP: Final = 0.02
+"""Seconds between two looks at how many streams should have ended."""
+
+
+class Shutdown:
+    """Whether one hub is closing, and how its streams end."""
+
+    def __init__(self, broadcaster: Broadcaster, *, drain: float, clock: Callable[[], float], random: Random) -> None:
+        self.is_closing = False
+        self._broadcaster = broadcaster
+        self._drain_time = drain
+        self._clock = clock
+        self._random = random
+        self._timeouts: set[asyncio.Timeout] = set()
+        """Of the requests that wait for their client."""
+        self._draining: asyncio.Task[None] | None = None
+
+    def begin(self, *, at_once: bool = False) -> None:
+        """Take no more updates, and end all streams, also those to come.
+
+        The present streams end at random within the drain time.  A second call ends them at once.
+        """
+        if at_once or self.is_closing or not self._drain_time:
+            self._broadcaster.close_all(SHUTTING_DOWN)
+        else:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+        self.is_closing = True
+        for timeout in list(self._timeouts):
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def until_closing(self, seconds: float) -> AsyncIterator[None]:
+        """Bound a wait for a client.  Raises TooSlow after `seconds`, and Closing when the hub closes."""
+        try:
+            async with asyncio.timeout(0 if self.is_closing else seconds) as timeout:
+                self._timeouts.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._timeouts.discard(timeout)
+        except TimeoutError:
+            if self.is_closing:
+                raise Closing from None
+            raise TooSlow(f"the body did not arrive within {seconds:g} seconds") from None
+
+    async def aclose(self) -> None:
+        """Stop draining."""
+        if self._draining is not None:
+            self._draining.cancel()
+            await asyncio.gather(self._draining, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """End the present streams one by one, evenly over the drain time."""
+        subscribers = self._broadcaster.subscribers()
+        self._random.shuffle(subscribers)
+        began, closed = self._clock(), 0
+        log.info("draining", subscribers=len(subscribers), seconds=self._drain_time)
+        while closed < len(subscribers):
+            await asyncio.sleep(DRAIN_STEP)
+            due = math.ceil(len(subscribers) * (self._clock() - began) / self._drain_time)
+            for subscriber in subscribers[closed:due]:
+                self._broadcaster.close(subscriber.id, SHUTTING_DOWN)
+            closed = due
