@@ -1,4 +1,4 @@
-"""Admission: which connections may come now, by number and by rate (N23).
+"""Admission: which connections may come now, by number and by rate (N23), how long they last, and when to come back.
 
 A subscriber is admitted before anything is done for it that costs: its patterns are compiled, and its place in the log
 is looked up, under a ticket that counts until the connection ends.
@@ -8,17 +8,20 @@ Rates are token buckets: J. Turner, New directions in communications, 1986 (as a
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
 
 from hub.errors import Busy, LimitExceeded
+from hub.protocol import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from hub.auth.grant import Grant
     from hub.settings import Settings
 
 CLIENTS: Final = 10_000
@@ -28,9 +31,12 @@ CLIENTS: Final = 10_000
 class Admission:
     """The limits and rates of one hub, and the number of connections that each client has."""
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float], random: Random) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Callable[[], float], wall_clock: Callable[[], float], random: Random
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._wall_clock = wall_clock
         self._random = random
         self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
         per_client = settings.connection_rate_per_client
@@ -55,6 +61,23 @@ class Admission:
         self._clients[client] += 1
         self._connections += 1
         return Ticket(self, client)
+
+    def deadline(self, grant: Grant) -> tuple[float, str]:
+        """Return when a connection that begins now ends, by the clock, and why (N82, R33)."""
+        now, lifetime = self._clock(), self._settings.max_lifetime
+        expires = math.inf if grant.expires is None else now + grant.expires - self._wall_clock()
+        # Less a random fifth, so that clients that came together do not come back together.
+        ends = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
+        return (expires, "its token expires") if expires <= ends else (ends, "it has lasted as long as it may")
+
+    def expires_within(self, seconds: float, grant: Grant) -> bool:
+        """Return whether a grant expires in this time."""
+        return grant.expires is not None and grant.expires - seconds <= self._wall_clock()
+
+    def retry_hint(self) -> bytes:
+        """Return the field that tells a client when to come back, at random around the setting (N30); b"" for none."""
+        seconds = self._settings.retry
+        return events.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
 
     def leave(self, client: str) -> None:
         """Count one connection less."""

@@ -175,6 +175,8 @@ class Broadcaster:
         self._wheel: Wheel[Receiver] = Wheel(now=clock(), tick=TICK)
         self._turn = asyncio.Lock()
         self._moved = asyncio.Event()
+        self._left = asyncio.Event()
+        """The event of the next disconnection."""
 
     # -- connections
 
@@ -214,6 +216,13 @@ class Broadcaster:
         self._filter.discard(receiver)
         self._wheel.discard(receiver)
         del self._connected[receiver.subscriber.id]
+        self._left.set()
+
+    async def emptied(self) -> None:
+        """Wait until there are no connections."""
+        while self._connected:
+            self._left.clear()
+            await self._left.wait()
 
     def close(self, id: str, reason: str) -> None:
         """End the connection of the subscriber with this id, if it is still there."""

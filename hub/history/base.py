@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 PAGE_ENTRIES: Final = 128
 PAGE_BYTES: Final = 2**20
+RETRY: Final = 0.2, 1.0
+"""Seconds, at random between, after which an unavailable history is tried again."""
 EARLIEST: Final = -1
 """The place before all that the log still holds; the positions of its entries start at 1."""
 EPOCH: Final = 2**40

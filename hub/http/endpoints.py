@@ -156,7 +156,7 @@ class Endpoints:
         response = StreamResponse if waits else partial(ReplayResponse, metadata="metadata" in preferred)
         if request.method == "HEAD":  # it subscribes nobody, so it is not counted, and none of its patterns is compiled
             presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
-            position, preceding = await hub.place(wanted.last_event_id, presence=presence)
+            position, preceding = await hub.find_start(wanted.last_event_id, presence=presence)
             return response(hub, Subscriber((), grant, position), _cursor(preceding))
         try:
             subscriber, preceding = await hub.subscribe(
@@ -167,7 +167,7 @@ class Endpoints:
                 raise
             # EventSource comes back after an end, with the same cursor, and stays away for ever after a 503.
             log.warning("a stream ended before it began: the log is unavailable", reason=error.reason)
-            first = events.HEARTBEAT + hub.retry_hint()
+            first = events.HEARTBEAT + hub.admission.retry_hint()
             ended = Response(first, headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(wanted.last_event_id)
             return ended
@@ -238,7 +238,7 @@ class Endpoints:
             asks_for_json = accepted.strip().lower() == "application/json"  # and nothing else, as the debugger does
             wants_classic = "application/ld+json" in accepted.lower() or (grant.classic and not asks_for_json)
             classic = hub.settings.classic and wants_classic
-        cursor, repeated, present = await hub.presence()
+        cursor, repeated, present = await hub.presence.now()
         one = None
         if asked.subscriber is not None:
             who = [subscriber for subscriber in present if subscriber.id == asked.subscriber]

@@ -189,7 +189,7 @@ class Stream(ABC):
                 return
             if subscriber.position == EARLIEST:
                 subscriber.position = part.start
-                self._hub.is_placed(self)
+                self._hub.begins(self)
             frames: list[bytes] = []
             size = 0
             for entry in part.wanted:
@@ -244,7 +244,7 @@ class Stream(ABC):
         log.info("subscriber disconnected", id=self.subscriber.id, reason=self._closed or "the client went away")
 
     def _first_bytes(self) -> bytes:
-        return events.HEARTBEAT + self._hub.retry_hint()
+        return events.HEARTBEAT + self._hub.admission.retry_hint()
 
 
 class TaskStream(Stream):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub import rates
+from hub import admission
 from hub.admission import Rates, TokenBucket
 from hub.errors import Busy, LimitExceeded
 from tests.asgi import PATH, application, ask, follow
@@ -54,7 +54,7 @@ def test_each_client_has_a_bucket_of_its_own_however_idle_it_was(comings: list[t
 
 
 def test_there_are_no_more_buckets_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "CLIENTS", 10)
+    monkeypatch.setattr(admission, "CLIENTS", 10)
     buckets = Rates(1.0, clock=lambda: 0.0)
     for n in range(1_000):
         buckets.take(str(n))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub import health as health_module
-from hub import hub as hubs
+from hub import presence
 from hub.auth.grant import Grant
 from hub.errors import HistoryUnavailable, PositionExpired
-from hub.history import sqlite
+from hub.history import base, sqlite
 from hub.history.memory import MemoryHistory
 from hub.http.replay import Replay
 from hub.protocol.subscriptions import Present
@@ -337,7 +337,7 @@ class FailingLog(MemoryHistory):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "RETRY", (0.001, 0.01))
+    monkeypatch.setattr(base, "RETRY", (0.001, 0.01))
     monkeypatch.setattr(health_module, "CACHED", 0)
 
 
@@ -395,7 +395,7 @@ async def test_n120_n127_a_stream_without_a_cursor_begins_while_the_log_is_away_
 
 
 async def test_n120_n127_a_stream_does_not_wait_for_a_log_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "ANNOUNCED", 0.001)
+    monkeypatch.setattr(presence, "ANNOUNCE_TIMEOUT", 0.001)
     log = FailingLog()
     announce, locked = log.announce, asyncio.Event()
 
@@ -418,7 +418,7 @@ async def test_n120_n127_a_stream_does_not_wait_for_a_log_that_is_slow(monkeypat
 async def test_n120_a_coming_that_fails_after_its_stream_has_begun_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hubs, "ANNOUNCED", 0.001)
+    monkeypatch.setattr(presence, "ANNOUNCE_TIMEOUT", 0.001)
     log, locked = FailingLog(), asyncio.Event()
 
     async def slow(changes: Sequence[Change]) -> list[Entry]:
@@ -449,7 +449,7 @@ async def test_a_hub_starts_while_its_log_is_away_and_serves_when_it_is_there(qu
         assert (answer.status, answer.body[:1]) == (200, b":")  # and it has ended
         log.works = True
         async with asyncio.timeout(HANG):
-            while not app.state.hub._has_place:
+            while not app.state.hub.dispatcher.is_ready:
                 await asyncio.sleep(0)
         async with follow(app, ("match", "a")) as stream:
             await publish(app, EVERYTHING, ("topic", "a"), ("data", "new"))
@@ -498,7 +498,7 @@ async def test_n120_whoever_goes_while_the_log_is_away_is_announced_when_it_is_b
             assert stream.status == 200
         log.works = True
         async with follow(app, ("match", "d")):
-            await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
+            await asyncio.wait_for(app.state.hub.presence._queue.join(), HANG)
             left = [("b", False), ("a", False), ("c", True), ("c", False)]
             assert said(await log.read(0)) == [("a", True), ("b", True), *left, ("d", True)]
             assert [one.matchers[0][1] for one in await log.present()] == ["d"]
@@ -566,7 +566,7 @@ async def test_a_going_that_failed_for_another_reason_is_found_and_announced(qui
 async def test_many_who_are_gone_are_announced_some_at_a_time_and_who_comes_need_not_wait(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hubs, "TOLD_AT_ONCE", 10)
+    monkeypatch.setattr(presence, "BATCH", 10)
     log = FailingLog()
     gone = [Present(str(n), (("exact", str(n), None),)) for n in range(100)]
     log._present = {one.id: one for one in gone}
@@ -627,7 +627,7 @@ async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_
         for n in range(5):
             async with follow(app, ("match", str(n))):
                 pass
-        await asyncio.wait_for(hub._announcements.join(), HANG)
+        await asyncio.wait_for(hub.presence._queue.join(), HANG)
         for reader in readers[:2]:
             with pytest.raises(PositionExpired, match="presence"):
                 await reader.next()

@@ -69,7 +69,7 @@ async def test_readers_that_come_and_go_do_not_push_out_what_was_published() -> 
             async with follow(app, target=f"{PATH}?{query}") as stream:
                 assert stream.status == 200
         last = await publish(app, EVERYTHING, ("topic", "a"))
-        await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
+        await asyncio.wait_for(app.state.hub.presence._queue.join(), HANG)
         stats = await app.state.hub.history.stats()
         assert (stats.updates, stats.presence_updates) == (2, 80)
         assert stats.newest.position == 2 + 30 * 20 * 2

@@ -327,7 +327,7 @@ async def test_n136_what_is_known_is_no_longer_when_somebody_comes_or_goes(app: 
         come = await get(app, "", ("if-none-match", tag))
         assert come.status == 200
         assert (await get(app, "", ("if-none-match", come.headers["etag"]))).status == 304
-    await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
+    await asyncio.wait_for(app.state.hub.presence._queue.join(), HANG)
     assert (await get(app, "", ("if-none-match", come.headers["etag"]))).json()["subscriptions"] == []
 
 
@@ -554,7 +554,7 @@ class Presence:
                     await asyncio.wait_for(asyncio.shield(task), HANG)
             else:
                 await stream.begun()
-        await asyncio.wait_for(self.app.state.hub._announcements.join(), HANG)
+        await asyncio.wait_for(self.app.state.hub.presence._queue.join(), HANG)
 
     async def check(self) -> None:
         """All that were told who is there, and followed, know it."""

@@ -81,7 +81,7 @@ def said(entries: Sequence[Entry]) -> list[tuple[str, bool]]:
 
 async def settled(app: HubApplication) -> list[tuple[str, bool]]:
     """What the log says when all that was to be announced is."""
-    await asyncio.wait_for(app.state.hub._announcements.join(), HANG)
+    await asyncio.wait_for(app.state.hub.presence._queue.join(), HANG)
     return said(await app.state.hub.history.read(0))
 
 

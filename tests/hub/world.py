@@ -359,7 +359,7 @@ class World:
     def _is_quiet(self) -> bool:
         hub = self.hub.broadcaster
         at_rest = hub.live == hub.connected and hub.position == self.log._end and not hub._turn.locked()
-        return at_rest and not self.hub._announcements._unfinished_tasks  # type: ignore[attr-defined]
+        return at_rest and not self.hub.presence._queue._unfinished_tasks  # type: ignore[attr-defined]
 
 
 def wants(subscriber: Subscriber, update: Update) -> bool:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hub.errors
-from hub import application as application_module
 from hub import errors
 from hub.errors import RequestError
+from hub.http import application as application_module
 from hub.http.application import LogFormatter
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish

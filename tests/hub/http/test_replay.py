@@ -222,7 +222,7 @@ async def test_n82_who_does_not_read_is_cut_off_when_its_time_is_up() -> None:
     async with hub("1") as app:
         its = app.state.hub  # type: ignore[attr-defined]
         subscriber, _ = await its.subscribe((), Grant())
-        subscriber.deadline = its._clock()
+        subscriber.deadline = its.admission._clock()
         cycle = Cycle()
         response = ReplayResponse(its, subscriber, [])
         await asyncio.wait_for(response({"type": "http", "method": "GET"}, receive, cycle.send), HANG)

@@ -817,6 +817,7 @@ async def test_a_hub_begins_where_its_log_ends() -> None:
 
 async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.hub.TICK", 0.01)
+    monkeypatch.setattr("hub.dispatcher.PAUSE", 0.01)
     async with world() as here:
         hub = here.hub.broadcaster
         calls = {"tick": 0, "dispatch": 0}
