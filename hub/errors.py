@@ -22,7 +22,8 @@
         ├── HistoryUnavailable      503    a log that cannot be reached, or written
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
-They are answered in one place, `endpoints.answer`; those that are found while a head is parsed, in `http1`.
+They are answered in one place, `endpoints.answer`; those that are found while a head is parsed, in
+`uvicorn_protocol`.
 """
 
 from __future__ import annotations

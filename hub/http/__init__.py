@@ -6,5 +6,5 @@ application    ─ the ASGI application: headers of every answer, CORS, the hub'
        ├► stream    ─ the event stream of one subscriber, and how it catches up
        │    └► parking    ─ a response that outlives its request's task, on uvicorn's connections
        ├► replay    ─ a stream that ends: `Prefer: wait=0`
-       └► sockets · http1    ─ socket options, and bounds on what a connection may send
+       └► uvicorn_protocol · open_connections · sockets    ─ bounds on what a connection may send, and how many
 """

@@ -23,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from hub.errors import ConfigurationError, HistoryUnavailable, RequestError
 from hub.history import open_history
 from hub.http.endpoints import TOKENS, Endpoints, answer
-from hub.http.http1 import CONNECTIONS, Connections
+from hub.http.open_connections import CONNECTIONS, Connections
 from hub.http.parking import SERVER_SEND
 from hub.http.stream import REST
 from hub.hub import Hub

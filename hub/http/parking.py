@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from hub.http.http1 import HttpProtocol
+from hub.http.uvicorn_protocol import HttpProtocol
 
 SERVER_SEND: Final = "hub.send"
 """Where the application leaves the server's own `send` in the scope, below whatever middleware wraps."""

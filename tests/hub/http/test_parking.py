@@ -16,7 +16,7 @@ import uvloop
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 
 from hub import Settings, Update, create_app
-from hub.http import http1
+from hub.http import uvicorn_protocol
 from hub.http.parking import ParkingProtocol, TaskProtocol
 from hub.http.sockets import tune
 from hub.http.stream import ParkedStream, TaskStream
@@ -228,7 +228,7 @@ async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_wait_in_a
 async def test_whoever_sends_more_before_the_stream_has_begun_is_cut_off(
     more: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http1, "HEAD_TIMEOUT", 1_000)
+    monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 1_000)
     async with hub_served() as (hub, server):
         connect, reached, go = hub.connect, asyncio.Event(), asyncio.Event()
 
@@ -359,7 +359,7 @@ async def test_a_client_that_went_before_the_answer_is_asked_nothing(monkeypatch
 
 
 async def test_a_request_that_does_not_come_or_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "HEAD_TIMEOUT", 0.1)
+    monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 0.1)
     async with hub_served() as (hub, server):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await asyncio.wait_for(reader.read(), HANG) == b""
@@ -374,7 +374,7 @@ async def test_a_request_that_does_not_come_or_does_not_end_is_not_waited_for(mo
                     raise AssertionError("it came through")
 
         dripping = asyncio.create_task(drip())
-        monkeypatch.setattr(http1, "HEAD_TIMEOUT", 0.01)
+        monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 0.01)
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), HANG) == b""
         dripping.cancel()
@@ -384,13 +384,13 @@ async def test_a_request_that_does_not_come_or_does_not_end_is_not_waited_for(mo
 
 
 async def test_a_stream_and_a_slow_answer_outlast_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "HEAD_TIMEOUT", 777.0)
+    monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 777.0)
     loop, timers = asyncio.get_running_loop(), []
     call_later = loop.call_later
 
     def noted(delay: float, callback: Any, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
         timer = call_later(delay, callback, *arguments, **options)
-        if delay == http1.HEAD_TIMEOUT:
+        if delay == uvicorn_protocol.HEAD_TIMEOUT:
             timers.append(timer)
         return timer
 

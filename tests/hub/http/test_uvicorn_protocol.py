@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 from hub import Settings, Update, create_app
-from hub.http import http1
-from hub.http.http1 import CONNECTIONS, OTHER_FILES, Connections
+from hub.http import open_connections, uvicorn_protocol
+from hub.http.open_connections import CONNECTIONS, OTHER_FILES, Connections
 from hub.http.parking import ParkingProtocol, TaskProtocol
 from tests.hub.serving import sent, served
 from tests.waiting import HANG, until
@@ -469,7 +469,7 @@ async def test_the_time_for_the_next_request_begins_once_a_response(made: list[P
 async def test_a_body_that_nobody_reads_ends_its_connection(
     target: str, http: Any, made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http1, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 0.1)
     request = f"POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nx".encode()
     async with hub_served(http) as (_, server), sent(server, request) as reply:
         assert reply.status in (401, 404)
@@ -481,7 +481,7 @@ async def test_a_body_that_nobody_reads_ends_its_connection(
 
 
 async def test_a_client_that_still_sends_has_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "LINGER_SECONDS", 1_000)
+    monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 1_000)
     async with hub_served() as (_, server):
         request = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n".encode()
         assert (await said(server, request, *[b"x" * 100_000] * 20)).startswith(b"HTTP/1.1 401 ")
@@ -490,7 +490,7 @@ async def test_a_client_that_still_sends_has_its_answer(monkeypatch: pytest.Monk
 async def test_a_client_that_sends_on_after_its_answer_is_cut_off(
     made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http1, "LINGER_SECONDS", 1_000)
+    monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 1_000)
     async with hub_served() as (_, server):
         request = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {10**9}\r\n\r\n".encode()
         async with sent(server, request) as reply:
@@ -535,7 +535,7 @@ async def test_a_response_that_is_not_read_is_waited_for_no_longer_than_a_reques
 async def test_the_idlest_connection_makes_room_for_a_new_one(
     http: Any, made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http1, "open_file_limit", lambda: OTHER_FILES + 6)
+    monkeypatch.setattr(open_connections, "open_file_limit", lambda: OTHER_FILES + 6)
     async with hub_served(http) as (hub, server), contextlib.AsyncExitStack() as several:
         streams = [await several.enter_async_context(sent(server, GET)) for _ in range(2)]
         await until(lambda: hub.broadcaster.live == 2)
@@ -580,7 +580,7 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(
 async def test_a_new_connection_is_closed_if_all_others_are_busy(
     made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http1, "open_file_limit", lambda: OTHER_FILES + 2)
+    monkeypatch.setattr(open_connections, "open_file_limit", lambda: OTHER_FILES + 2)
     async with hub_served() as (hub, server), sent(server, GET), sent(server, GET) as reply:
         await until(lambda: hub.broadcaster.live == 2)
         assert await said(server, LIVE) == b""
