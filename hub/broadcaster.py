@@ -68,6 +68,8 @@ class Receiver(Protocol):
     """One connection, as the broadcaster sees it."""
 
     subscriber: Subscriber
+    position: int
+    """It has been sent, or did not want, every entry of the history up to there; see `Broadcaster.reached`."""
     written: float
     """When it was last written to, by the broadcaster's clock."""
 
@@ -77,15 +79,15 @@ class Receiver(Protocol):
     """Whether it is in the live set; the broadcaster's own."""
 
     def write(self, body: bytes, position: int) -> None:
-        """Write without waiting; the place is then `position`.  Where that is not possible, leave."""
+        """Write without waiting; the position is then this one.  If there is no room, leave."""
         ...
 
-    def said(self) -> tuple[int, int]:
-        """How far what it wants was handed to its socket: wholly up to a place, and so many entries after it."""
+    def delivered(self) -> tuple[int, int]:
+        """Return the position up to which everything was handed to the socket, and the number of frames after it."""
         ...
 
-    def is_gone(self) -> bool:
-        """Whether its connection is lost, and nobody has said so."""
+    def is_lost(self) -> bool:
+        """Return whether the connection is lost, though nothing has reported that."""
         ...
 
     def close(self, reason: str) -> None:
@@ -192,22 +194,21 @@ class Broadcaster:
         return receiver.number in self._source(key[1]).bitmap(key)
 
     def join(self, receiver: Receiver) -> None:
-        """Take it into the live set.  Its place must be this broadcaster's."""
-        assert receiver.subscriber.position == self.position
+        """Take it into the live set.  Its position must be this broadcaster's."""
+        assert receiver.position == self.position
         self._live.add(receiver.number)
         receiver.live = True
 
-    def place(self, receiver: Receiver) -> int:
-        """Up to where it has been written what it wants."""
-        position = receiver.subscriber.position
-        # A dispatch has written to all who are live when it is over; until then who was written to knows by itself.
-        return max(position, self.dispatched) if receiver.live else position
+    def reached(self, receiver: Receiver) -> int:
+        """Return the position up to which a connection has been sent everything that it wants."""
+        # A finished dispatch has reached every live connection, also those that wanted none of it.  During a dispatch,
+        # the position of a connection that was written to is newer.
+        return max(receiver.position, self.dispatched) if receiver.live else receiver.position
 
-    def leave(self, receiver: Receiver, position: int) -> None:
-        """Take it out of the live set, at its place in the log."""
+    def leave(self, receiver: Receiver) -> None:
+        """Take it out of the live set."""
         self._live.discard(receiver.number)
         receiver.live = False
-        receiver.subscriber.position = position
 
     def disconnect(self, receiver: Receiver) -> None:
         """Forget it."""
@@ -350,13 +351,13 @@ class Broadcaster:
         if receiver.subscriber.deadline - LATE <= now:
             receiver.close(receiver.subscriber.lapse)
             return
-        if receiver.is_gone():
+        if receiver.is_lost():
             receiver.close("its connection is lost")
             return
         if self._heartbeat and self._beat(receiver) <= now:
             receiver.written = now
             if receiver.live:
-                receiver.write(events.HEARTBEAT, self.place(receiver))
+                receiver.write(events.HEARTBEAT, self.reached(receiver))
         self._schedule(receiver)
 
     def _schedule(self, receiver: Receiver) -> None:

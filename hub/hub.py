@@ -244,7 +244,7 @@ class Hub:
         Raises LimitExceeded for patterns that are too much like others, and the subscriber does not count then.
         """
         self._take_in(receiver)
-        if receiver.subscriber.position != EARLIEST:
+        if receiver.position != EARLIEST:
             self.begins(receiver)
         try:
             await self.presence.arrive(receiver.subscriber)
@@ -267,13 +267,12 @@ class Hub:
     def begins(self, receiver: Receiver) -> None:
         """Take note of the position where a connection begins, as soon as it is known."""
         if self.event_log is not None:
-            self.event_log.came(receiver)
+            self.event_log.came(receiver, receiver.position)
 
     def reading(self, receiver: Receiver) -> Reading:
         """Return a walk through the history, from the receiver's position to the end of what is dispatched."""
-        subscriber = receiver.subscriber
         passes = partial(self.broadcaster.passes, receiver)
-        return Reading(self.dispatcher.read, passes, subscriber, subscriber.position, self.slices)
+        return Reading(self.dispatcher.read, passes, receiver.subscriber, receiver.position, self.slices)
 
     def disconnect(self, receiver: Receiver) -> None:
         """Forget a connection, and announce that its subscriptions have ended."""
@@ -291,10 +290,11 @@ class Hub:
 
     def _forget(self, receiver: Receiver) -> None:
         if self.event_log is not None:
-            if receiver.subscriber.position == EARLIEST:  # it has read nothing
-                receiver.subscriber.position = self.broadcaster.position
-                self.begins(receiver)
-            self.event_log.went(receiver)
+            position, more = receiver.delivered()
+            if position == EARLIEST:  # it has read nothing
+                position = self.broadcaster.position
+                self.event_log.came(receiver, position)
+            self.event_log.went(receiver, position, more)
         self._let_go(receiver)
 
     def _let_go(self, receiver: Receiver) -> None:

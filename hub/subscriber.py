@@ -1,4 +1,4 @@
-"""Subscriber: what it wants, what it may read, and its place in the log."""
+"""Subscriber: what it wants, what it may read, and where in the history it starts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 class Subscriber:
     """One connection's subscriptions.
 
-    Its mutable state is `position`: it has been sent, or did not want, every entry of the log up to there.
-    While it is live, the broadcaster knows its place.  `deadline` is when its connection ends, by the broadcaster's
-    clock, which is not that of the wall, and `lapse` says why.  It was admitted with `ticket`.
-    `presence_after` is the position after which it may want presence updates; inf if it never does.
+    It wants the entries of the history after `start`.  Its connection ends at `deadline`, by the hub's monotonic clock,
+    because of `lapse`.  It may want presence updates after the position `presence_after`; inf if it never does.
     """
 
-    __slots__ = ("_ticket", "deadline", "grant", "id", "lapse", "position", "presence_after", "subscribed")
+    __slots__ = ("_ticket", "deadline", "grant", "id", "lapse", "presence_after", "start", "subscribed")
 
     def __init__(
         self,
         subscribed: Iterable[TopicMatcher],
         grant: Grant,
-        position: int,
+        start: int,
         *,
         ticket: Ticket | None = None,
         deadline: float = math.inf,
@@ -44,7 +42,7 @@ class Subscriber:
         self.grant = grant
         self.deadline = deadline
         self.lapse = lapse
-        self.position = position
+        self.start = start
         self.presence_after = presence_after
         self._ticket = ticket
 

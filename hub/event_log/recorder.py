@@ -192,28 +192,26 @@ class EventLog:
 
     # -- what happens
 
-    def came(self, receiver: Receiver) -> None:
-        """A connection has begun, at its subscriber's place."""
+    def came(self, receiver: Receiver, place: int) -> None:
+        """Record that a connection has begun, at a position."""
         subscriber = receiver.subscriber
         if len(self._records) >= RECORDS:
             self._left_out.add(receiver.number)
             self._missing += 1
-            place = subscriber.position
             leap = place // base.EPOCH
             if not any(least <= place and least // base.EPOCH == leap for _, least in self._open):
                 moment, least = self._unmarked.get(leap, (self._now(), place))
                 self._unmarked[leap] = moment, min(least, place)
             return
-        self._records.append(_Come(subscriber, receiver.number, subscriber.position, self._now()))
+        self._records.append(_Come(subscriber, receiver.number, place, self._now()))
         self._woken.set()
 
-    def went(self, receiver: Receiver) -> None:
+    def went(self, receiver: Receiver, place: int, more: int) -> None:
         """A connection is over, and is still known to the broadcaster."""
         if receiver.number in self._left_out:
             self._left_out.discard(receiver.number)
             self._woken.set()
             return
-        place, more = receiver.said()
         now = self._now()
         written = now - int((self._clock() - receiver.written) * 1_000_000)
         self._records.append(_Gone(receiver.subscriber, receiver.number, place, more, written, now))

@@ -3,8 +3,11 @@
 
 application    ─ the ASGI application: headers of every answer, CORS, the hub's life
   └► endpoints    ─ every route: parse, ask the hub, answer
-       ├► stream    ─ the event stream of one subscriber, and how it catches up
-       │    └► parking    ─ a response that outlives its request's task, on uvicorn's connections
        ├► replay    ─ a stream that ends: `Prefer: wait=0`
-       └► uvicorn_protocol · open_connections · sockets    ─ bounds on what a connection may send, and how many
+       └► response    ─ the head of an event stream, and the choice of its connection
+            └► stream    ─ the state machine of one subscriber, which writes to one of these two
+                 ├ asgi_connection       ─ on any server: keeps the task of the request
+                 └ uvicorn_connection    ─ on uvicorn: outlives the task of the request
+                      └► uvicorn_protocol    ─ HTTP/1.1 with bounds; a response may be detached from it
+                           └► open_connections · sockets    ─ how many there may be, and what the kernel holds
 """

@@ -24,8 +24,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable, RequestError
 from hub.history import open_history
 from hub.http.endpoints import TOKENS, Endpoints, answer
 from hub.http.open_connections import CONNECTIONS, Connections
-from hub.http.parking import SERVER_SEND
-from hub.http.stream import REST
+from hub.http.response import REST, SERVER_SEND
 from hub.hub import Hub
 from hub.protocol.origins import allows_origin
 from hub.protocol.requests import take_tokens
@@ -87,7 +86,7 @@ class HubApplication(Starlette):
             await super().__call__(own, receive, send_with_headers)
         except BaseException:
             for stream, _ in rest:
-                stream.abandon()
+                stream.lost(None)
             raise
         del own, scope, send_with_headers  # for as long as a stream may take
         while rest:

@@ -53,7 +53,7 @@ from hub.errors import (
     UnsupportedContent,
 )
 from hub.http.replay import ReplayResponse
-from hub.http.stream import StreamResponse
+from hub.http.response import StreamResponse
 from hub.protocol import events
 from hub.protocol.origins import normal_origin
 from hub.protocol.requests import (

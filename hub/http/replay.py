@@ -32,14 +32,15 @@ from __future__ import annotations
 import asyncio
 from itertools import chain
 from json.encoder import encode_basestring as quote  # a string of JSON, in which line ends are escaped
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
 from hub.errors import PositionExpired
 from hub.history import base
-from hub.http.parking import SERVER_SEND, cut_off, cycle_of
+from hub.http.response import SERVER_SEND
 from hub.http.sockets import tune
+from hub.http.uvicorn_connection import UvicornLink, link_of
 from hub.protocol import events
 from hub.shutdown import SHUTTING_DOWN
 
@@ -82,14 +83,15 @@ class Replay:
 
     def __init__(self, hub: Hub, subscriber: Subscriber, *, metadata: bool = False) -> None:
         self.subscriber = subscriber
+        self.position = subscriber.start
         self.written = 0.0
         self.number = -1
         self.live = False
         self._hub = hub
         self._metadata = metadata
         """Whether a comment with its metadata comes before each event."""
-        self._cycle: Any = None
-        """uvicorn's side of the response, if that is the server."""
+        self._link: UvicornLink | None = None
+        """What the server knows of the connection; None if it is not known."""
         self._timeout: asyncio.Timeout | None = None
         """What interrupts the response."""
         self._is_sending = True
@@ -100,17 +102,17 @@ class Replay:
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, for as long as it may take."""
         with self._hub.connected(self):  # before the head, as it may refuse
-            self._cycle = cycle_of(scope.get(SERVER_SEND, send))
-            if self._cycle is not None:  # so that the system gives up a client that does not read
-                tune(self._cycle.transport, self._hub.settings)
+            self._link = link_of(scope.get(SERVER_SEND, send))
+            if self._link is not None:  # so that the system gives up a client that does not read
+                tune(self._link.transport, self._hub.settings)
             try:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)
             except TimeoutError:
                 if not self._is_sending:
                     await send({"type": "http.response.body", "body": b""})
-                elif self._cycle is not None:  # it does not read
-                    cut_off(self._cycle)
+                elif self._link is not None:  # it does not read
+                    self._link.abort()
             finally:
                 self._timeout = None
 
@@ -119,7 +121,7 @@ class Replay:
 
         If entries are gone before they were read, or it may read no longer, it ends without `events.ALL`.
         """
-        hub, subscriber, reading = self._hub, self.subscriber, self._hub.reading(self)
+        hub, reading = self._hub, self._hub.reading(self)
         self._is_sending = False
         leap, epoch = await base.current_epoch(hub.history) if self._metadata else (0, "")
         end = await hub.history.end()
@@ -127,7 +129,7 @@ class Replay:
         size = 0
         now = asyncio.get_running_loop().time
         sent = now()
-        while subscriber.position < end and not self._closed:
+        while self.position < end and not self._closed:
             try:
                 part = await reading.next()
             except PositionExpired:
@@ -144,7 +146,7 @@ class Replay:
             else:
                 frames += [entry.frame for entry in part.wanted]
             size += part.size
-            subscriber.position = part.end
+            self.position = part.end
             if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, of which little is wanted
                 self._is_sending = True
                 yield b"".join(frames) or events.HEARTBEAT
@@ -188,11 +190,11 @@ class Replay:
     def write(self, body: bytes, position: int) -> None:
         raise AssertionError("it is not live")
 
-    def said(self) -> tuple[int, int]:
-        return self.subscriber.position, 0
+    def delivered(self) -> tuple[int, int]:
+        return self.position, 0
 
-    def is_gone(self) -> bool:
-        return self._cycle is not None and self._cycle.transport.is_closing()
+    def is_lost(self) -> bool:
+        return self._link is not None and self._link.is_closing()
 
     def close(self, reason: str) -> None:
         """End the response soon."""

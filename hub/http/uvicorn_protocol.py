@@ -20,7 +20,7 @@ import asyncio
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
 import httptools
@@ -84,24 +84,34 @@ class Cycle(RequestResponseCycle):
         return {**message, "headers": [header for header in headers if header[0] != b"connection"]}
 
 
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol of one connection, with bounds.
+class Detached(Protocol):
+    """The owner of a connection whose response is detached."""
 
-    All its mutable state, beside uvicorn's: the timer of a request's head; `_left`, the bytes that may come before the
-    head or the trailers end; `_moved`, whether the parser got beyond those with the bytes that it was given last;
-    `_in_line`, whether it is in a request line, or None between two requests; whether the connection ends with the
-    response in progress, whether its client has closed its half, and whether the response is an event stream; and
-    `_answered`, the request that is, while `cycle` is the last one that came.
-    """
+    def lost(self, error: Exception | None) -> None:
+        """Take note that the connection is lost: nothing can be written any more.
+
+        Without an error, everything that was written before the connection began to close was handed to the socket.
+        """
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the response soon."""
+        ...
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol of one connection, with bounds; a response may be detached from it.  For `uvicorn --http`."""
 
     # Beside uvicorn's attributes: with more than 30, a dictionary would not share its keys with other connections.
     __slots__ = (
         "_answered",
+        "_detached",
         "_ends",
         "_half_closed",
         "_head_timer",
         "_in_line",
         "_is_stream",
+        "_keep_alive",
         "_left",
         "_moved",
         "shared",
@@ -119,13 +129,25 @@ class HttpProtocol(HttpToolsProtocol):
             app_state[CONNECTIONS] = Connections()
         self.shared: Connections = app_state[CONNECTIONS]
         self._left = self.shared.max_head
+        """Bytes that may come before the head, or the trailers, end."""
         self._head_timer: asyncio.TimerHandle | None = None
+        """Of the head of the next request."""
         self._moved = False
+        """Whether the parser got beyond a head, or beyond trailers, with the bytes that it was given last."""
         self._in_line: bool | None = None
+        """Whether it is in a request line; None between two requests."""
         self._ends = False
+        """Whether the connection ends with the response in progress."""
         self._half_closed = False
+        """Whether the client has closed its half of the connection."""
         self._is_stream = False
+        """Whether the response in progress is an event stream."""
         self._answered: RequestResponseCycle | None = None
+        """The request in progress; `cycle` is the last one that came."""
+        self._detached: Detached | None = None
+        """The owner of the response in progress, if it is detached."""
+        self._keep_alive = True
+        """Whether another request may follow a detached response."""
 
     # -- of the application
 
@@ -138,6 +160,41 @@ class HttpProtocol(HttpToolsProtocol):
         if self._half_closed:
             self.transport.close()
 
+    def may_detach(self, cycle: Any) -> bool:
+        """Return whether `cycle`, uvicorn's side of a response, is all that the connection is busy with."""
+        return self.cycle is cycle and not cycle.more_body and self._head_timer is None
+
+    def detach(self, cycle: Any, owner: Detached) -> bool:
+        """Hand the response of `cycle`, whose head was sent, to an owner; the application may then return.
+
+        From then on the owner writes the response to the transport, in chunks; `flow` is paused while the socket takes
+        no more.  Returns False if the connection is lost or ends now: because its client has sent more than a request,
+        which could not be answered while the stream goes on, or has closed its half, as a browser does that leaves.
+        """
+        if not self.may_detach(cycle):
+            cycle.disconnected = True
+            self.transport.abort()
+        elif self._half_closed:  # the head is still written
+            cycle.disconnected = True
+            self.transport.close()
+        if cycle.disconnected:
+            return False
+        cycle.response_complete = True  # so the server neither ends it nor complains when the application returns
+        self._detached, self._keep_alive = owner, cycle.keep_alive
+        self.cycle = self.scope = self.headers = self._answered = None  # type: ignore[assignment]
+        self.flow.resume_reading()  # a long body has paused it, and a pause hides that the client has gone
+        self.transport.set_write_buffer_limits(1)  # with 0, TLS would not see that it has room again
+        return True
+
+    def reattach(self) -> None:
+        """Go on after the last chunk of a detached response: to the next request, if there may be one."""
+        self._detached = None
+        self.transport.set_write_buffer_limits()
+        if self._keep_alive:
+            self.on_response_complete()
+        else:
+            self.transport.close()
+
     # -- of the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -146,6 +203,11 @@ class HttpProtocol(HttpToolsProtocol):
         self.shared.add(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._detached is not None:
+            if data.strip(b"\r\n"):
+                self._keep_alive = False  # what comes next may be the middle of a request
+                self._detached.close("its client has sent more")
+            return
         if self._ends:
             self._drop(data)
             return
@@ -186,6 +248,7 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        detached, self._detached = self._detached, None
         self._forget_head()
         super().connection_lost(exc)
         if self._answered is not None:  # uvicorn notifies the last one alone, and uvloop raises if this one writes
@@ -195,6 +258,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()  # these know of each other, which only the garbage collector would find out
         self.cycle = self._answered = None  # type: ignore[assignment]
         self.shared.discard(self)
+        if detached is not None:
+            detached.lost(exc)
 
     # -- of the parser
 
@@ -273,6 +338,12 @@ class HttpProtocol(HttpToolsProtocol):
         HttpToolsProtocol.on_message_complete(self)
 
     # -- of the server and of its responses
+
+    def shutdown(self) -> None:
+        if self._detached is None:
+            super().shutdown()
+        else:
+            self._keep_alive = False  # the owner ends it
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -378,3 +449,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._left -= len(data)
         if self._left < 0:
             self.transport.abort()
+
+
+class AttachedProtocol(HttpProtocol):
+    """The same for responses that keep the task of their request."""
+
+    __slots__ = ()
+
+    def may_detach(self, cycle: Any) -> bool:
+        return False

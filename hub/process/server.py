@@ -18,7 +18,7 @@ import structlog
 import uvicorn
 
 from hub.errors import ConfigurationError
-from hub.http.parking import ParkingProtocol, TaskProtocol
+from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from hub.process.workers import STARTUP_FAILURE
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
     settings: Settings = app.state.hub.settings
     config = uvicorn.Config(
         app,
-        http=ParkingProtocol if park else TaskProtocol,
+        http=HttpProtocol if park else AttachedProtocol,
         access_log=False,
         log_config=None,
         server_header=False,

@@ -37,6 +37,7 @@ class Connection:
     def __init__(self, subscribed: Sequence[str], granted: Sequence[str], type: str = "topic") -> None:
         grant = Grant(subscribe=tuple(COMPILER.compile(type, pattern) for pattern in granted))
         self.subscriber = Subscriber((COMPILER.compile(type, pattern) for pattern in subscribed), grant, 0)
+        self.position = 0
         self.number = -1
         self.written = 0.0
         self.writes: list[tuple[bytes, int]] = []
@@ -44,7 +45,7 @@ class Connection:
     def write(self, body: bytes, position: int) -> None:
         self.writes.append((body, position))
 
-    def is_gone(self) -> bool:
+    def is_lost(self) -> bool:
         return False
 
     def close(self, reason: str) -> None:
@@ -98,11 +99,11 @@ def test_n21_n22_n81_v50_v89_each_gets_one_write_with_what_a_naive_filter_says(
 async def test_n106_who_has_not_caught_up_is_not_written_to_and_keeps_its_place() -> None:
     live, behind, other = (receiver(subscribed=["a"]) for _ in range(3))
     hub = broadcaster(live, behind, other)
-    hub.leave(behind, 0)
+    hub.leave(behind)
     await hub.dispatch(entries(Update(("a",))))
-    assert (len(writes(live)), writes(behind), behind.subscriber.position) == (1, [], 0)
+    assert (len(writes(live)), writes(behind), behind.position) == (1, [], 0)
     assert (hub.live, hub.connected) == (2, 3)
-    behind.subscriber.position = 1
+    behind.position = 1
     hub.join(behind)
     hub.disconnect(other)
     await hub.dispatch(entries(Update(("a",)), after=1))
@@ -113,7 +114,7 @@ async def test_n106_who_has_not_caught_up_is_not_written_to_and_keeps_its_place(
 async def test_who_is_behind_cannot_join() -> None:
     one = receiver(subscribed=["a"])
     hub = broadcaster(one)
-    hub.leave(one, 0)
+    hub.leave(one)
     await hub.dispatch(entries(Update(("a",))))
     with pytest.raises(AssertionError):
         hub.join(one)
@@ -130,7 +131,7 @@ async def test_who_comes_after_another_went_does_not_get_what_was_on_its_way_to_
         await asyncio.sleep(0)
     hub.disconnect(second)
     hub.connect(third)
-    third.subscriber.position = hub.position
+    third.position = hub.position
     hub.join(third)
     await dispatch
     assert (len(writes(first)), writes(second), writes(third)) == (1, [], [])
@@ -266,9 +267,9 @@ async def test_who_leaves_while_it_is_found_out_is_not_written_to_and_who_joins_
     task = asyncio.ensure_future(hub.dispatch(entries(*(Update((str(n),)) for n in range(20)), Update(("all",)))))
     await asyncio.sleep(0)
     assert not any(map(writes, several))
-    hub.leave(several[0], 0)
+    hub.leave(several[0])
     hub.disconnect(several[1])
-    late.subscriber.position = hub.position
+    late.position = hub.position
     hub.join(late)
     await task
     assert [len(writes(one)) for one in [*several, late]] == [0, 0, 1, 1, 0]

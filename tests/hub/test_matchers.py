@@ -511,6 +511,7 @@ class Connection:
 
     def __init__(self, subscriber: Subscriber) -> None:
         self.subscriber = subscriber
+        self.position = 0
         self.written = 0.0
         self.number = -1
         self.live = False
@@ -519,10 +520,10 @@ class Connection:
     def write(self, body: bytes, position: int) -> None:
         self.bodies += body
 
-    def said(self) -> tuple[int, int]:
+    def delivered(self) -> tuple[int, int]:
         raise AssertionError
 
-    def is_gone(self) -> bool:
+    def is_lost(self) -> bool:
         return False
 
     def close(self, reason: str) -> None: ...

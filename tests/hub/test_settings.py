@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
-from hub.http.parking import ParkingProtocol
 from hub.http.sockets import _tune
+from hub.http.uvicorn_protocol import HttpProtocol
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, PUBLIC_KEY_ALGORITHMS
 from tests.hub.serving import served
 from tests.wire import publish, subscribe
@@ -390,7 +390,7 @@ async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
     largest: dict[str, Any] = {one: bounds["le"] for one, bounds in numbers().items() if name in (one, "all")}
     places = {"history_url": f"sqlite:///{tmp_path}/log.db", "event_log": str(tmp_path / "events")}
     app = create_app(Settings(dev=True, **places, **largest))
-    async with served(app, http=ParkingProtocol) as hub, await subscribe(hub, ("match", "a")) as stream:
+    async with served(app, http=HttpProtocol) as hub, await subscribe(hub, ("match", "a")) as stream:
         assert stream.status == 200
         await publish(hub, ("topic", "a"), ("data", "x"))
         assert (await stream.next_event()).data == "x"

@@ -11,7 +11,7 @@ import pytest
 
 from hub import Settings, create_app, shutdown
 from hub.history.memory import MemoryHistory
-from hub.http.parking import ParkingProtocol
+from hub.http.uvicorn_protocol import HttpProtocol
 from tests.asgi import application, ask
 from tests.hub.serving import served
 from tests.hub.world import plain, world
@@ -157,7 +157,7 @@ async def test_a_second_signal_ends_the_hub_now(
         await reader.close()
 
 
-@pytest.mark.parametrize("http", ["httptools", ParkingProtocol], ids=["task", "parked"])
+@pytest.mark.parametrize("http", ["httptools", HttpProtocol], ids=["task", "parked"])
 async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_back(
     http: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkey
         connection.cut = True  # and `receive`, which nobody asks, does not say so
         await asyncio.wait_for(connection.task, 10)
         assert connection.reason == "its connection is lost"
-        assert connection.subscriber.position < 300
+        assert connection.stream.position < 300
 
 
 # -- announcements
@@ -236,7 +236,7 @@ async def test_frames_are_joined_for_one_choice_at_a_time() -> None:
     broadcaster = Broadcaster(heartbeat=0, cached_topics=200, base_url="https://hub.example/", clock=lambda: 0.0)
 
     class Receiver:
-        number, written = -1, 0.0
+        position, number, written = 0, -1, 0.0
 
         def __init__(self, *topics: int) -> None:
             matchers = [compiler.compile("exact", str(topic)) for topic in topics]

@@ -19,7 +19,8 @@ from hub import hub as hub_module
 from hub.auth.grant import Grant
 from hub.errors import Closing
 from hub.history.memory import MemoryHistory
-from hub.http.stream import TaskStream
+from hub.http.asgi_connection import AsgiConnection
+from hub.http.stream import Stream
 from hub.protocol.subscriptions import Subscription
 from hub.protocol.topics import FORBIDDEN, MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
@@ -591,7 +592,7 @@ async def test_n127_nobody_is_taken_in_by_a_hub_that_has_ended() -> None:
         raise AssertionError
 
     with pytest.raises(Closing):
-        await hub.connect(TaskStream(hub, subscriber, send=never, receive=never, cycle=None))
+        await hub.connect(Stream(hub, subscriber, AsgiConnection(never, never)))
     assert hub.broadcaster.connected == 0
     assert not hub.admission._clients
 

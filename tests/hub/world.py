@@ -14,8 +14,10 @@ from hub import Settings
 from hub.auth.grant import Grant
 from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
-from hub.http.parking import ParkingProtocol
-from hub.http.stream import StreamResponse, TaskStream
+from hub.http.asgi_connection import AsgiConnection
+from hub.http.response import StreamResponse
+from hub.http.stream import State
+from hub.http.uvicorn_protocol import HttpProtocol
 from hub.hub import Hub
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
@@ -61,7 +63,7 @@ class Connection:
         self.response = StreamResponse(world.hub, subscriber, [])
         self.since = world.now
         self.subscriber = subscriber
-        self.start = max(subscriber.position, 0)
+        self.start = max(subscriber.start, 0)
         self.writes: list[bytes] = []
         self.begun = False
         self.ended = False
@@ -113,7 +115,7 @@ class Connection:
     @property
     def reason(self) -> str | None:
         """Why its stream was closed."""
-        return None if self.stream is None else self.stream._closed
+        return None if self.stream is None else self.stream.reason
 
     def block(self) -> None:
         self._room.clear()
@@ -220,14 +222,14 @@ class Connection:
         return [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
 
 
-class _Protocol(ParkingProtocol):
+class _Protocol(HttpProtocol):
     """A protocol that has parsed one request."""
 
     def __init__(self, connection: Connection) -> None:
         self.transport = connection  # type: ignore[assignment]
         self.flow = FlowControl(self.transport)
         self.cycle = connection  # type: ignore[assignment]
-        self._head_timer, self._half_closed, self._parked = None, False, None
+        self._head_timer, self._half_closed, self._detached = None, False, None
         self.waiting: list[bytes] = []
         self.over = asyncio.Event()
         self._connection = connection
@@ -245,11 +247,11 @@ class _Protocol(ParkingProtocol):
         asyncio.get_running_loop().call_soon(self._say_so)
 
     def _say_so(self) -> None:
-        parked, self._parked = self._parked, None
+        detached, self._detached = self._detached, None
         self._connection.disconnected = True
         self.flow.resume_writing()
-        if parked is not None:
-            parked.lost(ConnectionResetError())
+        if detached is not None:
+            detached.lost(ConnectionResetError())
         self.over.set()
 
     def on_response_complete(self) -> None:
@@ -392,8 +394,10 @@ def check(hub: Hub) -> None:
     assert broadcaster._live <= broadcaster._filter._alive
     assert [one.number for one in receivers.values() if one.live] == list(broadcaster._live)
     for one in receivers.values():
+        assert one.live == (getattr(one, "state", None) is State.LIVE)
         if one.live:
-            assert one._pending is None if isinstance(one, TaskStream) else one._task is None
+            connection = one._connection
+            assert connection._pending is None if isinstance(connection, AsgiConnection) else connection._task is None
     clients = [client_of(one.subscriber) for one in receivers.values()]
     admitted = hub.admission._clients  # which may be yet to begin
     assert all(admitted[client] >= clients.count(client) for client in clients)

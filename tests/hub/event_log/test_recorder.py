@@ -27,7 +27,7 @@ from hub.event_log import recorder as event_log
 from hub.event_log.recorder import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
 from hub.history import base, sqlite
 from hub.history.memory import MemoryHistory
-from hub.http.stream import ParkedStream
+from hub.http.uvicorn_connection import UvicornConnection
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from skipfilter import compile_matcher
@@ -144,7 +144,7 @@ def test_a_connection_was_written_what_its_lines_say_and_nothing_else(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
-        patch.setattr("hub.http.stream._CHUNK", 20)
+        patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         here = asyncio.run(play(directory))
         check(here, Path(directory))
@@ -206,7 +206,7 @@ async def test_what_a_connection_has_no_room_for_is_not_written_unless_it_gets_r
 
 @pytest.mark.usefixtures("streams")
 async def test_of_a_page_that_is_cut_off_what_was_sent_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.http.stream._CHUNK", 1)
+    monkeypatch.setattr("hub.http.stream.CHUNK_BYTES", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         for _ in range(6):
             await here.publish("a")
@@ -229,7 +229,7 @@ async def test_what_comes_when_the_client_has_gone_and_nobody_has_said_so_does_n
         await here.caught_up()
         connection.go()
         connection.stream.write(b"id: 2\ndata: \n\n", 2)
-        assert connection.stream.said() == (1, 0)
+        assert connection.stream.delivered() == (1, 0)
     assert connection.ids == ["1"]
 
 
@@ -363,7 +363,7 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
-        patch.setattr("hub.http.stream._CHUNK", 20)
+        patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         patch.setattr(event_log, "GATHER", 0.0)
         patch.setattr(event_log, "BATCH", 2)
@@ -992,7 +992,7 @@ async def test_a_connection_without_room_that_comes_while_a_mark_is_closed_has_a
 
     def meanwhile(directory: _Directory, records: list[Record], beat: _Beat) -> None:
         if not came and any(line["event"] == "gap" for line in records):
-            log.came(cast("Any", late))
+            log.came(cast("Any", late), 0)
             came.append(late)
         step(directory, records, beat)
 
@@ -1014,7 +1014,7 @@ async def test_a_connection_of_which_it_is_not_known_where_it_ended_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(World, "parks", True)
-    monkeypatch.setattr(ParkedStream, "_handed", lambda self, body: len(body) - 1)
+    monkeypatch.setattr(UvicornConnection, "unsent", lambda self: 1)
     async with world(plain(event_log=str(tmp_path), history_updates=10)) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -1024,7 +1024,7 @@ async def test_a_connection_of_which_it_is_not_known_where_it_ended_is_marked(
         for _ in range(60):
             await here.publish("b")
             await here.settle()
-        assert connection.stream.said() == (0, 4)
+        assert connection.stream.delivered() == (0, 4)
         connection.go()
         await here.settle()
     [gone] = [line for line in lines_of(tmp_path / "sessions") if line["event"] == "disconnect"]

@@ -17,9 +17,10 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 
 from hub import Settings, Update, create_app
 from hub.http import uvicorn_protocol
-from hub.http.parking import ParkingProtocol, TaskProtocol
+from hub.http.asgi_connection import AsgiConnection
 from hub.http.sockets import tune
-from hub.http.stream import ParkedStream, TaskStream
+from hub.http.uvicorn_connection import UvicornConnection
+from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from tests.hub.serving import sent, served
 from tests.hub.world import world
 from tests.waiting import HANG, until
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KINDS = pytest.mark.parametrize("http", [TaskProtocol, ParkingProtocol], ids=["task", "parked"])
+KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol], ids=["task", "parked"])
 GET = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 
 
 @contextlib.asynccontextmanager
-async def hub_served(http: Any = ParkingProtocol, **settings: Any) -> AsyncIterator[tuple[Hub, Served]]:
+async def hub_served(http: Any = HttpProtocol, **settings: Any) -> AsyncIterator[tuple[Hub, Served]]:
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0, "subscriptions": False} | settings))
     async with served(app, http=http) as server:
         yield app.state.hub, server
@@ -54,26 +55,31 @@ def requests() -> list[Any]:
 
 
 def transport_of(stream: Any) -> Any:
-    return stream._transport if isinstance(stream, ParkedStream) else stream._cycle.transport
+    connection = stream._connection
+    return connection._transport if isinstance(connection, UvicornConnection) else connection._link.transport
 
 
 def streams(hub: Hub) -> list[Any]:
     return list(hub.broadcaster._connected.values())
 
 
+def connections(hub: Hub) -> list[Any]:
+    return [stream._connection for stream in streams(hub)]
+
+
 # -- what a stream takes
 
 
 async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
-    for http, kind, tasks in ((ParkingProtocol, ParkedStream, 0), (TaskProtocol, TaskStream, 5)):
+    for http, kind, tasks in ((HttpProtocol, UvicornConnection, 0), (AttachedProtocol, AsgiConnection, 5)):
         async with hub_served(http) as (hub, server):
             replies = [await subscribe(server, ("match", "a")) for _ in range(5)]
             await until(lambda: hub.broadcaster.live == 5)
             await until(lambda: len(requests()) == tasks)  # noqa: B023
-            assert {type(stream) for stream in streams(hub)} == {kind}
-            if kind is ParkedStream:
-                kept = [stream._protocol.cycle for stream in streams(hub)]
-                kept += [stream._protocol.scope for stream in streams(hub)] + [one._cycle for one in streams(hub)]
+            assert {type(connection) for connection in connections(hub)} == {kind}
+            if kind is UvicornConnection:
+                kept = [one._protocol.cycle for one in connections(hub)]
+                kept += [one._protocol.scope for one in connections(hub)] + [one._cycle for one in connections(hub)]
                 assert kept == [None] * 15  # nothing of the request is
             await publish(server, ("topic", "a"), ("data", "x"))
             for reply in replies:
@@ -82,14 +88,18 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
 
 
 async def test_the_task_of_a_stream_runs_nothing_of_the_routes_and_the_middleware() -> None:
-    async with hub_served(TaskProtocol) as (hub, server), await subscribe(server, ("match", "a")):
+    async with hub_served(AttachedProtocol) as (hub, server), await subscribe(server, ("match", "a")):
         await until(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
-        files, coroutine = [], stream._task.get_coro()
+        files, coroutine = [], stream._connection._task.get_coro()
         while coroutine is not None and hasattr(coroutine, "cr_code"):
             files.append(coroutine.cr_code.co_filename)
             coroutine = coroutine.cr_await
-        assert sum(file.endswith("hub/http/stream.py") for file in files) == 2
+        assert [file.rpartition("/")[2] for file in files if "/hub/http/" in file] == [
+            "application.py",
+            "stream.py",
+            "asgi_connection.py",
+        ]
         assert not [file for file in files if "starlette" in file]
 
 
@@ -109,13 +119,15 @@ async def test_what_a_connection_leaves_needs_no_garbage_collector(http: Any) ->
                 await asyncio.sleep(0)
 
         ours = {
-            "ParkedStream",
-            "TaskStream",
+            "Stream",
+            "UvicornConnection",
+            "AsgiConnection",
+            "UvicornLink",
             "Subscriber",
-            "ParkingProtocol",
-            "HttpToolsProtocol",
+            "HttpProtocol",
+            "AttachedProtocol",
             "FlowControl",
-            "RequestResponseCycle",
+            "Cycle",
         }
 
         def count() -> Counter[str]:
@@ -165,7 +177,7 @@ async def test_a_connection_for_one_request_is_closed_after_its_stream(http: Any
 async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
     async with (
-        served(app, http=ParkingProtocol, timeout_keep_alive=0) as server,
+        served(app, http=HttpProtocol, timeout_keep_alive=0) as server,
         sent(server, GET) as reply,
     ):
         await until(lambda: app.state.hub.broadcaster.live == 1)
@@ -176,9 +188,9 @@ async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(mo
 
 async def test_a_server_that_shuts_down_keeps_no_connection_after_its_stream() -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
-    async with served(app, http=ParkingProtocol, timeout_keep_alive=1_000) as server, sent(server, GET) as reply:
+    async with served(app, http=HttpProtocol, timeout_keep_alive=1_000) as server, sent(server, GET) as reply:
         await until(lambda: app.state.hub.broadcaster.live == 1)
-        streams(app.state.hub)[0]._protocol.shutdown()
+        connections(app.state.hub)[0]._protocol.shutdown()
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
         app.state.hub.broadcaster.close_all("test")
@@ -193,7 +205,7 @@ async def test_whoever_sends_more_down_a_parked_stream_is_let_go(more: bytes) ->
         (stream,) = streams(hub)
         reply.writer.write(more)
         await until(lambda: hub.broadcaster.connected == 0)
-        assert stream._closed == "its client has sent more"
+        assert stream.reason == "its client has sent more"
 
 
 async def test_empty_lines_behind_a_request_are_nothing() -> None:
@@ -207,7 +219,7 @@ async def test_empty_lines_behind_a_request_are_nothing() -> None:
 async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
     async with hub_served() as (hub, server), sent(server, GET[:-2] + b"content-length: 3\r\n\r\na") as reply:
         await until(lambda: hub.broadcaster.live == 1)
-        assert type(streams(hub)[0]) is TaskStream
+        assert type(connections(hub)[0]) is AsgiConnection
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
 
@@ -215,7 +227,7 @@ async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
 async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_wait_in_a_row() -> None:
     async with hub_served() as (hub, server), sent(server, GET + GET) as reply:
         await until(lambda: hub.broadcaster.live == 1)
-        assert type(streams(hub)[0]) is TaskStream
+        assert type(connections(hub)[0]) is AsgiConnection
         hub.broadcaster.close_all("test")
         assert [event async for event in reply.events()] == []
         await reply.read_head()
@@ -241,9 +253,9 @@ async def test_whoever_sends_more_before_the_stream_has_begun_is_cut_off(
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(GET)
         await reached.wait()
-        assert type(streams(hub)[0]) is ParkedStream
+        assert type(connections(hub)[0]) is UvicornConnection
         writer.write(more)
-        protocol = streams(hub)[0]._protocol
+        protocol = connections(hub)[0]._protocol
         await until(lambda: protocol.pipeline or protocol._head_timer is not None)
         go.set()
         with contextlib.suppress(ConnectionError):
@@ -271,7 +283,7 @@ async def test_a_long_body_does_not_hide_that_the_client_has_gone(monkeypatch: p
     async with hub_served(heartbeat=0) as (hub, server):
         async with sent(server, GET[:-2] + b"content-length: 100\r\n\r\n" + b"x" * 100):
             await until(lambda: hub.broadcaster.live == 1)
-            assert type(streams(hub)[0]) is ParkedStream
+            assert type(connections(hub)[0]) is UvicornConnection
         await until(lambda: hub.broadcaster.connected == 0)
 
 
@@ -442,7 +454,7 @@ async def test_over_a_unix_socket_there_is_nothing_to_bound(tmp_path: Any) -> No
     import uvicorn
 
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
-    config = uvicorn.Config(app, uds=str(tmp_path / "hub"), http=ParkingProtocol, log_config=None)
+    config = uvicorn.Config(app, uds=str(tmp_path / "hub"), http=HttpProtocol, log_config=None)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started)

@@ -19,7 +19,9 @@ from hub.auth.grant import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.memory import MemoryHistory
-from hub.http.stream import Stream, StreamResponse, _finish, _step
+from hub.http.asgi_connection import _finish, _step
+from hub.http.response import StreamResponse
+from hub.http.stream import Stream
 from hub.protocol.updates import Update
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
 from tests.waiting import until
@@ -168,7 +170,7 @@ def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE", slice)
         patch.setattr(base, "PAGE_ENTRIES", page)
-        patch.setattr("hub.http.stream._CHUNK", 20 * page)  # one small frame, or some
+        patch.setattr("hub.http.stream.CHUNK_BYTES", 20 * page)  # one small frame, or some
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         asyncio.run(play())
 
@@ -672,7 +674,7 @@ async def test_who_was_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch)
         assert here.hub.broadcaster.live == 3
         await here.settle()
         assert last not in written
-        assert last._closed == "first"
+        assert last.reason == "first"
 
 
 async def test_who_goes_during_a_round_of_heartbeats_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -758,7 +760,7 @@ async def test_n106_an_update_that_was_answered_before_is_not_sent_though_it_is_
             await here.publish("a")
         assert here.hub.broadcaster.position < 300
         connection = await here.connect("a")
-        assert connection.subscriber.position == 300
+        assert connection.subscriber.start == 300
         await here.publish("a")
         await here.caught_up()
         assert connection.ids == ["301"]

@@ -15,7 +15,7 @@ import uvloop
 from hub import Settings, Update, create_app
 from hub.http import open_connections, uvicorn_protocol
 from hub.http.open_connections import CONNECTIONS, OTHER_FILES, Connections
-from hub.http.parking import ParkingProtocol, TaskProtocol
+from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from tests.hub.serving import sent, served
 from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, bearer, publish
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KINDS = pytest.mark.parametrize("http", [TaskProtocol, ParkingProtocol], ids=["task", "parked"])
+KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol], ids=["task", "parked"])
 LIVE = f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 GET = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 QUERY = f"QUERY {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(FORM)}\r\n".encode()
@@ -38,7 +38,7 @@ CHUNKED = QUERY + b"transfer-encoding: chunked\r\n\r\n7\r\nmatch=a\r\n0\r\n"
 
 @contextlib.asynccontextmanager
 async def hub_served(
-    http: Any = ParkingProtocol, *, timeout_keep_alive: int = 1_000, **settings: Any
+    http: Any = HttpProtocol, *, timeout_keep_alive: int = 1_000, **settings: Any
 ) -> AsyncIterator[tuple[Hub, Served]]:
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0, "subscriptions": False} | settings))
     async with served(app, http=http, timeout_keep_alive=timeout_keep_alive) as server:
@@ -46,9 +46,9 @@ async def hub_served(
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[ParkingProtocol]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[HttpProtocol]:
     """The protocols of all connections that were made."""
-    protocols: list[ParkingProtocol] = []
+    protocols: list[HttpProtocol] = []
     add = Connections.add
 
     def noted(self: Connections, connection: Any) -> None:
@@ -110,7 +110,7 @@ ENDLESS = {
 @KINDS
 @pytest.mark.parametrize("name", ENDLESS)
 async def test_a_head_without_end_is_refused_and_kept_no_longer_than_the_bound(
-    name: str, http: Any, made: list[ParkingProtocol]
+    name: str, http: Any, made: list[HttpProtocol]
 ) -> None:
     begin, part, status = ENDLESS[name]
     fed: list[int] = []
@@ -237,7 +237,7 @@ async def test_an_application_that_a_hub_is_mounted_in_has_the_bounds_by_default
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    async with served(app, http=ParkingProtocol, lifespan="off") as server:
+    async with served(app, http=HttpProtocol, lifespan="off") as server:
         check_problem(await said(server, GET[:-2] + b"a:b\r\n" * 101), 431)
         assert (await said(server, GET[:-2] + b"connection: close\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
 
@@ -330,7 +330,7 @@ async def test_a_request_has_one_host(version: str, hosts: list[str], status: in
 # -- a target that is not ASCII
 
 
-async def test_a_target_may_be_utf_8_however_it_is_cut(made: list[ParkingProtocol]) -> None:
+async def test_a_target_may_be_utf_8_however_it_is_cut(made: list[HttpProtocol]) -> None:
     seen: list[tuple[bytes, bytes]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -340,7 +340,7 @@ async def test_a_target_may_be_utf_8_however_it_is_cut(made: list[ParkingProtoco
 
     request = "GET /?https://exämple.com/é HTTP/1.1\r\nhost: x\r\nx: é\r\n\r\n".encode()
     letter, line, header = request.index(b"\xc3\xa9"), request.index(b"HTTP/1.1") + 8, request.index(b"x: \xc3") + 3
-    async with served(app, http=ParkingProtocol, lifespan="off") as server:
+    async with served(app, http=HttpProtocol, lifespan="off") as server:
         for at in (0, letter, letter + 1, line, line + 1, line + 2, header):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(b"\r\n" + request[:at])
@@ -372,7 +372,7 @@ async def test_no_other_line_and_no_body_is_changed() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     rest = "\r\nhost: x\r\nx: é\r\ncontent-length: 2\r\n\r\né".encode()
-    async with served(app, http=ParkingProtocol, lifespan="off") as server:
+    async with served(app, http=HttpProtocol, lifespan="off") as server:
         for query, expected in ((b"\xff?\xc3\xa9", b"%FF?%C3%A9"), (b"a", b"a")):
             assert b" 204 " in await said(server, b"POST /?" + query + b" HTTP/1.0" + rest)
             assert seen.pop() == (expected, "é".encode(), "é".encode())
@@ -444,7 +444,7 @@ async def test_line_ends_keep_no_connection_open(http: Any) -> None:
         writer.close()
 
 
-async def test_the_time_for_the_next_request_begins_once_a_response(made: list[ParkingProtocol]) -> None:
+async def test_the_time_for_the_next_request_begins_once_a_response(made: list[HttpProtocol]) -> None:
     async with hub_served() as (_, server), sent(server, LIVE) as reply:
         (protocol,) = made
         await reply.body()
@@ -467,7 +467,7 @@ async def test_the_time_for_the_next_request_begins_once_a_response(made: list[P
 @KINDS
 @pytest.mark.parametrize("target", [PATH, "/x"])
 async def test_a_body_that_nobody_reads_ends_its_connection(
-    target: str, http: Any, made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch
+    target: str, http: Any, made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 0.1)
     request = f"POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nx".encode()
@@ -488,7 +488,7 @@ async def test_a_client_that_still_sends_has_its_answer(monkeypatch: pytest.Monk
 
 
 async def test_a_client_that_sends_on_after_its_answer_is_cut_off(
-    made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch
+    made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 1_000)
     async with hub_served() as (_, server):
@@ -511,7 +511,7 @@ async def test_a_client_that_waits_for_100_continue_is_refused_at_once() -> None
         assert (await said(server, request)).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_a_response_that_is_not_read_is_waited_for_no_longer_than_a_request(made: list[ParkingProtocol]) -> None:
+async def test_a_response_that_is_not_read_is_waited_for_no_longer_than_a_request(made: list[HttpProtocol]) -> None:
     """Of a connection that closes: the transport would wait for ever."""
     body = b"x" * 20_000_000
 
@@ -519,7 +519,7 @@ async def test_a_response_that_is_not_read_is_waited_for_no_longer_than_a_reques
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
-    async with served(app, http=ParkingProtocol, lifespan="off", timeout_keep_alive=0) as server:
+    async with served(app, http=HttpProtocol, lifespan="off", timeout_keep_alive=0) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=10)
         writer.write(LIVE)
         await until(lambda: made and made[0].shared.open == 0)
@@ -533,7 +533,7 @@ async def test_a_response_that_is_not_read_is_waited_for_no_longer_than_a_reques
 
 @KINDS
 async def test_the_idlest_connection_makes_room_for_a_new_one(
-    http: Any, made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    http: Any, made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(open_connections, "open_file_limit", lambda: OTHER_FILES + 6)
     async with hub_served(http) as (hub, server), contextlib.AsyncExitStack() as several:
@@ -578,7 +578,7 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(
 
 
 async def test_a_new_connection_is_closed_if_all_others_are_busy(
-    made: list[ParkingProtocol], monkeypatch: pytest.MonkeyPatch
+    made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_connections, "open_file_limit", lambda: OTHER_FILES + 2)
     async with hub_served() as (hub, server), sent(server, GET), sent(server, GET) as reply:
@@ -589,7 +589,7 @@ async def test_a_new_connection_is_closed_if_all_others_are_busy(
         assert (await reply.next_event()).data == "x"
 
 
-async def test_connections_are_counted_until_they_are_lost(made: list[ParkingProtocol]) -> None:
+async def test_connections_are_counted_until_they_are_lost(made: list[HttpProtocol]) -> None:
     async with hub_served() as (hub, server):
         async with sent(server, GET), sent(server, LIVE):
             await until(lambda: hub.broadcaster.live == 1)
@@ -617,7 +617,7 @@ async def test_a_publisher_that_closes_its_half_has_its_answer(tmp_path: Path) -
 
 @KINDS
 async def test_a_subscriber_that_closes_its_half_has_the_head_and_then_the_end(
-    http: Any, made: list[ParkingProtocol], tmp_path: Path
+    http: Any, made: list[HttpProtocol], tmp_path: Path
 ) -> None:
     async with hub_served(http, subscriptions=True, history_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
         assert (await said(server, GET, ends=True)).startswith(b"HTTP/1.1 200 ")
@@ -649,7 +649,7 @@ async def test_garbage_behind_requests_does_not_cost_their_answers(
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_request_before_the_last_one_writes_to_no_lost_connection(
-    loop: Any, made: list[ParkingProtocol], caplog: pytest.LogCaptureFixture
+    loop: Any, made: list[HttpProtocol], caplog: pytest.LogCaptureFixture
 ) -> None:
     """uvloop raises RuntimeError for that."""
 
@@ -660,7 +660,7 @@ def test_a_request_before_the_last_one_writes_to_no_lost_connection(
         await send({"type": "http.response.body", "body": b""})
 
     async def talk() -> None:
-        async with served(app, http=ParkingProtocol, lifespan="off") as server:
+        async with served(app, http=HttpProtocol, lifespan="off") as server:
             assert await said(server, LIVE + LIVE) == b""
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -670,7 +670,7 @@ def test_a_request_before_the_last_one_writes_to_no_lost_connection(
 
 @KINDS
 async def test_requests_of_a_client_that_has_gone_are_answered_to_nobody(
-    http: Any, made: list[ParkingProtocol], caplog: pytest.LogCaptureFixture
+    http: Any, made: list[HttpProtocol], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hub_served(http) as (_, server):
         for _ in range(20):
@@ -682,7 +682,7 @@ async def test_requests_of_a_client_that_has_gone_are_answered_to_nobody(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_a_stream_behind_another_and_garbage_leave_nothing(made: list[ParkingProtocol]) -> None:
+async def test_a_stream_behind_another_and_garbage_leave_nothing(made: list[HttpProtocol]) -> None:
     async with hub_served() as (hub, server):
         async with sent(server, GET + GET + b"\x00"):
             await until(lambda: hub.broadcaster.live == 1)

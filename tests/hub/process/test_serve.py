@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from hub import ConfigurationError, Settings, create_app
-from hub.http.parking import ParkingProtocol, TaskProtocol
+from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from hub.process import server
 from hub.process.server import CUT, OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
 from tests.hub.serving import served
@@ -71,7 +71,7 @@ def test_too_few_files_for_one_subscriber_stop_the_start(limit: int, monkeypatch
     assert fitting(Settings(dev=True)).max_connections == 1
 
 
-@pytest.mark.parametrize(("park", "protocol"), [(True, ParkingProtocol), (False, TaskProtocol)])
+@pytest.mark.parametrize(("park", "protocol"), [(True, HttpProtocol), (False, AttachedProtocol)])
 def test_the_server_waits_for_streams_as_long_as_they_drain(
     park: bool, protocol: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,7 @@ async def test_whose_word_on_the_address_of_a_client_is_believed(
     if trusted is not None:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
     app = create_app(Settings(dev=True, max_connections_per_client=1))
-    async with served(app, http=ParkingProtocol) as hub:
+    async with served(app, http=HttpProtocol) as hub:
         first, second = [
             await request(hub, "GET", f"{PATH}?match=a", [("X-Forwarded-For", each)]) for each in forwarded
         ]
@@ -141,7 +141,7 @@ async def test_requests_that_do_not_end_are_cut_off_without_a_traceback(
     server = _Server(
         uvicorn.Config(
             app,
-            http=TaskProtocol,
+            http=AttachedProtocol,
             lifespan="off",
             log_config=None,
             timeout_graceful_shutdown=1_000 if forced else CUT,
