@@ -42,7 +42,7 @@ async def page(request: Request) -> HTMLResponse:  # noqa: ARG001
 
 async def vote(request: Request) -> PlainTextResponse:
     votes = request.app.state.votes = request.app.state.votes + 1
-    await hub.state.hub.publish(Update(("/votes",), str(votes)))
+    await hub.hub.publish(Update(("/votes",), str(votes)))
     return PlainTextResponse(str(votes))
 
 

@@ -72,7 +72,7 @@ def serve(
     except (ConfigurationError, OSError) as error:
         typer.echo(f"hub: {error}", err=True)
         raise typer.Exit(2) from None
-    typer.echo(_welcome(app.state.hub, f"http://{_authority(host, listener)}"))
+    typer.echo(_welcome(app.hub, f"http://{_authority(host, listener)}"))
     sys.stdout.flush()
     if workers > 1:
         with listener:

@@ -12,33 +12,36 @@ import threading
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse, Response
 
 from hub.errors import ConfigurationError, HistoryUnavailable, RequestError
 from hub.history import open_history
-from hub.http.endpoints import TOKENS, Endpoints, answer
+from hub.http import problems
+from hub.http.endpoints import Endpoints
 from hub.http.open_connections import CONNECTIONS, Connections
-from hub.http.response import REST, SERVER_SEND
+from hub.http.request import TOKENS, Request
+from hub.http.response import SERVER_SEND, EventStream
 from hub.hub import Hub
 from hub.protocol.origins import allows_origin
 from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from starlette.datastructures import Headers
+    from starlette.requests import Request as StarletteRequest
     from starlette.types import Message, Receive, Scope, Send
     from structlog.typing import EventDict, Processor
 
     from hub.history.base import History
-    from hub.http.stream import Stream
+    from hub.http.stream import Head, Stream
     from hub.settings import Settings
 
 
@@ -55,43 +58,89 @@ _SECURITY_HEADERS: Final = [
 """Of every answer (R24)."""
 
 
-class HubApplication(Starlette):
-    """A hub as an ASGI application, by itself or mounted in another one.  `app.state.hub` is the hub.
+class HubApplication:
+    """A hub as an ASGI application, by itself or mounted in another one.
 
-    It goes by the whole path of a request: wherever it is mounted, its routes are those of its settings' path.
+    It goes by the whole path of a request: wherever it is mounted, its routes are those of its settings' path.  Publish
+    and subscribe requests are answered here; all others go through a router.
     """
 
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        endpoints = Endpoints(hub)
+        self._methods = endpoints.by_method()
+        """What the path of the hub answers, by the method."""
+        self._cors = _cors(hub.settings)
+        self._router = Starlette(
+            routes=endpoints.routes(),
+            exception_handlers={RequestError: self._refuse, HTTPException: self._refuse},
+            lifespan=self._lifespan,
+        )
+        # A path with a slash too many is not the hub's.  A redirect would go to wherever the Host header says.
+        self._router.router.redirect_slashes = False
+        self.state = self._router.state
+        """Of the application, as Starlette's; `state.hub` is the hub."""
+        self.state.hub = hub
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" and "state" in scope:  # which uvicorn hands to the protocol of each connection
-            settings: Settings = self.state.hub.settings
-            scope["state"][CONNECTIONS] = Connections(
-                max_header_fields=settings.max_header_fields, max_head=settings.max_head
-            )
+        settings = self.hub.settings
         if scope["type"] != "http":
-            await super().__call__(scope, receive, partial(_send_reason, send))
+            if scope["type"] == "lifespan" and "state" in scope:  # uvicorn hands it to the protocol of each connection
+                scope["state"][CONNECTIONS] = Connections(
+                    max_header_fields=settings.max_header_fields, max_head=settings.max_head
+                )
+            await self._router(scope, receive, partial(_send_reason, send))
             return
         # Before all else, and in the server's own scope, whose query goes into its access log.
         scope["query_string"], tokens = take_tokens(scope["query_string"])
-        if not self.state.hub.is_running:
+        if not self.hub.is_running:
             raise RuntimeError("the hub is not running: a mounted one has to be entered, see HubApplication.running")
+        send_with_headers = partial(_send_with_headers, send, None)
+        own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
+        if self._cors is not None:
+            headers = Headers(scope=scope)
+            if scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers:
+                await self._cors.preflight_response(headers)(own, receive, send_with_headers)
+                return
+            send_with_headers = partial(_send_with_headers, send, partial(self._cors.send, request_headers=headers))
+        if scope["path"] != settings.path or scope["method"] not in self._methods or scope["method"] == "HEAD":
+            await self._router(own, receive, send_with_headers)
+            return
+        stream_and_head = await self._answer_directly(own, receive, send_with_headers)
+        if stream_and_head is not None:
+            stream, head = stream_and_head
+            del own, scope, receive, send, send_with_headers, tokens, stream_and_head  # a stream may take long
+            await stream.run(head)
 
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_SECURITY_HEADERS]
-            await send(message)
+    async def _answer_directly(self, scope: Scope, receive: Receive, send: Send) -> tuple[Stream, Head] | None:
+        """Answer a request to the path of the hub; return the stream that is to run, with its head, if it is one.
 
-        rest: list[tuple[Stream, Callable[[], Coroutine[Any, Any, None]]]] = []
-        own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens, REST: rest}
+        An unexpected error is answered by 500, and goes on to the server, which logs it (R24).
+        """
         try:
-            await super().__call__(own, receive, send_with_headers)
-        except BaseException:
-            for stream, _ in rest:
-                stream.lost(None)
+            request = Request(scope, receive)
+            try:
+                answer = await self._methods[request.method](request)
+                if isinstance(answer, EventStream):
+                    stream = answer.open(self.hub, scope, receive, scope[SERVER_SEND])
+                    await self.hub.connect(stream)  # before the head: whoever knows of the stream is in it (R20)
+                    return stream, partial(cast("Any", send), answer.head)
+            except RequestError as error:
+                answer = problems.respond(error, request, self.hub.settings)
+        except Exception:
+            await PlainTextResponse("Internal Server Error", 500)(scope, receive, send)
             raise
-        del own, scope, send_with_headers  # for as long as a stream may take
-        while rest:
-            stream, begin = rest.pop()
-            await stream.run(begin)
+        await answer(scope, receive, send)
+        return None
+
+    def _refuse(self, request: StarletteRequest, error: Exception) -> Response:
+        assert isinstance(error, RequestError | HTTPException)
+        return problems.respond(error, Request(request.scope, request.receive), self.hub.settings)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        async with self.running():
+            yield
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -101,9 +150,8 @@ class HubApplication(Starlette):
         main thread, SIGINT and SIGTERM end its streams first and then go on to whoever handled them: a server
         waits for its responses to end, and an event stream has none.
         """
-        hub: Hub = self.state.hub
-        async with hub.running():
-            with _before_signals(hub.shutdown.begin):
+        async with self.hub.running():
+            with _before_signals(self.hub.shutdown.begin):
                 yield
 
 
@@ -116,37 +164,7 @@ def create_app(settings: Settings, *, history: History | None = None) -> HubAppl
     _configure_log()
     if settings.dev:
         log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
-    hub = Hub(settings, _history(settings) if history is None else history)
-    middleware = []
-    if settings.cors_origins:
-        middleware.append(
-            Middleware(
-                _Cors,
-                allow_origins=settings.cors_origins,
-                allow_credentials="*" not in settings.cors_origins,  # N97
-                allow_methods=["GET", "HEAD", "POST", "QUERY"],
-                # N99
-                allow_headers=["Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID"],
-                expose_headers=["ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "WWW-Authenticate"],  # N98
-            )
-        )
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        assert isinstance(app, HubApplication)
-        async with app.running():
-            yield
-
-    app = HubApplication(
-        routes=Endpoints(hub).routes(),
-        middleware=middleware,
-        exception_handlers={RequestError: answer, HTTPException: answer},
-        lifespan=lifespan,
-    )
-    # A path with a slash too many is not the hub's.  A redirect would go to wherever the Host header says.
-    app.router.redirect_slashes = False
-    app.state.hub = hub
-    return app
+    return HubApplication(Hub(settings, _history(settings) if history is None else history))
 
 
 def _history(settings: Settings) -> History:
@@ -206,6 +224,36 @@ async def _send_reason(send: Send, message: Message) -> None:
     if message["type"] == "lifespan.startup.failed" and isinstance(error := sys.exception(), ConfigurationError):
         message = {**message, "message": f"hub: {error}"}
     await send(message)
+
+
+async def _send_with_headers(send: Send, cors: Callable[..., Awaitable[None]] | None, message: Message) -> None:
+    """Send a message; if it is the start of a response, with the headers of every answer."""
+    if message["type"] == "http.response.start":
+        message["headers"] = [*message["headers"], *_SECURITY_HEADERS]
+        if cors is not None:
+            await cors(message, send=send)
+            return
+    await send(message)
+
+
+def _cors(settings: Settings) -> _Cors | None:
+    """Return what answers other origins; None if the settings allow none."""
+    if not settings.cors_origins:
+        return None
+    return _Cors(
+        _nowhere,
+        allow_origins=settings.cors_origins,
+        allow_credentials="*" not in settings.cors_origins,  # N97
+        allow_methods=["GET", "HEAD", "POST", "QUERY"],
+        # N99
+        allow_headers=["Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID"],
+        expose_headers=["ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "WWW-Authenticate"],  # N98
+    )
+
+
+async def _nowhere(*_: object) -> None:
+    """The application below a middleware of which only the parts are called."""
+    raise AssertionError
 
 
 class _Cors(CORSMiddleware):

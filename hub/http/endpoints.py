@@ -19,17 +19,12 @@ GET        /                                               there, if it is on
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import logging
 import re
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import structlog
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import (
     FileResponse,
     JSONResponse,
@@ -45,24 +40,20 @@ from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token
 from hub.errors import (
     HistoryUnavailable,
-    InvalidRequest,
     Misdirected,
     NotFound,
-    RequestError,
-    TooLarge,
     UnsupportedContent,
 )
 from hub.http.replay import ReplayResponse
-from hub.http.response import StreamResponse
+from hub.http.request import Request
+from hub.http.response import EventStream
 from hub.protocol import events
-from hub.protocol.origins import normal_origin
 from hub.protocol.requests import (
     FORM,
     NDJSON,
     Headers,
     SubscriptionPath,
     content_type,
-    decode_utf_8,
     header_values,
     parse_subscribe,
     parse_subscription_path,
@@ -75,21 +66,18 @@ from hub.subscriber import Subscriber, may_want_presence
 from skipfilter.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
-    from starlette.requests import Request
+    from starlette.requests import Request as StarletteRequest
 
     from hub.auth.grant import Action, Grant
     from hub.hub import Hub
     from hub.protocol.subscriptions import Present, Subscription
     from hub.protocol.updates import Update
-    from hub.settings import Settings
 
 log = structlog.stdlib.get_logger("hub")
 
 DEBUGGER: Final = "/debug/"
-TOKENS: Final = "hub.auth.signing"
-"""Where in a request's scope the tokens of its query are, which is without them (V42)."""
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
@@ -100,31 +88,43 @@ _CHUNK: Final = 100
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 
 
+Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response | EventStream]]"
+
+
 class Endpoints:
     """The routes of one hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    def routes(self) -> list[BaseRoute]:
+    def by_method(self) -> dict[str, Endpoint]:
+        """Return what the path of the hub answers, by the method of the request."""
         settings = self._hub.settings
-        subscribe = ["GET", "QUERY"] if settings.can_subscribe else []
-        publish = ["POST"] if settings.can_publish else []
+        methods: dict[str, Endpoint] = {}
+        if settings.can_subscribe:
+            methods |= dict.fromkeys(("GET", "HEAD", "QUERY"), self.subscribe)
+        if settings.can_publish:
+            methods["POST"] = self.publish
+        return methods
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of the router, to which publish and subscribe requests never come."""
+        settings = self._hub.settings
         routes: list[Route | Mount] = [
-            Route(settings.path, self.publish_or_subscribe, methods=subscribe + publish),
-            Route(settings.path + "/health/ready", self.ready),
-            Route(settings.path + "/health/live", self.live),
+            Route(settings.path, _cold(self.head), methods=list(self.by_method())),
+            Route(settings.path + "/health/ready", _cold(self.ready)),
+            Route(settings.path + "/health/live", _cold(self.live)),
         ]
         if settings.issuers:  # without current tokens a client must not take the hub for a current one (N153)
-            routes += [Route(path, self.metadata) for path in self._metadata_paths()]
+            routes += [Route(path, _cold(self.metadata)) for path in self._metadata_paths()]
         if settings.subscriptions:
             who = settings.path + "/subscriptions"
-            routes += [Route(who, self.subscriptions), Route(who + "/{rest:path}", self.subscriptions)]
+            routes += [Route(who, _cold(self.subscriptions)), Route(who + "/{rest:path}", _cold(self.subscriptions))]
         if settings.debugger:
             page = settings.path + DEBUGGER
             routes += [
-                Route(page, self.debugger),
-                Route(page + "config.json", self.debugger_config),
+                Route(page, _cold(self.debugger)),
+                Route(page + "config.json", _cold(self.debugger_config)),
                 Mount(page, StaticFiles(directory=_DEBUGGER_FILES)),
                 Route(page.rstrip("/"), RedirectResponse(page)),
                 Route("/", RedirectResponse(page)),
@@ -138,29 +138,32 @@ class Endpoints:
         settings = self._hub.settings
         return {settings.metadata_path, unquote(urlsplit(settings.metadata_url("") or settings.metadata_path).path)}
 
-    async def publish_or_subscribe(self, request: Request) -> Response:
-        return await (self.publish(request) if request.method == "POST" else self.subscribe(request))
-
-    async def subscribe(self, request: Request) -> Response:
+    async def subscribe(self, request: Request) -> Response | EventStream:
         hub = self._hub
-        headers: Headers = request.scope["headers"]
+        headers: Headers = request.headers
         body = b""
         if request.method == "QUERY":
             body = await self._body(request, hub.settings.max_query)
             if body and content_type(headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
-        wanted = parse_subscribe(request.scope["query_string"], body, headers, hub.settings)
+        wanted = parse_subscribe(request.query, body, headers, hub.settings)
         preferred = preferences(headers)
         waits = "wait=0" not in preferred
-        response = StreamResponse if waits else partial(ReplayResponse, metadata="metadata" in preferred)
+
+        def answer(subscriber: Subscriber, preceding: str | None) -> Response | EventStream:
+            headers = _cursor(preceding)
+            if waits:
+                return EventStream(subscriber, headers)
+            return ReplayResponse(hub, subscriber, headers, metadata="metadata" in preferred)
+
         if request.method == "HEAD":  # it subscribes nobody, so it is not counted, and none of its patterns is compiled
             presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
             position, preceding = await hub.find_start(wanted.last_event_id, presence=presence)
-            return response(hub, Subscriber((), grant, position), _cursor(preceding))
+            return answer(Subscriber((), grant, position), preceding)
         try:
             subscriber, preceding = await hub.subscribe(
-                wanted.selectors, grant, wanted.last_event_id, address=_address(request)
+                wanted.selectors, grant, wanted.last_event_id, address=request.address
             )
         except HistoryUnavailable as error:
             if not waits:
@@ -171,12 +174,18 @@ class Endpoints:
             ended = Response(first, headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(wanted.last_event_id)
             return ended
-        return response(hub, subscriber, _cursor(preceding))
+        return answer(subscriber, preceding)
+
+    async def head(self, request: Request) -> Response:
+        """Return the head of what a GET gets; no one subscribes."""
+        response = Response()
+        response.raw_headers = (await self.subscribe(request)).raw_headers
+        return response
 
     async def publish(self, request: Request) -> Response:
         grant = await self._authorize("publish", request)
         body = await self._body(request, self._hub.settings.max_body)
-        type = content_type(request.scope["headers"])
+        type = content_type(request.headers)
         updates: list[Update] = []
         turn = PARSED
         for start, update in read_updates(body, type, self._hub.settings):
@@ -192,15 +201,15 @@ class Endpoints:
     async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> Grant:
         return await self._hub.authorizer.authorize(
             action,
-            request.scope["headers"],
-            request.scope[TOKENS],
+            request.headers,
+            request.tokens,
             origin=self._public_origin(request),
             required=required,
         )
 
     def _public_origin(self, request: Request) -> str:
         """The origin that the request is to, or Misdirected (R6)."""
-        origin, allowed = origin_of(request), self._hub.settings.public_urls
+        origin, allowed = request.origin, self._hub.settings.public_urls
         if allowed and origin not in allowed:
             raise Misdirected(
                 f"{shown(origin)} is none of the URLs of this hub; a proxy in front of it has to pass the Host header "
@@ -209,30 +218,19 @@ class Endpoints:
         return origin
 
     async def _body(self, request: Request, limit: int) -> bytes:
-        """The body, of which no more than `limit` bytes are ever held; 0 for no limit.
-
-        Raises TooLarge, TooSlow and Closing.
-        """
-        body = bytearray()
-        try:
-            async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
-                async for chunk in request.stream():
-                    body += chunk
-                    if 0 < limit < len(body):
-                        raise TooLarge(f"the body is longer than {limit} bytes")
-        except ClientDisconnect:  # nobody hears the answer, and the log has a line rather than a traceback
-            raise InvalidRequest("the client went away before all of the body had come") from None
-        return bytes(body)
+        """Return the body.  Raises TooLarge, TooSlow and Closing."""
+        async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
+            return await request.body(limit)
 
     # -- who is there
 
     async def subscriptions(self, request: Request) -> Response:
         hub = self._hub
         grant = await self._authorize("subscribe", request, required=True)
-        path = decode_utf_8("the path", request.scope.get("raw_path") or quote(request.scope["path"]).encode())
+        path = request.raw_path
         grant.require_read(path)  # the path as it came, and without the query (N131, V64)
         asked = parse_subscription_path(path, hub.settings)
-        accepted = ",".join(value.decode("latin-1") for value in header_values(request.scope["headers"], b"accept"))
+        accepted = ",".join(value.decode("latin-1") for value in header_values(request.headers, b"accept"))
         classic = asked.classic
         if classic is None:  # HUB/subscriptions is the same path in both dialects (V84)
             asks_for_json = accepted.strip().lower() == "application/json"  # and nothing else, as the debugger does
@@ -245,7 +243,7 @@ class Endpoints:
             one = next(filter(None, self._chosen(who, asked, classic=classic)), None)
             if one is None:
                 raise NotFound("there is no such subscription")
-        if _is_known(request.scope["headers"], cursor) and not repeated:
+        if _is_known(request.headers, cursor) and not repeated:
             response = Response(status_code=304)
         elif one is not None:
             document = one.document(json_ld=classic)
@@ -253,7 +251,7 @@ class Endpoints:
         else:
             opening = {"id": path, "type": "subscriptions"}
             if classic:
-                uri = path + (f"?{query}" if (query := request.scope["query_string"].decode("latin-1")) else "")
+                uri = path + (f"?{query}" if (query := request.query.decode("latin-1")) else "")
                 opening = CONTEXT | {"id": uri, "type": "Subscriptions", "lastEventID": cursor}
             chosen = self._chosen(present, asked, classic=classic)
             response = StreamingResponse(_collection(opening, chosen, json_ld=classic))
@@ -322,7 +320,7 @@ class Endpoints:
         return JSONResponse(
             {
                 "hub": settings.path,
-                "token": development_token(settings, origin_of(request)) if settings.dev else "",
+                "token": development_token(settings, request.origin) if settings.dev else "",
                 "cookie": settings.cookie,
                 "classic": settings.classic,
                 "subscriptions": settings.subscriptions,
@@ -331,17 +329,19 @@ class Endpoints:
         )
 
 
+def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[StarletteRequest], Awaitable[Response]]:
+    """Return an endpoint for Starlette's router."""
+
+    async def call(request: StarletteRequest) -> Response:
+        return await endpoint(Request(request.scope, request.receive))
+
+    return call
+
+
 def _health(error: str | None) -> Response:
     if error is not None:
         return JSONResponse({"status": "error", "error": error}, 503, NOT_STORED)
     return JSONResponse({"status": "ok"}, headers=NOT_STORED)
-
-
-def origin_of(request: Request) -> str:
-    """Scheme and authority that the client asked for, as far as the server knows."""
-    scope = request.scope
-    host = next(iter(header_values(scope["headers"], b"host")), b"").decode("latin-1")
-    return normal_origin(scope["scheme"], host)
 
 
 def _cursor(id: str | None) -> Headers:
@@ -352,18 +352,6 @@ def _cursor(id: str | None) -> Headers:
     if id is None:
         return []
     return [(name, id.encode("utf-8")) for name in (b"mercure-last-event-id", b"last-event-id")]
-
-
-def _address(request: Request) -> str:
-    """Whom an anonymous connection counts as: an address or, as one has very many, an IPv6 network of 64 bits."""
-    host = request.client.host if request.client else ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.version == 6 and address.ipv4_mapped is not None:  # an IPv4 client of a socket for both
-        address = address.ipv4_mapped
-    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 async def _collection(
@@ -394,45 +382,3 @@ def _is_known(headers: Headers, cursor: str) -> bool:
     given = b",".join(header_values(headers, b"if-none-match")).strip()
     # Not split at commas, which a tag may have.
     return tag in re.findall(rb'"[^"]*"', given) or given in (tag[1:-1], b"*")
-
-
-# -- errors
-
-
-async def answer(request: Request, error: Exception) -> Response:
-    """A problem document (RFC 9457) for what `RequestError` and Starlette raise; the one place that answers."""
-    settings: Settings = request.app.state.hub.settings
-    if isinstance(error, RequestError):
-        reason = error.reason or str(error)
-        # A token that is refused puzzles people, who should find out why wherever the hub runs.
-        level = logging.INFO if error.challenge is None else logging.WARNING
-        log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
-        headers = dict(error.headers)
-        if error.challenge is not None:
-            # With public URLs, the origin of a request that gets so far is one of them (R6).
-            headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(origin_of(request)))
-        return _problem(error.status, error.title, str(error), headers)
-    assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    details = {
-        404: f"there is nothing at this path; the hub is at {settings.path}",
-        405: f"the methods of this path are {headers.get('Allow')}",
-    }
-    return _problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
-
-
-def _challenge(error: str, metadata: str | None) -> str:
-    """N90–N95.  The URL may have a host that a client named, with characters that do not go into quotes."""
-    parameters = [f'error="{error}"'] if error else []
-    if metadata and not set('"\\').intersection(metadata) and metadata.isascii():
-        parameters.append(f'resource_metadata="{metadata}"')
-    return " ".join(["Bearer", ", ".join(parameters)]).strip()
-
-
-def _problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:
-    return JSONResponse(
-        {"type": "about:blank", "title": title, "status": status, "detail": detail},
-        status_code=status,
-        headers=headers,
-        media_type="application/problem+json",
-    )

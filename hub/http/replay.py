@@ -60,7 +60,7 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class ReplayResponse(StreamingResponse):
-    """The response to a subscribe request that waits for nothing; to a HEAD, its headers alone."""
+    """The response to a subscribe request that waits for nothing."""
 
     def __init__(
         self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]], *, metadata: bool = False
@@ -71,10 +71,6 @@ class ReplayResponse(StreamingResponse):
         self.raw_headers += headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": b""})
-            return
         await self.replay.run(super().__call__, scope, receive, send)
 
 

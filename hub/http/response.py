@@ -1,8 +1,7 @@
-"""The response to a subscribe request: a head, and then a stream."""
+"""The answer to a subscribe request, and the choice of its connection."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sse_starlette import EventSourceResponse
@@ -23,35 +22,26 @@ if TYPE_CHECKING:
 
     _Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
 
-REST: Final = "hub.rest"
-"""Where the application takes what is left to do of a response when its routes and middleware have returned."""
 SERVER_SEND: Final = "hub.send"
-"""Where the application leaves the server's own `send` in the scope, below whatever middleware wraps."""
+"""The key of a scope under which the server's own `send` is, below any middleware."""
 
 
-class StreamResponse(EventSourceResponse):
-    """The response to a subscribe request: a head, and then a stream."""
+class EventStream:
+    """The answer to a subscribe request: a head, and then a stream, which the application runs."""
 
-    def __init__(self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
-        super().__init__(_nothing(), sep="\n", ping=0)
-        self.raw_headers += headers
-        self._hub = hub
+    def __init__(self, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
         self._subscriber = subscriber
-        self.stream: Stream | None = None
+        self.raw_headers = EventSourceResponse(_nothing(), sep="\n", ping=0).raw_headers + headers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
-            await super().__call__(scope, receive, send)  # headers, and it ends
-            return
-        connection = connection_of(scope, receive, cast("_Send", scope.get(SERVER_SEND, send)), self._hub.settings)
-        self.stream = stream = Stream(self._hub, self._subscriber, connection)
-        await self._hub.connect(stream)  # before the head: whoever knows of the stream is in it (R20)
-        message = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        head = partial(cast("_Send", send), message)
-        if REST in scope:
-            scope[REST].append((stream, head))
-        else:
-            await stream.run(head)
+    @property
+    def head(self) -> Message:
+        """The first message of the response."""
+        return {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+
+    def open(self, hub: Hub, scope: Scope, receive: Receive, server_send: Send) -> Stream:
+        """Return the stream of the response, on the connection of the request."""
+        connection = connection_of(scope, receive, cast("_Send", server_send), hub.settings)
+        return Stream(hub, self._subscriber, connection)
 
 
 def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Settings) -> Connection:

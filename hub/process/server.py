@@ -84,7 +84,7 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
 
     With `park`, streams do without a task; see `stream`.
     """
-    settings: Settings = app.state.hub.settings
+    settings: Settings = app.hub.settings
     config = uvicorn.Config(
         app,
         http=HttpProtocol if park else AttachedProtocol,

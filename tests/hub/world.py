@@ -15,7 +15,7 @@ from hub.auth.grant import Grant
 from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
-from hub.http.response import StreamResponse
+from hub.http.response import EventStream
 from hub.http.stream import State
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.hub import Hub
@@ -60,7 +60,7 @@ class Connection:
     ) -> None:
         self.client = client
         self.refusal = refusal
-        self.response = StreamResponse(world.hub, subscriber, [])
+        self.stream: Any = None
         self.since = world.now
         self.subscriber = subscriber
         self.start = max(subscriber.start, 0)
@@ -98,7 +98,11 @@ class Connection:
         self.connected = self._world.now
         self._note("begins", self)
         try:
-            await self.response({"type": "http", "http_version": "1.1", "method": "GET"}, self.receive, self.send)
+            scope = {"type": "http", "http_version": "1.1", "method": "GET"}
+            answer = EventStream(self.subscriber, [])
+            self.stream = answer.open(self._world.hub, scope, self.receive, self.send)
+            await self._world.hub.connect(self.stream)
+            await self.stream.run(lambda: self.send(answer.head))
             if self.protocol is not None:
                 await self.protocol.over.wait()
         except BaseException:
@@ -107,10 +111,6 @@ class Connection:
             if self.protocol is not None:
                 self.abort()
             raise
-
-    @property
-    def stream(self) -> Any:
-        return self.response.stream
 
     @property
     def reason(self) -> str | None:

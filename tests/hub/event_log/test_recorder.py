@@ -354,7 +354,7 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
         for connection in here.connections:
             session = sessions.get(connection.subscriber.id)
             if session is None:
-                assert connection.response.stream is None or (connection.connected + 1e9) * 1e6 >= gap["time"]
+                assert connection.stream is None or (connection.connected + 1e9) * 1e6 >= gap["time"]
                 continue
             missing = [id for id in received[connection.subscriber.id] if id not in set(session.received(written))]
             assert all(place[id] > gap["until"] for id in missing)

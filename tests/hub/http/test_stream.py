@@ -20,7 +20,7 @@ from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import _finish, _step
-from hub.http.response import StreamResponse
+from hub.http.response import EventStream
 from hub.http.stream import Stream
 from hub.protocol.updates import Update
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
@@ -639,7 +639,10 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
         async def receive() -> Message:
             raise AssertionError
 
-        await StreamResponse(here.hub, subscriber, [])({"type": "http", "method": "GET"}, receive, fail)
+        answer = EventStream(subscriber, [])
+        stream = answer.open(here.hub, {"type": "http", "method": "GET"}, receive, fail)
+        await here.hub.connect(stream)
+        await stream.run(lambda: fail(answer.head))
         assert here.hub.broadcaster.connected == 0
 
 

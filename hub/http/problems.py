@@ -1,0 +1,57 @@
+"""Problems: the answers to requests that are refused, as problem documents (RFC 9457)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.responses import JSONResponse
+
+from hub.errors import RequestError
+
+if TYPE_CHECKING:
+    from starlette.exceptions import HTTPException
+    from starlette.responses import Response
+
+    from hub.http.request import Request
+    from hub.settings import Settings
+
+log = structlog.stdlib.get_logger("hub")
+
+
+def respond(error: RequestError | HTTPException, request: Request, settings: Settings) -> Response:
+    """Return the answer to a request that was refused with `error`, and log it."""
+    if isinstance(error, RequestError):
+        # A token that is refused puzzles people, who should find out why, at every log level but the highest.
+        level = logging.INFO if error.challenge is None else logging.WARNING
+        reason = error.reason or str(error)
+        log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
+        headers = dict(error.headers)
+        if error.challenge is not None:
+            # With public URLs, the origin of a request that gets so far is one of them (R6).
+            headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(request.origin))
+        return _problem(error.status, error.title, str(error), headers)
+    headers = dict(error.headers or {})
+    details = {
+        404: f"there is nothing at this path; the hub is at {settings.path}",
+        405: f"the methods of this path are {headers.get('Allow')}",
+    }
+    return _problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
+
+
+def _challenge(error: str, metadata: str | None) -> str:
+    """N90–N95.  The URL may have a host that a client named, with characters that do not go into quotes."""
+    parameters = [f'error="{error}"'] if error else []
+    if metadata and not set('"\\').intersection(metadata) and metadata.isascii():
+        parameters.append(f'resource_metadata="{metadata}"')
+    return " ".join(["Bearer", ", ".join(parameters)]).strip()
+
+
+def _problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:
+    return JSONResponse(
+        {"type": "about:blank", "title": title, "status": status, "detail": detail},
+        status_code=status,
+        headers=headers,
+        media_type="application/problem+json",
+    )
