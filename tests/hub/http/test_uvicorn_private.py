@@ -1,0 +1,120 @@
+"""What this project knows of uvicorn's private attributes: a canary, which fails if uvicorn changes them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from hub.http import uvicorn_connection, uvicorn_protocol
+from hub.http.uvicorn_protocol import Cycle, HttpProtocol
+
+pytestmark = pytest.mark.anyio
+
+MODULES = uvicorn_connection, uvicorn_protocol
+TRANSPORT = {
+    "abort", "can_write_eof", "close", "get_protocol", "get_write_buffer_size", "is_closing",
+    "set_write_buffer_limits", "write", "write_eof",
+}  # fmt: skip
+"""What is asked of an asyncio transport, which is documented."""
+
+
+def attributes(*names: str) -> set[str]:
+    """The attributes that the two modules use of what they call by one of these names, as in `cycle.disconnected`."""
+    found = set()
+    for module in MODULES:
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in names:
+                found.add(node.attr)
+    return found
+
+
+def of_self(own: type) -> set[str]:
+    """The attributes that a class uses of itself and does not define."""
+    tree = ast.parse(inspect.getsource(own))
+    used = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+    }
+    return used - set(vars(own)) - set(getattr(own, "__slots__", ()))
+
+
+class Transport(asyncio.Transport):
+    """One that is never written to."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+def protocol() -> HttpToolsProtocol:
+    """uvicorn's own, connected."""
+    config = Config(app)
+    config.load()
+    made = HttpToolsProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+    made.connection_made(Transport())
+    return made
+
+
+def cycle(of: HttpToolsProtocol) -> RequestResponseCycle:
+    parameters = inspect.signature(RequestResponseCycle).parameters
+    known: dict[str, Any] = {"transport": of.transport, "flow": of.flow, "keep_alive": True, "scope": {"headers": []}}
+    make: Any = RequestResponseCycle
+    made: RequestResponseCycle = make(**{name: known.get(name) for name in parameters})
+    return made
+
+
+async def test_uvicorns_protocol_has_what_is_used_of_it() -> None:
+    made, used = protocol(), of_self(HttpProtocol)
+    assert {"cycle", "flow", "pipeline", "parser", "transport", "timeout_keep_alive_task"} < used
+    # Some are set for each request.
+    assert [
+        name for name in sorted(used - {"url", "headers", "scope", "expect_100_continue"}) if not hasattr(made, name)
+    ] == []
+    made.on_message_begin()
+    assert [name for name in sorted(used) if not hasattr(made, name)] == []
+    assert {"_detached", "_answered"}.isdisjoint(vars(made))
+
+
+async def test_uvicorns_cycle_has_what_is_used_of_it() -> None:
+    made = cycle(protocol())
+    used = attributes("cycle", "self._cycle", "self._answered") | of_self(Cycle)
+    assert {"disconnected", "transport", "keep_alive", "response_complete", "more_body"} < used
+    assert [name for name in sorted(used) if not hasattr(made, name)] == []
+
+
+async def test_a_cycle_is_made_as_uvicorn_makes_it() -> None:
+    [call] = [
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(uvicorn_protocol)))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Cycle"
+    ]
+    assert [keyword.arg for keyword in call.keywords] == list(inspect.signature(RequestResponseCycle).parameters)
+
+
+async def test_the_flow_and_the_transport_have_what_is_used_of_them() -> None:
+    made = protocol()
+    flow = attributes("self.flow", "self._flow")
+    assert {"write_paused", "drain", "resume_reading"} <= flow
+    assert [name for name in sorted(flow) if not hasattr(FlowControl(Transport()), name)] == []
+    assert attributes("self.transport", "self._transport", "cycle.transport") <= TRANSPORT
+    assert made.flow.write_paused is False
+
+
+async def test_a_paused_flow_is_what_uvicorn_waits_for() -> None:
+    """A write of the hub goes to the transport, so uvicorn's own protocol must be the one that is paused."""
+    made = protocol()
+    made.pause_writing()
+    assert made.flow.write_paused
+    made.resume_writing()
+    assert not made.flow.write_paused
