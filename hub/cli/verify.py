@@ -12,7 +12,7 @@ import typer
 from hub.settings import (
     DEVELOPMENT_TOKEN,
 )
-from hub.verify.run import Plan
+from hub.verify.report import Plan
 from hub.verify.run import verify as run
 
 

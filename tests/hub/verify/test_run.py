@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from hub.verify.run import EXAMPLES, Corrupted, Findings, History, Stretch, Update, check
+from hub.verify.checker import EXAMPLES, Corrupted, Findings, History, Stretch, Update, check
 from tests.conftest import HubProcess
 from tests.hub.cli.test_cli import environment
 from tests.hub.cli.test_cli import run as run_command
