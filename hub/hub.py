@@ -267,7 +267,7 @@ class Hub:
     def begins(self, receiver: Receiver) -> None:
         """Take note of the position where a connection begins, as soon as it is known."""
         if self.event_log is not None:
-            self.event_log.came(receiver, receiver.position)
+            self.event_log.connected(receiver, receiver.position)
 
     def reading(self, receiver: Receiver) -> Reading:
         """Return a walk through the history, from the receiver's position to the end of what is dispatched."""
@@ -293,8 +293,8 @@ class Hub:
             position, more = receiver.delivered()
             if position == EARLIEST:  # it has read nothing
                 position = self.broadcaster.position
-                self.event_log.came(receiver, position)
-            self.event_log.went(receiver, position, more)
+                self.event_log.connected(receiver, position)
+            self.event_log.disconnected(receiver, position, more)
         self._let_go(receiver)
 
     def _let_go(self, receiver: Receiver) -> None:

@@ -24,7 +24,8 @@ from hub import broadcaster
 from hub.auth.signing import sign_classic_token
 from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
-from hub.event_log.recorder import _PART, EventLog, _Beat, _Directory, _last_line, _salvage, _Segments
+from hub.event_log import segments
+from hub.event_log.segments import _PART, Beat, Directory, _last_line, _salvage, _Segments
 from hub.history import base, sqlite
 from hub.history.memory import MemoryHistory
 from hub.http.uvicorn_connection import UvicornConnection
@@ -43,6 +44,7 @@ from tests.wire import bearer, publish, request, subscribe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from hub.event_log.recorder import EventLog
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio
@@ -339,7 +341,7 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
             kill(here)
             received = {connection.subscriber.id: connection.ids for connection in here.connections}
             epoch = (await log.stats()).epoch
-        next_one = _Directory(settings, time.monotonic, time.time)
+        next_one = Directory(settings, time.monotonic, time.time)
         step(next_one, epoch=epoch if survives else "another")
         [gap] = gaps_in(Path(directory))
         written = updates_in(Path(directory))
@@ -405,9 +407,9 @@ async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
             await come()
             return more
 
-        def mark() -> _Beat:
+        def mark() -> Beat:
             [file] = (tmp_path / "nodes").glob("[!.]*")
-            return _Beat(**json.loads(file.read_bytes()))
+            return Beat(**json.loads(file.read_bytes()))
 
         began = mark()
         await come()
@@ -653,15 +655,15 @@ class Clock:
         return self.now
 
 
-def directory_of(path: Path, clock: Clock, **chosen: Any) -> _Directory:
-    return _Directory(plain(event_log=str(path), **chosen), clock, clock)
+def directory_of(path: Path, clock: Clock, **chosen: Any) -> Directory:
+    return Directory(plain(event_log=str(path), **chosen), clock, clock)
 
 
-def said(directory: _Directory, until: int = 0, epoch: str | None = "e") -> _Beat:
-    return _Beat("h", epoch, until, int(directory._wall_clock() * 1_000_000))
+def said(directory: Directory, until: int = 0, epoch: str | None = "e") -> Beat:
+    return Beat("h", epoch, until, int(directory._wall_clock() * 1_000_000))
 
 
-def step(directory: _Directory, until: int = 0, *records: Record, epoch: str | None = "e") -> None:
+def step(directory: Directory, until: int = 0, *records: Record, epoch: str | None = "e") -> None:
     """What a round does."""
     beat = said(directory, until, epoch)
     directory.step(records, beat)
@@ -889,6 +891,7 @@ def test_a_segment_has_its_name_also_where_the_directory_cannot_be_flushed(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "LOOK", 0.01)
+    monkeypatch.setattr(segments, "LOOK", 0.01)
     monkeypatch.setattr(event_log, "GATHER", 0.0)
 
 
@@ -904,7 +907,7 @@ async def test_the_hub_goes_on_while_the_directory_cannot_be_written_and_nothing
             assert [(await stream.next_event()).id for _ in range(5)] == ids
         await until(lambda: "cannot be written" in caplog.text)
         path.unlink()
-        await until(lambda: app.state.hub.event_log._place == 5)
+        await until(lambda: app.state.hub.event_log._position == 5)
     assert [update["id"] for update in updates_in(path)] == ids
     [session] = sessions_in(path).values()
     assert session.received(updates_in(path)) == ids
@@ -918,7 +921,7 @@ async def test_a_directory_that_is_removed_is_made_again(
     path = tmp_path / "events"
     async with started(event_log=str(path), subscriptions=False) as app:
         await publish_in(app, EVERYTHING, ("topic", "a"))
-        await until(lambda: app.state.hub.event_log._place == 1)
+        await until(lambda: app.state.hub.event_log._position == 1)
         path.rename(tmp_path / "away")
         await until(lambda: "was removed" in caplog.text and "written again" in caplog.text)
         await publish_in(app, EVERYTHING, ("topic", "a"))
@@ -961,14 +964,14 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gon
         log: EventLog = app.state.hub.event_log
         async with follow(app, ("match", "1")), follow(app, ("match", "2")):
             async with follow(app, ("match", "3")):
-                step, tries = _Directory.step, []
+                step, tries = Directory.step, []
 
-                def counted(directory: _Directory, *arguments: Any) -> None:
+                def counted(directory: Directory, *arguments: Any) -> None:
                     tries.append(arguments)
                     step(directory, *arguments)
 
                 with monkeypatch.context() as patch:
-                    patch.setattr(_Directory, "step", counted)
+                    patch.setattr(Directory, "step", counted)
                     await until(lambda: len(tries) > 1)
                 path.unlink()
                 await until(lambda: log._open)
@@ -987,12 +990,12 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gon
 async def test_a_connection_without_room_that_comes_while_a_mark_is_closed_has_a_mark_of_its_own(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, late = _Directory.step, SimpleNamespace(subscriber=SimpleNamespace(position=0), number=99)
+    step, late = Directory.step, SimpleNamespace(subscriber=SimpleNamespace(position=0), number=99)
     came: list[object] = []
 
-    def meanwhile(directory: _Directory, records: list[Record], beat: _Beat) -> None:
+    def meanwhile(directory: Directory, records: list[Record], beat: Beat) -> None:
         if not came and any(line["event"] == "gap" for line in records):
-            log.came(cast("Any", late), 0)
+            log.connected(cast("Any", late), 0)
             came.append(late)
         step(directory, records, beat)
 
@@ -1002,7 +1005,7 @@ async def test_a_connection_without_room_that_comes_while_a_mark_is_closed_has_a
         monkeypatch.setattr(event_log, "RECORDS", 0)
         connection = await here.connect("a")
         await until(lambda: log._open)
-        monkeypatch.setattr(_Directory, "step", meanwhile)
+        monkeypatch.setattr(Directory, "step", meanwhile)
         connection.go()
         await until(lambda: 99 in log._left_out and log._open)
         log._left_out.clear()
@@ -1038,13 +1041,13 @@ async def test_a_directory_that_does_not_answer_keeps_no_hub_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = threading.Event()
-    look = _Directory._look
+    look = Directory._look
 
-    def slow(directory: _Directory, epoch: str | None) -> None:
+    def slow(directory: Directory, epoch: str | None) -> None:
         answers.wait()
         look(directory, epoch)
 
-    monkeypatch.setattr(_Directory, "_look", slow)
+    monkeypatch.setattr(Directory, "_look", slow)
     monkeypatch.setattr(event_log, "LAST_LINES", 0.01)
     async with started(event_log=str(tmp_path), subscriptions=False) as app:
         assert "the event log has not begun" in caplog.text
@@ -1052,7 +1055,7 @@ async def test_a_directory_that_does_not_answer_keeps_no_hub_from_starting(
             id = await publish_in(app, EVERYTHING, ("topic", "a"))
             assert (await stream.next_event()).id == id
         answers.set()
-        await until(lambda: app.state.hub.event_log._place == 1)
+        await until(lambda: app.state.hub.event_log._position == 1)
         monkeypatch.setattr(event_log, "LAST_LINES", 5.0)
     assert [update["id"] for update in updates_in(tmp_path)] == [id]
 
@@ -1076,13 +1079,13 @@ async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_begi
         async with follow(app, ("match", "a")) as stream:
             old = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")) for _ in range(3)]
             assert [(await stream.next_event()).id for _ in old] == old
-            await until(lambda: app.state.hub.event_log._place == 3)
+            await until(lambda: app.state.hub.event_log._position == 3)
             for file in sqlite._files(str(tmp_path / "log.db")):
                 os.rename(file, file + ".gone")
             await stream.end()
         new = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1"))]
-        await until(lambda: app.state.hub.event_log._place == base.EPOCH + 1)
-        app.state.hub.event_log._place = None  # as after a failure, which has it look up where it is
+        await until(lambda: app.state.hub.event_log._position == base.EPOCH + 1)
+        app.state.hub.event_log._position = None  # as after a failure, which has it look up where it is
         new.append(await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")))
         async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as stream:
             assert [(await stream.next_event()).id for _ in new] == new
@@ -1108,17 +1111,17 @@ async def test_updates_that_are_forgotten_before_they_are_written_are_told(
         for _ in range(25):
             await here.publish("a")
         await here.caught_up()
-        write, tries = _Directory.write_updates, []
+        write, tries = Directory.write_updates, []
 
-        def fails(directory: _Directory, *page: Any) -> None:
+        def fails(directory: Directory, *page: Any) -> None:
             tries.append(page)
             if len(tries) < 4:
                 raise OSError(28, "No space left on device")
             write(directory, *page)
 
-        monkeypatch.setattr(_Directory, "write_updates", fails)
+        monkeypatch.setattr(Directory, "write_updates", fails)
         path.unlink()
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 25)
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._position == 25)
         await here.publish("a")
         await here.caught_up()
     assert [update["position"] for update in updates_in(path)] == [*range(16, 27)]
@@ -1157,7 +1160,7 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
     history = MemoryHistory(max_updates=100, max_bytes=2**20, presence_updates=2)
     async with world(plain(event_log=str(tmp_path)), history) as here:
         await here.publish("a")
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 1)
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._position == 1)
 
         tries = []
 
@@ -1174,7 +1177,7 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
             await here.caught_up()
             count = len(tries)
             await until(lambda: len(tries) > count + 1)  # what was read before that is not written after it
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._place == 12)
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._position == 12)
     assert [update["position"] for update in lines_of(tmp_path / "updates")] == [1, 10, 11, 12]
     [told] = [record.getMessage() for record in caplog.records if "are missing from" in record.getMessage()]
     assert "first=2 last=9" in told or "'first': 2, 'last': 9" in told
@@ -1192,7 +1195,7 @@ async def test_a_disk_that_fails_while_updates_come_makes_them_late_and_loses_no
         log = here.hub.event_log
         assert log is not None
         await here.publish("a")
-        await until(lambda: log._place == 1)
+        await until(lambda: log._position == 1)
         write = os.write
 
         def full(descriptor: int, data: Any) -> int:
@@ -1206,7 +1209,7 @@ async def test_a_disk_that_fails_while_updates_come_makes_them_late_and_loses_no
                 await here.publish("a")
                 await here.settle(3)
             await until(lambda: "No space" in caplog.text)
-        await until(lambda: log._place == 201)
+        await until(lambda: log._position == 201)
         stream.go()
         await here.settle()
     check(here, tmp_path)
