@@ -4,6 +4,14 @@
     spark.readStream.format("mercure").option("url", URL).option("match", "*").load()      see hub.spark.source
     df.write.format("mercure").mode("append").option("url", URL).save()                    see hub.spark.sink
 
+format      ─ the format "mercure": what Spark asks for a reader or a writer
+  ├► source    ─ a hub's updates as rows
+  │    └► reader       ─ the events of a hub after a cursor
+  ├► sink      ─ rows as updates
+  │    └► publisher    ─ updates to a hub
+  │         └► retry · options · errors    ─ of both
+  └  tables    ─ a hub's event log as tables
+
 `pip install skipfilter[hub,spark]`, and a Java 17 or newer.
 """
 

@@ -52,15 +52,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BooleanType, IntegralType, StringType, TimestampType
 
-from hub.spark import connection
-from hub.spark.connection import Connection, NotTaken, Publisher
+from hub.spark.errors import NotTaken
+from hub.spark.options import Connection, flag, parse_connection, require_known, whole_number
+from hub.spark.publisher import Publisher
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 _NAMESPACE: Final = uuid.UUID("0f6f3b6c-6b0c-5f0e-9d4c-3f1f0b7c2a11")
 """Of the ids that are made of rows; another one would make others of the same rows."""
@@ -81,20 +82,17 @@ class Sink:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Sink:
         """Raises BadInput for options that do not go."""
-        connection.require_known(options, "maxRowsPerRequest", "maxBytesPerRequest", "private")
+        require_known(options, "maxRowsPerRequest", "maxBytesPerRequest", "private")
         return cls(
-            connection.parse_connection(options),
-            connection.whole_number(options, "maxRowsPerRequest", 1_000, least=1),
-            connection.whole_number(options, "maxBytesPerRequest", 2**19, least=1),
-            connection.flag(options, "private", default=False) if "private" in options else None,
+            parse_connection(options),
+            whole_number(options, "maxRowsPerRequest", 1_000, least=1),
+            whole_number(options, "maxBytesPerRequest", 2**19, least=1),
+            flag(options, "private", default=False) if "private" in options else None,
         )
 
 
 def check_columns(schema: StructType, private: bool | None) -> None:
     """Raise BadInput for columns that make no update, or would be lost; `private` is the option of that name."""
-
-    def is_type(type: DataType, *types: type) -> bool:
-        return isinstance(type, types)
 
     wanted = {
         "topics": "array<string>",

@@ -75,14 +75,26 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
-from hub.spark import connection
-from hub.spark.connection import AUTO, EARLIEST, OFF, REQUIRED, Connection, DataLoss, Silent, follow, parse_metadata
+from hub.spark import reader
+from hub.spark.errors import DataLoss, Silent
+from hub.spark.options import (
+    AUTO,
+    OFF,
+    REQUIRED,
+    Connection,
+    flag,
+    parse_connection,
+    require_known,
+    seconds,
+    whole_number,
+)
+from hub.spark.reader import EARLIEST, follow, parse_metadata
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
-    from hub.spark.connection import Event
+    from hub.spark.reader import Event
 
 SCHEMA: Final = StructType(
     [
@@ -147,25 +159,25 @@ class Source:
     def parse(cls, options: Mapping[str, str]) -> Source:
         """Raises BadInput for options that do not go."""
         known = ("startingFrom", "failOnDataLoss", "maxRowsPerBatch", "idleTimeout", "metadata")
-        connection.require_known(options, *known, *MATCHERS)
+        require_known(options, *known, *MATCHERS)
         wanted = tuple((name, value) for name in MATCHERS for value in _values(options.get(name, "")))
         if not wanted:
             raise BadInput(
                 f"there is nothing to subscribe to: give one of {', '.join(MATCHERS)}; match=* is everything"
             )
-        most = connection.whole_number(options, "maxRowsPerBatch", 0, least=0)
+        most = whole_number(options, "maxRowsPerBatch", 0, least=0)
         if most == 0 and "maxrowsperbatch" in options:
             raise BadInput("the option maxRowsPerBatch is to be at least 1")
         metadata = options.get("metadata", AUTO).lower()
         if metadata not in (AUTO, REQUIRED, OFF):
             raise BadInput(f"the option metadata is {AUTO}, {REQUIRED} or {OFF}, not {metadata!r}")
         return cls(
-            connection.parse_connection(options),
+            parse_connection(options),
             wanted,
             options.get("startingfrom", EARLIEST),
-            connection.flag(options, "failOnDataLoss", default=True),
+            flag(options, "failOnDataLoss", default=True),
             most or None,
-            connection.seconds(options, "idleTimeout", 30.0),
+            seconds(options, "idleTimeout", 30.0),
             metadata,
         )
 
@@ -217,7 +229,7 @@ def measure(
     Raises BadInput if metadata is required and the hub tells none.  To count events, no metadata is asked for.
     """
     if source.metadata == REQUIRED:
-        connection.require_metadata(source.connection, source.wanted)
+        reader.require_metadata(source.connection, source.wanted)
     try:
         return _measure(source, after, most, until, taken)
     except DataLoss as error:
@@ -289,7 +301,7 @@ def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
     """Those events of a span that the hub still has, and a warning of others."""
 
     def is_known(id: str) -> bool:
-        return id == EARLIEST or connection.knows(source.connection, source.wanted, id)
+        return id == EARLIEST or reader.knows(source.connection, source.wanted, id)
 
     if not is_known(span.end):
         log.warning(

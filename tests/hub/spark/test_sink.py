@@ -19,7 +19,10 @@ from pyspark.sql.types import StructType
 from hub import Settings
 from hub.protocol.requests import FORM, NDJSON
 from hub.spark import register
-from hub.spark.connection import EARLIEST, Connection, NotTaken, Publisher, Unreachable, as_form
+from hub.spark.errors import NotTaken, Unreachable
+from hub.spark.options import Connection
+from hub.spark.publisher import Publisher, as_form
+from hub.spark.reader import EARLIEST
 from hub.spark.sink import Sink, check_columns, publish, requests, row_id, to_update
 from hub.spark.source import SCHEMA, Reader, Source, Span
 from skipfilter.spark.errors import BadInput

@@ -23,7 +23,9 @@ from hub.protocol.events import HEARTBEAT, frame
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.spark import register, source
-from hub.spark.connection import EARLIEST, Connection, DataLoss, EventParser, Refused, Silent, Unreachable, follow
+from hub.spark.errors import DataLoss, Refused, Silent, Unreachable
+from hub.spark.options import Connection
+from hub.spark.reader import EARLIEST, EventParser, follow
 from hub.spark.source import Reader, Source, Span, StreamReader, measure, to_arrow
 from skipfilter.spark.errors import BadInput, PipelineError
 from tests.hub.spark.hubs import events_in, metadata_in, other_hub, publish, token_file

@@ -1,0 +1,105 @@
+"""Publisher: updates to a hub, from a job: blocking, tried again for a while, and then given up on.
+
+Publisher.publish   ─► POST as lines of JSON, or as one form an update if the hub takes no lines
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+
+from hub.spark.errors import NotTaken
+from hub.spark.retry import PASSING, Attempts, reason_of, retry_after, said
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hub.spark.options import Connection
+
+
+# -- updates
+
+
+class Publisher:
+    """Publishes updates by one connection, many with a request where the hub takes that.
+
+    All its mutable state: the connection; how often in a row it has failed; `most`, how many updates a request may
+    have, which the hub may lower; and `takes_lines`, whether it takes more than one at all.
+    """
+
+    def __init__(self, connection: Connection, *, most: int) -> None:
+        self._connection = connection
+        self._client = connection.open()
+        self._attempts = Attempts(connection.url, connection.retries)
+        self.most = most
+        self.takes_lines = True
+
+    def publish(self, lines: Sequence[bytes]) -> None:
+        """Publish updates, each an object in JSON; in order, and those of a request all or none.
+
+        Raises NotTaken with what the hub says of the first that it does not take, and its index.
+        """
+        done = 0
+        while done < len(lines):
+            part = lines[done : done + self.most]
+            if not self.takes_lines:
+                self._publish_one(part[0], done)
+                done += 1
+                continue
+            response = self._post(b"\n".join(part), b"application/x-ndjson")
+            if response.status_code == 200:
+                done += len(part)
+            elif response.status_code == 413 and len(part) > 1:
+                self.most = len(part) // 2  # of this hub, fewer
+            elif response.status_code in (400, 415) and _NUMBER.match(said(response)) is None:
+                # Another hub looks for a form, and finds no topic in it.  Or it is ours, and the one line is bad.
+                self._publish_one(part[0], done)
+                self.takes_lines = False
+                done += 1
+            else:
+                raise _not_taken(response, done)
+
+    def _publish_one(self, line: bytes, index: int) -> None:
+        response = self._post(as_form(json.loads(line)), b"application/x-www-form-urlencoded")
+        if response.status_code != 200:
+            raise _not_taken(response, index)
+
+    def _post(self, body: bytes, type: bytes) -> httpx2.Response:
+        while True:
+            try:
+                headers = [(b"Content-Type", type), *self._connection.headers()]
+                response = self._client.post(self._connection.url, content=body, headers=headers)
+            except httpx2.TransportError as error:
+                reason, wait = reason_of(error), 0.0
+            else:
+                if response.status_code not in PASSING:
+                    self._attempts.succeeded()
+                    return response
+                reason, wait = f"{response.status_code}: {said(response)}", retry_after(response)
+            self._attempts.failed(reason, wait)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+_NUMBER: Final = re.compile(r"update (\d+): ")
+"""How this hub begins what it says of one line among many."""
+
+
+def _not_taken(response: httpx2.Response, before: int) -> NotTaken:
+    text = said(response)
+    found = _NUMBER.match(text)
+    index = before + int(found[1]) - 1 if found else None if response.status_code in (401, 403) else before
+    return NotTaken(response.status_code, text[found.end() :] if found else text, index)
+
+
+def as_form(update: Mapping[str, Any]) -> bytes:
+    """An update as a form (N40–N54)."""
+    fields = [("topic", topic) for topic in update["topic"]]
+    fields += [(name, str(update[name])) for name in ("data", "id", "type", "retry") if update.get(name) is not None]
+    if update.get("private"):
+        fields.append(("private", "on"))
+    return str(httpx2.QueryParams(fields)).encode("ascii")
