@@ -125,16 +125,16 @@ class Interest:
         self._subscribed.discard(id, value)
         self._granted.discard(id, value)
 
-    def passing(self, key: Key, values: SortedDict, start: int) -> BitMap64:
+    def ids_matching(self, key: Key, values: SortedDict, start: int) -> BitMap64:
         role, topic = key
         index = self._subscribed if role == "subscribed" else self._granted
-        return index.passing(topic, values, start)
+        return index.ids_matching(topic, values, start)
 
     def bitmap(self, *keys: Key) -> BitMap64:
         """The ids that pass any of `keys`, and nothing is remembered of that."""
         ids, nobody = BitMap64(), SortedDict()  # an index needs no values: they have declared what they want
         for key in keys:
-            ids |= self.passing(key, nobody, 0)
+            ids |= self.ids_matching(key, nobody, 0)
         return ids
 
 

@@ -57,7 +57,7 @@ class Source(Protocol[ValueIn, KeyIn]):
     def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None: ...
     def discard(self, id: int, value: ValueIn) -> None: ...
 
-    def passing(self, key: KeyIn, values: SortedDict, start: int) -> Iterable[int]:
+    def ids_matching(self, key: KeyIn, values: SortedDict, start: int) -> Iterable[int]:
         """The ids from `start` on whose values pass `key`: ascending, lazily if that is cheaper, or a bitmap.
 
         A bitmap is not changed by the filter, and may hold ids before `start` that pass.  `values` maps the ids
@@ -78,7 +78,7 @@ class _Predicate(Generic[Value, Key]):
     def discard(self, id: int, value: Value) -> None:
         pass
 
-    def passing(self, key: Key, values: SortedDict, start: int) -> Iterator[int]:
+    def ids_matching(self, key: Key, values: SortedDict, start: int) -> Iterator[int]:
         ids = list(values.irange(start))
         test = self._test
         return (id for id, value in zip(ids, [values[id] for id in ids], strict=True) if test(value, key))
@@ -106,7 +106,7 @@ class _GroupedPredicate(Generic[Value, Key]):
         if not members:
             del self._members[group]
 
-    def passing(self, key: Key, values: SortedDict, start: int) -> Iterable[int]:
+    def ids_matching(self, key: Key, values: SortedDict, start: int) -> Iterable[int]:
         passed = BitMap64()
         for value, members in self._batches(values, start):
             if self._test(value, key):
@@ -153,7 +153,7 @@ class SkipFilter(Generic[Value, Key]):
     `source` is a predicate `test(value, key)`, or a `Source` such as `SelectorIndex`, to which values declare
     what they want.  A predicate must be pure: a value is asked about a key once, as long as the key stays cached.
     It may add and remove values while it runs; values that it adds are seen by the next question.  If it raises, the
-    caller gets the error, and the filter knows of that key what it knew before: a new key takes no place.
+    caller gets the error, and the filter knows of that key what it knew before: a new key takes no posting list.
 
     `group` names values that answer every key alike: those with an equal group share one test.  It must
     be stable while the value is in the filter.
@@ -353,7 +353,7 @@ class SkipFilter(Generic[Value, Key]):
         With `first`, the first that passes is enough.  If the source raises, nothing is remembered.
         """
         end, removals = self._next_id, self._removals
-        fresh = self._source.passing(key, self._values, 0 if entry is None else entry.cursor)
+        fresh = self._source.ids_matching(key, self._values, 0 if entry is None else entry.cursor)
         if not isinstance(fresh, BitMap64):
             if first:
                 fresh = list(islice((id for id in fresh if id in self._alive), 1))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sortedcontainers import SortedDict
 
     from skipfilter.matchers import CompiledSelector, Matcher, Selector
-    from skipfilter.tables import Place, Table
+    from skipfilter.tables import PostingList, Table
 
 
 class SelectorIndex:
@@ -72,8 +72,8 @@ class SelectorIndex:
     ['alice', 'bob']
     """
 
-    # All its mutable state: the tables; `_held`, the selectors of each value and their places; `_in_use`, the
-    # tables that were ever needed; `_newest`, the last id; and `distinct`.  A place is there as long as it has ids.
+    # All its mutable state: the tables; `_held`, the selectors of each value and their posting lists; `_in_use`, the
+    # tables that were ever needed; `_newest`, the last id; and `distinct`.  A posting list stays as long as it has ids.
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class SelectorIndex:
         }
         self._max_length = max_length
         self._max_selectors = max_selectors
-        self._held: dict[object, tuple[tuple[Selector | CompiledSelector, ...], tuple[Place, ...]]] = {}
+        self._held: dict[object, tuple[tuple[Selector | CompiledSelector, ...], tuple[PostingList, ...]]] = {}
         self._in_use: list[Table] = []
         self._newest = -1
         self.distinct = 0
@@ -126,41 +126,41 @@ class SelectorIndex:
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
-        places: dict[Place, None] = {}  # each once: selectors of one language have one place
+        posting_lists: dict[PostingList, None] = {}  # each once: selectors of one language have one posting list
         try:
             for matcher_type, pattern in declared.values():
-                places[self._place(matcher_type, pattern)] = None
+                posting_lists[self._postings(matcher_type, pattern)] = None
         except BaseException:
-            for place in places:
-                if not place.ids:
-                    place.table.remove(place)
+            for postings in posting_lists:
+                if not postings.ids:
+                    postings.table.remove(postings)
             raise
-        for place in places:
-            self.distinct += not place.ids
-            place.ids.add(id)
-            if place.table not in self._in_use:
-                self._in_use.append(place.table)
-        self._held[value] = tuple(declared.values()), tuple(places)
+        for postings in posting_lists:
+            self.distinct += not postings.ids
+            postings.ids.add(id)
+            if postings.table not in self._in_use:
+                self._in_use.append(postings.table)
+        self._held[value] = tuple(declared.values()), tuple(posting_lists)
         self._newest = id
 
     def discard(self, id: int, value: object) -> None:
-        _, places = self._held.pop(value)
+        _, posting_lists = self._held.pop(value)
         if id == self._newest:
             self._newest -= 1  # a filter that takes an addition back gives the id out again
-        for place in places:
-            place.ids.discard(id)
-            if not place.ids:
-                place.table.remove(place)
+        for postings in posting_lists:
+            postings.ids.discard(id)
+            if not postings.ids:
+                postings.table.remove(postings)
                 self.distinct -= 1
 
-    def passing(self, key: str, values: SortedDict, start: int) -> BitMap64:
+    def ids_matching(self, key: str, values: SortedDict, start: int) -> BitMap64:
         """The ids of the values with a selector that matches the topic `key`, those before `start` too.
 
         Raises TypeError for a topic that is not a str.
         """
         if not isinstance(key, str):
             raise not_text(key)
-        found = [place.ids for table in self._in_use for place in table.find(key)]
+        found = [postings.ids for table in self._in_use for postings in table.find(key)]
         if len(found) == 1:
             return found[0]
         passed = BitMap64()
@@ -226,24 +226,24 @@ class SelectorIndex:
         except KeyError:
             raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
 
-    def _place(self, matcher_type: str, pattern: str | Matcher) -> Place:
+    def _postings(self, matcher_type: str, pattern: str | Matcher) -> PostingList:
         table = self._table(matcher_type)
         if not isinstance(pattern, str):
-            return table.place(pattern)
+            return table.declare(pattern)
         if len(pattern) > self._max_length:
             reason = f"it is {len(pattern):,} characters long; {self._max_length:,} may be"
             raise PatternError(matcher_type, pattern, reason)
-        return table.place(table.compile(pattern))
+        return table.declare(table.compile(pattern))
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""
-        there: set[Place] = set()
+        there: set[PostingList] = set()
         for table in self._tables.values():
             table._check()
-            assert all(place.table is table for place in table.places())
-            there.update(table.places())
-        assert {place for _, places in self._held.values() for place in places} == there
-        assert all(place.ids and place.table in self._in_use for place in there)
+            assert all(postings.table is table for postings in table.posting_lists())
+            there.update(table.posting_lists())
+        assert {postings for _, posting_lists in self._held.values() for postings in posting_lists} == there
+        assert all(postings.ids and postings.table in self._in_use for postings in there)
         assert len(there) == self.distinct
 
 

@@ -1,6 +1,6 @@
 """A trie of word patterns, walked by all its matching branches at once.
 
-Patterns  a.b   a.*   #.c   a.#      (`one` is *, `many` is #; what a pattern stands for sits in `here`)
+Patterns  a.b   a.*   #.c   a.#      (`one` is *, `many` is #; what a pattern stands for sits in `value`)
 
     root ─a──► · ─b───► (a.b)           topic a.c    {root, root.many}
      │         ├─one──► (a.*)              after a    {a, a.many, root.many}
@@ -39,15 +39,15 @@ _NO_WORDS: Final[dict[Any, Any]] = {}
 
 
 class Node(Generic[Word, Payload]):
-    """A place in a trie.  `here` is what a pattern that ends here stands for; None where none does."""
+    """A node of a trie.  `value` is what the pattern that ends here stands for; None if none does."""
 
-    __slots__ = ("here", "many", "one", "words")
+    __slots__ = ("many", "one", "value", "words")
 
     def __init__(self) -> None:
         self.words: dict[Word, Node[Word, Payload]] = _NO_WORDS
         self.one: Node[Word, Payload] | None = None
         self.many: Node[Word, Payload] | None = None
-        self.here: Payload | None = None
+        self.value: Payload | None = None
 
     def child(self, word: Word | Wildcard) -> Node[Word, Payload] | None:
         if word is ONE:
@@ -77,8 +77,8 @@ class Trie(Generic[Word, Payload]):
     """Patterns by their words, of which no two MANY follow each other.
 
     All its mutable state is the nodes below `root`, how many `many` nodes lead on, and `changes`, which moves
-    on whenever a node is made or removed.  Every node but the root leads on or has something `here`, as long
-    as who empties a `here` calls `prune`.
+    on whenever a node is made or removed.  Every node but the root leads on or has a `value`, as long as
+    the caller that removes a `value` also calls `prune`.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Trie(Generic[Word, Payload]):
         self.changes = 0
 
     def node(self, pattern: Iterable[Word | Wildcard]) -> Node[Word, Payload]:
-        """The node of `pattern`, made if need be; a new one has nothing `here` yet."""
+        """The node of `pattern`, made if need be; a new one has no `value` yet."""
         node = self.root
         was_many = False
         for word in pattern:
@@ -102,21 +102,21 @@ class Trie(Generic[Word, Payload]):
         return node
 
     def prune(self, pattern: Sequence[Word | Wildcard]) -> None:
-        """Remove what the node of `pattern` alone kept there, now that nothing is left `here`."""
-        way = [self.root]
+        """Remove what the node of `pattern` alone kept there, now that it has no `value`."""
+        path = [self.root]
         for word in pattern:
-            child = way[-1].child(word)
+            child = path[-1].child(word)
             assert child is not None
-            way.append(child)
+            path.append(child)
         for depth in range(len(pattern), 0, -1):
-            if way[depth].here is not None or way[depth].leads_on():
+            if path[depth].value is not None or path[depth].leads_on():
                 return
-            way[depth - 1].set_child(pattern[depth - 1], None)
+            path[depth - 1].set_child(pattern[depth - 1], None)
             self.changes += 1
-            self.inner_manys -= depth > 1 and pattern[depth - 2] is MANY and not way[depth - 1].leads_on()
+            self.inner_manys -= depth > 1 and pattern[depth - 2] is MANY and not path[depth - 1].leads_on()
 
     def find(self, words: Iterable[Word], *, hidden: bool = False) -> list[Payload]:
-        """What is `here` for the patterns that match `words`, each once.
+        """Return the values of the patterns that match `words`, each once.
 
         `hidden` leaves out those that begin with a wildcard; the topic has at least one word then.
         """
@@ -143,7 +143,7 @@ class Trie(Generic[Word, Payload]):
         """Assert every invariant; for tests."""
         inner = 0
         for pattern, node in self.nodes():
-            assert node.here is not None or node.leads_on(), pattern
+            assert node.value is not None or node.leads_on(), pattern
             inner += pattern[-1] is MANY and node.leads_on()
         assert inner == self.inner_manys
 
@@ -161,7 +161,7 @@ class AnyNode(Protocol[Found]):
     @property
     def many(self) -> Self | None: ...
     @property
-    def here(self) -> Found | None: ...
+    def value(self) -> Found | None: ...
 
 
 def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -> list[Found]:
@@ -175,7 +175,7 @@ def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -
         reached: list[AnyNode[Found]] = []
         for node in frontier:
             if node.many is not None:
-                found.append(node.many.here)
+                found.append(node.many.value)
             if (child := node.words.get(word)) is not None:
                 reached.append(child)
             if node.one is not None:
@@ -185,9 +185,9 @@ def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -
         frontier = reached
     for node in frontier:
         if node.many is not None:
-            found.append(node.many.here)
-        if node.here is not None:
-            found.append(node.here)
+            found.append(node.many.value)
+        if node.value is not None:
+            found.append(node.value)
     return found  # type: ignore[return-value]
 
 
@@ -197,7 +197,7 @@ def find_all(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -> l
     for word in words:
         frontier = step(frontier, word, hidden)
         hidden = False
-    return [node.here for node in frontier if node.here is not None]
+    return [node.value for node in frontier if node.value is not None]
 
 
 def finds(root: NodeType, words: Iterable[Hashable], hidden: bool) -> bool:
@@ -205,11 +205,11 @@ def finds(root: NodeType, words: Iterable[Hashable], hidden: bool) -> bool:
     frontier = begin(root, hidden)
     for word in words:
         for node, stays in frontier.items():
-            if stays and node.here is not None:
+            if stays and node.value is not None:
                 return True
         frontier = step(frontier, word, hidden)
         hidden = False
-    return any(node.here is not None for node in frontier)
+    return any(node.value is not None for node in frontier)
 
 
 def begin(root: NodeType, hidden: bool) -> dict[NodeType, bool]:

@@ -493,7 +493,7 @@ class StampsWithASum(TrieEngine[str]):
         words, _ = self._subscriptions[handle]
         super().unsubscribe(handle)
         self._changes[words] += 1
-        if self.trie.node(words).here is None:
+        if self.trie.node(words).value is None:
             self.trie.prune(words)
             del self._changes[words]
 

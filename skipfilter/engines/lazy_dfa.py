@@ -59,7 +59,7 @@ class _State(Generic[Value]):
 
     def has_settled(self) -> bool:
         """Whether something is found already, whatever words follow."""
-        return any(stays and node.here is not None for node, stays in self.frontier.items())
+        return any(stays and node.value is not None for node, stays in self.frontier.items())
 
 
 class LazyDfa(Generic[Value]):
@@ -102,7 +102,7 @@ class LazyDfa(Generic[Value]):
         for word in words:
             state = state.next.get(word) or self._follow(state, word)
         if state.changes != self._changes:
-            state.result = frozenset().union(*[node.here for node in state.frontier if node.here is not None])
+            state.result = frozenset().union(*[node.value for node in state.frontier if node.value is not None])
             state.changes = self._changes
         return set(state.result)
 
@@ -114,7 +114,7 @@ class LazyDfa(Generic[Value]):
             if state.has_settled():
                 return True
             state = state.next.get(word) or self._follow(state, word)
-        return any(node.here is not None for node in state.frontier)
+        return any(node.value is not None for node in state.frontier)
 
     def __len__(self) -> int:
         return len(self._engine)
@@ -170,4 +170,4 @@ class LazyDfa(Generic[Value]):
             for word, reached in state.next.items():
                 assert reached.frontier == step(state.frontier, word, state.hidden)
             if state.changes == self._changes:
-                assert state.result == {value for node in state.frontier for value in node.here or ()}
+                assert state.result == {value for node in state.frontier for value in node.value or ()}

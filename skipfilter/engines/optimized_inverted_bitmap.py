@@ -127,9 +127,9 @@ class OptimizedInvertedBitmap(Generic[Value]):
             return self._exact.setdefault(words, {})
         if MANY in words[:-1]:
             node = self._inner.node(words)
-            if node.here is None:
-                node.here = {}
-            return node.here
+            if node.value is None:
+                node.value = {}
+            return node.value
         column = self._ids.get(words)
         return self._columns[self._add_column(words) if column is None else column]
 
@@ -138,7 +138,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         if _is_exact(words):
             del self._exact[words]
         elif MANY in words[:-1]:
-            self._inner.node(words).here = None
+            self._inner.node(words).value = None
             self._inner.prune(words)
         else:
             self._remove_column(words)
@@ -220,7 +220,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         for words, value in self._subscriptions.values():
             count_in(again._counts(words), value)
         assert self._exact == again._exact
-        assert _places(self._inner) == _places(again._inner)
+        assert _lists(self._inner) == _lists(again._inner)
         assert self._ids.keys() == again._ids.keys()
         renamed = {again._ids[words]: column for words, column in self._ids.items()}
         assert self._columns == {renamed[column]: counts for column, counts in again._columns.items()}
@@ -237,8 +237,8 @@ def _is_exact(words: Words) -> bool:
     return not any(isinstance(word, Wildcard) for word in words)
 
 
-def _places(trie: Trie[str, dict[Value, int]]) -> dict[Words, dict[Value, int]]:
-    return {words: node.here for words, node in trie.nodes() if node.here is not None}
+def _lists(trie: Trie[str, dict[Value, int]]) -> dict[Words, dict[Value, int]]:
+    return {words: node.value for words, node in trie.nodes() if node.value is not None}
 
 
 def _taking(table: _Table, word: str) -> BitMap:

@@ -4,7 +4,7 @@
             └────c──► {2}                                                │          └──b──► {0}   shared
                                                                         └────c──► {2}           shared
 
-A writer copies the nodes from the root to the place of the change and shares all the others.  Then it sets one
+A writer copies the nodes from the root to the posting list of the change and shares all the others.  Then it sets one
 reference, and that is when the change happens, to everybody at once: the linearization point.  A reader takes
 the reference once and walks what nobody will change, so it needs no lock and a snapshot costs nothing.
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Node(Generic[Value]):
-    """As skipfilter.trie's, but it never changes.  `here` is the counts of values; None where no pattern ends."""
+    """As skipfilter.trie's, but it never changes.  `value` is the counts of values; None where no pattern ends."""
 
     words: Map[str, _Node[Value]]
     one: _Node[Value] | None = None
     many: _Node[Value] | None = None
-    here: Map[Value, int] | None = None
+    value: Map[Value, int] | None = None
 
     def child(self, word: str | Wildcard) -> _Node[Value] | None:
         if word is ONE:
@@ -56,15 +56,15 @@ class _Node(Generic[Value]):
 
     def with_child(self, word: str | Wildcard, child: _Node[Value] | None) -> _Node[Value]:
         if word is ONE:
-            return _Node(self.words, child, self.many, self.here)
+            return _Node(self.words, child, self.many, self.value)
         if word is MANY:
-            return _Node(self.words, self.one, child, self.here)
+            return _Node(self.words, self.one, child, self.value)
         assert isinstance(word, str)
         words = self.words.delete(word) if child is None else self.words.set(word, child)
-        return _Node(words, self.one, self.many, self.here)
+        return _Node(words, self.one, self.many, self.value)
 
-    def with_here(self, here: Map[Value, int] | None) -> _Node[Value]:
-        return _Node(self.words, self.one, self.many, here)
+    def with_here(self, value: Map[Value, int] | None) -> _Node[Value]:
+        return _Node(self.words, self.one, self.many, value)
 
     def leads_on(self) -> bool:
         return bool(self.words) or self.one is not None or self.many is not None
@@ -170,17 +170,17 @@ class SnapshotTrie(Generic[Value]):
         self, words: Words, value: Value, more: int, subscriptions: Map[int, tuple[str, Value]]
     ) -> Snapshot[Value]:
         """Now, with `more` subscriptions of `words` that hold `value`."""
-        way = [self._now._root]
+        path = [self._now._root]
         for word in words:
-            way.append(way[-1].child(word) or self._empty)
-        counts = way[-1].here or self._none
+            path.append(path[-1].child(word) or self._empty)
+        counts = path[-1].value or self._none
         count = counts.get(value, 0) + more
         counts = counts.set(value, count) if count else counts.delete(value)
-        node = way[-1].with_here(counts or None)
+        node = path[-1].with_here(counts or None)
         inner_manys = self._now._inner_manys
         for depth in range(len(words), 0, -1):
-            parent = way[depth - 1]
-            stays = node.here is not None or node.leads_on()
+            parent = path[depth - 1]
+            stays = node.value is not None or node.leads_on()
             node = parent.with_child(words[depth - 1], node if stays else None)
             if depth > 1 and words[depth - 2] is MANY:
                 inner_manys += node.leads_on() - parent.leads_on()
@@ -198,9 +198,9 @@ class SnapshotTrie(Generic[Value]):
         inner_manys = 0
         below: list[tuple[Words, _Node[Value]]] = [((), now._root)]
         for words, node in below:
-            assert node.here is not None or node.leads_on() or not words
-            if node.here is not None:
-                found[words] = dict(node.here)
+            assert node.value is not None or node.leads_on() or not words
+            if node.value is not None:
+                found[words] = dict(node.value)
             inner_manys += words[-1:] == (MANY,) and node.leads_on()
             steps: Iterable[str | Wildcard] = (*node.words, ONE, MANY)
             below += [((*words, word), child) for word in steps if (child := node.child(word)) is not None]

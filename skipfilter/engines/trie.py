@@ -49,9 +49,9 @@ class TrieEngine(Generic[Value]):
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         node = self.trie.node(words)
-        if node.here is None:
-            node.here = {}
-        count_in(node.here, value)
+        if node.value is None:
+            node.value = {}
+        count_in(node.value, value)
         handle = self._next
         self._next += 1
         self._subscriptions[handle] = words, value
@@ -61,10 +61,10 @@ class TrieEngine(Generic[Value]):
         """O(|pattern|)."""
         words, value = self._subscriptions.pop(handle)
         node = self.trie.node(words)
-        assert node.here is not None
-        count_out(node.here, value)
-        if not node.here:
-            node.here = None
+        assert node.value is not None
+        count_out(node.value, value)
+        if not node.value:
+            node.value = None
             self.trie.prune(words)
 
     def lookup(self, topic: str) -> set[Value]:
@@ -87,6 +87,6 @@ class TrieEngine(Generic[Value]):
         counted: dict[Words, dict[Value, int]] = {}
         for words, value in self._subscriptions.values():
             count_in(counted.setdefault(words, {}), value)
-        places = [((), self.trie.root), *self.trie.nodes()]
-        assert counted == {words: node.here for words, node in places if node.here is not None}
+        posting_lists = [((), self.trie.root), *self.trie.nodes()]
+        assert counted == {words: node.value for words, node in posting_lists if node.value is not None}
         assert all(handle < self._next for handle in self._subscriptions)

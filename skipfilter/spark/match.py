@@ -366,7 +366,7 @@ def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
 def _ask(batches: Iterable[pa.RecordBatch], wide: _Wide) -> Iterator[pa.RecordBatch]:
     index, nobody = _index(wide), SortedDict()
     for batch in batches:
-        found = [index.passing(topic, nobody, 0).to_array() for topic in batch.column(0).to_pylist()]
+        found = [index.ids_matching(topic, nobody, 0).to_array() for topic in batch.column(0).to_pylist()]
         offsets = np.zeros(len(found) + 1, np.int32)
         np.cumsum([len(numbers) for numbers in found], out=offsets[1:])
         numbers = np.fromiter((number for one in found for number in one), np.int32, offsets[-1])

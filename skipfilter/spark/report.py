@@ -454,7 +454,9 @@ def _passing(
 ) -> Iterator[pa.RecordBatch]:
     index, nobody = _index(patterns, base_url), SortedDict()
     for batch in batches:
-        mask = pa.array([bool(index.passing(topic, nobody, 0)) for topic in batch.column(0).to_pylist()], pa.bool_())
+        mask = pa.array(
+            [bool(index.ids_matching(topic, nobody, 0)) for topic in batch.column(0).to_pylist()], pa.bool_()
+        )
         yield batch.filter(mask)
 
 

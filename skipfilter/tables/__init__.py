@@ -6,7 +6,7 @@ one by one.
 
 from __future__ import annotations
 
-from skipfilter.tables.base import Place, Table
+from skipfilter.tables.base import PostingList, Table
 from skipfilter.tables.simple import EverythingTable, ExactTable, LinearTable
 from skipfilter.tables.uri_templates import UriTemplateTable
 from skipfilter.tables.url_patterns import UrlPatternTable
@@ -16,7 +16,7 @@ __all__ = [
     "EverythingTable",
     "ExactTable",
     "LinearTable",
-    "Place",
+    "PostingList",
     "Table",
     "UriTemplateTable",
     "UrlPatternTable",

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from skipfilter.matchers import Matcher
 
 
-class Place:
+class PostingList:
     """Where `table` keeps the ids that want one language, whatever pattern says it.
 
-    `way` is how the table finds it again to remove it.
+    `path` is how the table finds it again to remove it.
     """
 
-    __slots__ = ("ids", "table", "way")
+    __slots__ = ("ids", "path", "table")
 
-    def __init__(self, table: Table, way: Any) -> None:
+    def __init__(self, table: Table, path: Any) -> None:
         self.ids = BitMap64()
         self.table = table
-        self.way = way
+        self.path = path
 
 
 class Table(Protocol):
     """The patterns of one matcher type that somebody wants.
 
-    Patterns of one language may share a place, and equal patterns do.  `verified` counts the patterns that were
+    Patterns of one language may share a posting list, and equal patterns do.  `verified` counts the patterns that were
     asked one by one so far.
     """
 
@@ -41,19 +41,19 @@ class Table(Protocol):
         """Whether `matcher`, which somebody else has compiled, is what `compile` makes of its pattern."""
         ...
 
-    def place(self, matcher: Matcher) -> Place:
-        """The place of a matcher of this type, made if need be."""
+    def declare(self, matcher: Matcher) -> PostingList:
+        """The posting list of a matcher of this type, made if need be."""
         ...
 
-    def remove(self, place: Place) -> None:
-        """Forget a place, whose ids are all gone, and everything that was there for it alone."""
+    def remove(self, postings: PostingList) -> None:
+        """Forget a posting list, whose ids are all gone, and everything that was there for it alone."""
         ...
 
-    def find(self, topic: str) -> Iterable[Place]:
-        """The places whose patterns match `topic`, each once."""
+    def find(self, topic: str) -> Iterable[PostingList]:
+        """The posting lists whose patterns match `topic`, each once."""
         ...
 
-    def places(self) -> Iterable[Place]:
+    def posting_lists(self) -> Iterable[PostingList]:
         """All of them."""
         ...
 

@@ -1,11 +1,11 @@
-"""Tables that need no structure: a hash for exact topics, one place for everything, a list for what is unknown."""
+"""Tables without structure: a hash for exact topics, one posting list for everything, a list for what is unknown."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from skipfilter.matchers import Everything, Exact
-from skipfilter.tables.base import Place
+from skipfilter.tables.base import PostingList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,58 +19,58 @@ class ExactTable:
     def __init__(self) -> None:
         self.verified = 0
         self.compile: Callable[[str], Matcher] = Exact
-        self._places: dict[str, Place] = {}
+        self._lists: dict[str, PostingList] = {}
 
     def accepts(self, matcher: Matcher) -> bool:
         return type(matcher) is Exact
 
-    def place(self, matcher: Matcher) -> Place:
-        place = self._places.get(matcher.pattern)
-        if place is None:
-            place = self._places[matcher.pattern] = Place(self, matcher.pattern)
-        return place
+    def declare(self, matcher: Matcher) -> PostingList:
+        postings = self._lists.get(matcher.pattern)
+        if postings is None:
+            postings = self._lists[matcher.pattern] = PostingList(self, matcher.pattern)
+        return postings
 
-    def remove(self, place: Place) -> None:
-        del self._places[place.way]
+    def remove(self, postings: PostingList) -> None:
+        del self._lists[postings.path]
 
-    def find(self, topic: str) -> Iterable[Place]:
-        place = self._places.get(topic)
-        return () if place is None else (place,)
+    def find(self, topic: str) -> Iterable[PostingList]:
+        postings = self._lists.get(topic)
+        return () if postings is None else (postings,)
 
-    def places(self) -> Iterable[Place]:
-        return self._places.values()
+    def posting_lists(self) -> Iterable[PostingList]:
+        return self._lists.values()
 
     def _check(self) -> None:
-        assert all(place.way == topic for topic, place in self._places.items())
+        assert all(postings.path == topic for topic, postings in self._lists.items())
 
 
 class EverythingTable:
-    """One place.  All its mutable state is whether it is there."""
+    """One posting list.  All its mutable state is whether it is there."""
 
     def __init__(self) -> None:
         self.verified = 0
         self.compile: Callable[[str], Matcher] = Everything
-        self._places: list[Place] = []
+        self._lists: list[PostingList] = []
 
     def accepts(self, matcher: Matcher) -> bool:
         return type(matcher) is Everything
 
-    def place(self, matcher: Matcher) -> Place:
-        if not self._places:
-            self._places.append(Place(self, None))
-        return self._places[0]
+    def declare(self, matcher: Matcher) -> PostingList:
+        if not self._lists:
+            self._lists.append(PostingList(self, None))
+        return self._lists[0]
 
-    def remove(self, place: Place) -> None:
-        self._places.remove(place)
+    def remove(self, postings: PostingList) -> None:
+        self._lists.remove(postings)
 
-    def find(self, topic: str) -> Iterable[Place]:
-        return self._places
+    def find(self, topic: str) -> Iterable[PostingList]:
+        return self._lists
 
-    def places(self) -> Iterable[Place]:
-        return self._places
+    def posting_lists(self) -> Iterable[PostingList]:
+        return self._lists
 
     def _check(self) -> None:
-        assert len(self._places) <= 1
+        assert len(self._lists) <= 1
 
 
 class LinearTable:
@@ -82,28 +82,28 @@ class LinearTable:
     def __init__(self, compile: Callable[[str], Matcher]) -> None:
         self.verified = 0
         self.compile = compile
-        self._places: dict[Matcher, Place] = {}
+        self._lists: dict[Matcher, PostingList] = {}
 
     def accepts(self, matcher: Matcher) -> bool:
         # What makes them may be a function, which does not say of what type they are.
         return type(matcher) is self.compile or matcher == self.compile(matcher.pattern)
 
-    def place(self, matcher: Matcher) -> Place:
-        place = self._places.get(matcher)
-        if place is None:
-            place = self._places[matcher] = Place(self, matcher)
-        return place
+    def declare(self, matcher: Matcher) -> PostingList:
+        postings = self._lists.get(matcher)
+        if postings is None:
+            postings = self._lists[matcher] = PostingList(self, matcher)
+        return postings
 
-    def remove(self, place: Place) -> None:
-        del self._places[place.way]
+    def remove(self, postings: PostingList) -> None:
+        del self._lists[postings.path]
 
-    def find(self, topic: str) -> Iterable[Place]:
-        self.verified += len(self._places)
+    def find(self, topic: str) -> Iterable[PostingList]:
+        self.verified += len(self._lists)
         # From a snapshot: a matcher of somebody's own may add and remove values.
-        return [place for matcher, place in list(self._places.items()) if matcher.match(topic)]
+        return [postings for matcher, postings in list(self._lists.items()) if matcher.match(topic)]
 
-    def places(self) -> Iterable[Place]:
-        return self._places.values()
+    def posting_lists(self) -> Iterable[PostingList]:
+        return self._lists.values()
 
     def _check(self) -> None:
-        assert all(place.way == matcher for matcher, place in self._places.items())
+        assert all(postings.path == matcher for matcher, postings in self._lists.items())

@@ -1,14 +1,14 @@
-"""URI templates, in a trie of the segments that a `/` ends, and bags for what is left of those with other parts.
+"""URI templates, in a trie of the segments that a `/` ends, and residuals for what is left of those with other parts.
 
 A variable such as {id} cannot hold a `/`.  So whole segments that are fixed text or one such variable decide
 themselves, and most templates are nothing else.
 
     /books/{id}            root ─""──► · ─books──► · ─one───► here
     /books/{id}/covers     root ─""──► · ─books──► · ─one───► · ─covers──► here
-    /books{?page,q}        root ─""──► · ─many──► a bag with   books{?page,q}
-    {+base}/new            root ─many──► a bag with            {+base}/new
+    /books{?page,q}        root ─""──► · ─many──► a residual with   books{?page,q}
+    {+base}/new            root ─many──► a residual with            {+base}/new
 
-What a bag proposes is verified by the linear matcher, from the byte on where the segment begins; all templates
+What a residual proposes is verified by the linear matcher, from the byte on where the segment begins; all templates
 that are tried on a topic share its sets of positions.  A walk goes down all branches at once: it costs
 O(segments * nodes that the beginning of the topic reaches), and two or three nodes are usual.
 """
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from cachetools import LRUCache
 
 from skipfilter.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value
-from skipfilter.tables.bag import FEW, Bag, Texts
-from skipfilter.tables.base import Place
+from skipfilter.tables.base import PostingList
+from skipfilter.tables.residual import FEW, Residual, Texts
 from skipfilter.trie import Trie
 from skipfilter.words import MANY, ONE
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 COMPILED: Final = 1_000
 """Templates that are kept compiled."""
 MAX_DEPTH: Final = 32
-"""Segments of a template that get a node of the trie each; what comes after them is left to a bag."""
+"""Segments of a template that get a node of the trie each; what comes after them is left to a residual."""
 
 Rest: TypeAlias = tuple["Part", ...]
 Way: TypeAlias = tuple["bytes | Wildcard", ...]
 
 
 class UriTemplateTable:
-    """The templates, by language: those that differ in the names of their variables share a place.
+    """The templates, by language: those that differ in the names of their variables share a posting list.
 
     LimitError for more than `max_alike` that only the matcher can tell apart: a topic asks all of them.
 
-    All its mutable state: `_trie`, how many candidates of bags were `verified` so far, and the templates that
+    All its mutable state: `_trie`, how many candidates of residuals were `verified` so far, and the templates that
     were `_compiled` last, for the one who declares what another has declared.
     """
 
@@ -57,7 +57,7 @@ class UriTemplateTable:
         self.verified = 0
         self._max_alike = max_alike
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
-        self._trie: Trie[bytes, Place | Bag[Rest]] = Trie()
+        self._trie: Trie[bytes, PostingList | Residual[Rest]] = Trie()
 
     def compile(self, pattern: str) -> UriTemplate:
         template: UriTemplate | None = self._compiled.get(pattern)
@@ -68,37 +68,37 @@ class UriTemplateTable:
     def accepts(self, matcher: Matcher) -> bool:
         return type(matcher) is UriTemplate
 
-    def place(self, matcher: Matcher) -> Place:
+    def declare(self, matcher: Matcher) -> PostingList:
         assert isinstance(matcher, UriTemplate)
-        way, rest = _split(matcher.parts)
-        node = self._trie.node(way)
+        path, rest = _split(matcher.parts)
+        node = self._trie.node(path)
         if rest is None:
-            if node.here is None:
-                node.here = Place(self, (way, None))
-            assert isinstance(node.here, Place)
-            return node.here
-        if node.here is None:
-            node.here = Bag(self._max_alike)
-        assert isinstance(node.here, Bag)
-        place = node.here.get(rest)
-        if place is None:
-            place = Place(self, (way, rest))
-            node.here.add(rest, place, _texts(rest))
-        return place
+            if node.value is None:
+                node.value = PostingList(self, (path, None))
+            assert isinstance(node.value, PostingList)
+            return node.value
+        if node.value is None:
+            node.value = Residual(self._max_alike)
+        assert isinstance(node.value, Residual)
+        postings = node.value.get(rest)
+        if postings is None:
+            postings = PostingList(self, (path, rest))
+            node.value.add(rest, postings, _texts(rest))
+        return postings
 
-    def remove(self, place: Place) -> None:
-        way, rest = place.way
-        node = self._trie.node(way)
-        if isinstance(node.here, Bag):
-            node.here.remove(rest)
-            if node.here:
+    def remove(self, postings: PostingList) -> None:
+        path, rest = postings.path
+        node = self._trie.node(path)
+        if isinstance(node.value, Residual):
+            node.value.remove(rest)
+            if node.value:
                 return
-        node.here = None
-        self._trie.prune(way)
+        node.value = None
+        self._trie.prune(path)
 
-    def find(self, topic: str) -> list[Place]:
+    def find(self, topic: str) -> list[PostingList]:
         text = encoded(topic)
-        found: list[Place] = []
+        found: list[PostingList] = []
         frontier = [self._trie.root]
         start = 0
         subject = None
@@ -107,13 +107,13 @@ class UriTemplateTable:
             reached = []
             for node in frontier:
                 if node.many is not None:
-                    assert isinstance(node.many.here, Bag)
-                    for rest, place in node.many.here.find(text, start):
+                    assert isinstance(node.many.value, Residual)
+                    for rest, postings in node.many.value.find(text, start):
                         if subject is None:
                             subject = Subject(text)
                         self.verified += 1
                         if subject.matches(rest, start):
-                            found.append(place)
+                            found.append(postings)
                 child = node.words.get(segment)
                 if child is not None:
                     reached.append(child)
@@ -127,43 +127,43 @@ class UriTemplateTable:
             frontier = reached
             start += len(segment) + 1
         for node in frontier:
-            if node.here is not None:
-                assert isinstance(node.here, Place)
-                found.append(node.here)
+            if node.value is not None:
+                assert isinstance(node.value, PostingList)
+                found.append(node.value)
         return found
 
-    def places(self) -> Iterator[Place]:
+    def posting_lists(self) -> Iterator[PostingList]:
         for _, node in self._trie.nodes():
-            if isinstance(node.here, Bag):
-                yield from node.here.places()
-            elif node.here is not None:
-                yield node.here
+            if isinstance(node.value, Residual):
+                yield from node.value.posting_lists()
+            elif node.value is not None:
+                yield node.value
 
     def _check(self) -> None:
         self._trie._check()
-        for way, node in self._trie.nodes():
-            assert len(way) <= MAX_DEPTH + 1
-            assert isinstance(node.here, Bag) == (way[-1] is MANY)
-            if isinstance(node.here, Bag):
-                assert node.here
-                node.here._check()
-            elif node.here is not None:
-                assert node.here.way == (way, None)
+        for path, node in self._trie.nodes():
+            assert len(path) <= MAX_DEPTH + 1
+            assert isinstance(node.value, Residual) == (path[-1] is MANY)
+            if isinstance(node.value, Residual):
+                assert node.value
+                node.value._check()
+            elif node.value is not None:
+                assert node.value.path == (path, None)
 
 
 def _split(parts: Rest) -> tuple[Way, Rest | None]:
     """The whole segments that decide themselves, and what is left from the first on that does not."""
-    way: list[bytes | Wildcard] = []
-    while len(way) < MAX_DEPTH:
+    path: list[bytes | Wildcard] = []
+    while len(path) < MAX_DEPTH:
         segment, left = _first_segment(parts)
         word = _word(segment)
         if word is None:
             break
-        way.append(word)
+        path.append(word)
         if left is None:
-            return tuple(way), None
+            return tuple(path), None
         parts = left
-    return (*way, MANY), parts
+    return (*path, MANY), parts
 
 
 def _first_segment(parts: Rest) -> tuple[Rest, Rest | None]:

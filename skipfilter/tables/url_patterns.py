@@ -6,9 +6,9 @@
     https://*.example.com/:kind/new       one          ""  one    new
     /x{/:optional}?                       (base host)  ""  many
 
-Fixed text and whole `:name` segments are words; the first segment with anything else in it ends the way with
-`many`.  Patterns on one way are told apart by the fixed text at the end of the path, in a bag.  What is found is a
-candidate: protocol, port, query and the rest are for the pattern's own test.
+Fixed text and whole `:name` segments are words; the first segment with anything else in it ends the path with
+`many`.  Patterns on one path are told apart by the fixed text at the end of the URL's path, in a residual.  What is
+found is a candidate: protocol, port, query and the rest are for the pattern's own test.
 
 A topic costs one reading as a URL, and a test for each candidate: see `UrlPattern` for what that may cost.
 """
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import LimitError
 from skipfilter.matchers import UrlPattern
-from skipfilter.tables.bag import Bag, Texts
-from skipfilter.tables.base import Place
+from skipfilter.tables.base import PostingList
+from skipfilter.tables.residual import Residual, Texts
 from skipfilter.trie import Trie
 from skipfilter.words import MANY, ONE
 
@@ -57,66 +57,66 @@ class UrlPatternTable:
         self._regexp_groups = regexp_groups
         self._base_url = base_url
         self._max_patterns = max_patterns
-        self._places: dict[str, Place] = {}
+        self._lists: dict[str, PostingList] = {}
         self._reader: URLPattern | None = None
-        self._trie: Trie[str, Bag[UrlPattern]] = Trie()
+        self._trie: Trie[str, Residual[UrlPattern]] = Trie()
 
     def compile(self, pattern: str) -> Matcher:
         """The matcher of `pattern`; one that is in the table is not compiled again."""
-        if (known := self._places.get(pattern)) is not None:
-            matcher: Matcher = known.way[1]
+        if (known := self._lists.get(pattern)) is not None:
+            matcher: Matcher = known.path[1]
             return matcher
         return UrlPattern(pattern, self._base_url, regexp_groups=self._regexp_groups)
 
     def accepts(self, matcher: Matcher) -> bool:
         return type(matcher) is UrlPattern and matcher.base_url == self._base_url
 
-    def place(self, matcher: Matcher) -> Place:
+    def declare(self, matcher: Matcher) -> PostingList:
         assert isinstance(matcher, UrlPattern)
-        place = self._places.get(matcher.pattern)
-        if place is None:
-            if len(self._places) >= self._max_patterns:
+        postings = self._lists.get(matcher.pattern)
+        if postings is None:
+            if len(self._lists) >= self._max_patterns:
                 raise LimitError(f"there are {self._max_patterns} different URL Patterns already, as many as may be")
             if self._reader is None:
                 self._reader = type(matcher.compiled)({})
-            way, texts = _file(matcher.compiled)
-            node = self._trie.node(way)
-            if node.here is None:
-                node.here = Bag()
-            place = self._places[matcher.pattern] = Place(self, (way, matcher))
-            node.here.add(matcher, place, texts)
-        return place
+            path, texts = _file(matcher.compiled)
+            node = self._trie.node(path)
+            if node.value is None:
+                node.value = Residual()
+            postings = self._lists[matcher.pattern] = PostingList(self, (path, matcher))
+            node.value.add(matcher, postings, texts)
+        return postings
 
-    def remove(self, place: Place) -> None:
-        way, matcher = place.way
-        node = self._trie.node(way)
-        assert node.here is not None
-        node.here.remove(matcher)
-        del self._places[matcher.pattern]
-        if not node.here:
-            node.here = None
-            self._trie.prune(way)
+    def remove(self, postings: PostingList) -> None:
+        path, matcher = postings.path
+        node = self._trie.node(path)
+        assert node.value is not None
+        node.value.remove(matcher)
+        del self._lists[matcher.pattern]
+        if not node.value:
+            node.value = None
+            self._trie.prune(path)
 
-    def find(self, topic: str) -> list[Place]:
+    def find(self, topic: str) -> list[PostingList]:
         url = self._read(topic)
         if url is None:
             return []
         host, path = url
         text = path.encode()
         found = []
-        for bag in self._trie.find([host, *path.split("/")]):
-            for matcher, place in bag.find(text):
+        for residual in self._trie.find([host, *path.split("/")]):
+            for matcher, postings in residual.find(text):
                 self.verified += 1
                 if matcher.match(topic):
-                    found.append(place)
+                    found.append(postings)
         return found
 
-    def places(self) -> Iterable[Place]:
-        return self._places.values()
+    def posting_lists(self) -> Iterable[PostingList]:
+        return self._lists.values()
 
     def _read(self, topic: str) -> tuple[str, str] | None:
         """Host and path of `topic`, as the standard spells them; None where it is no URL."""
-        if not self._places:
+        if not self._lists:
             return None
         assert self._reader is not None
         try:
@@ -127,38 +127,43 @@ class UrlPatternTable:
 
     def _check(self) -> None:
         self._trie._check()
-        filed = {place for _, node in self._trie.nodes() if node.here is not None for place in node.here.places()}
-        assert filed == set(self._places.values())
-        assert len(filed) == len(self._places) <= self._max_patterns
-        assert all(place.way[1].pattern == pattern for pattern, place in self._places.items())
-        for way, node in self._trie.nodes():
-            assert len(way) <= MAX_DEPTH + 2
-            if node.here is not None:
-                assert node.here
-                node.here._check()
+        filed = {
+            postings
+            for _, node in self._trie.nodes()
+            if node.value is not None
+            for postings in node.value.posting_lists()
+        }
+        assert filed == set(self._lists.values())
+        assert len(filed) == len(self._lists) <= self._max_patterns
+        assert all(postings.path[1].pattern == pattern for pattern, postings in self._lists.items())
+        for path, node in self._trie.nodes():
+            assert len(path) <= MAX_DEPTH + 2
+            if node.value is not None:
+                assert node.value
+                node.value._check()
 
 
 def _file(pattern: URLPattern) -> tuple[Way, Texts]:
-    """The way that leads to all URLs of `pattern`, and the texts that their paths have."""
-    way: list[str | Wildcard] = [ONE if _SPECIAL.intersection(pattern.hostname) else pattern.hostname]
+    """The path that leads to all URLs of `pattern`, and the texts that their paths have."""
+    path: list[str | Wildcard] = [ONE if _SPECIAL.intersection(pattern.hostname) else pattern.hostname]
     if pattern.protocol not in _HIERARCHICAL:
         # Where a path has no segments, :name reaches over slashes.
-        return (*way, MANY), Texts(b"", _fixed_end(pattern.pathname), ())
+        return (*path, MANY), Texts(b"", _fixed_end(pattern.pathname), ())
     segments = pattern.pathname.split("/")
     for n, segment in enumerate(segments[:MAX_DEPTH]):
         if not _SPECIAL.intersection(segment):
-            way.append(segment)
+            path.append(segment)
         elif segment[0] == ":" and len(segment) > 1 and not segment[1:].strip(_NAME):
-            way.append(ONE)
+            path.append(ONE)
         else:
             # Of "/:name?", "/(a/b)?" and the like the modifier takes the slash along: what follows may go on in
             # the word before.
-            if segment[0] in ":(*" and {"?", "*"}.intersection("/".join(segments[n:])[1:]) and len(way) > 1:
-                way.pop()
+            if segment[0] in ":(*" and {"?", "*"}.intersection("/".join(segments[n:])[1:]) and len(path) > 1:
+                path.pop()
             break
-    if len(way) > len(segments):
-        return tuple(way), Texts(b"", b"", ())
-    return (*way, MANY), Texts(b"", _fixed_end(pattern.pathname), ())
+    if len(path) > len(segments):
+        return tuple(path), Texts(b"", b"", ())
+    return (*path, MANY), Texts(b"", _fixed_end(pattern.pathname), ())
 
 
 def _fixed_end(pathname: str) -> bytes:

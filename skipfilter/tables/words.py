@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipfilter.matchers import Amqp, Mqtt
-from skipfilter.tables.base import Place
+from skipfilter.tables.base import PostingList
 from skipfilter.trie import Trie
 from skipfilter.words import AMQP, MQTT
 
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
 
 
 class WordTable:
-    """The patterns of one grammar.  All its mutable state is `_trie`; a place's way is the words of its pattern."""
+    """The patterns of one grammar.  The path of a posting list is the words of its pattern."""
 
     def __init__(self, grammar: Grammar, compile: Callable[[str], Amqp | Mqtt]) -> None:
         self.verified = 0
         self.compile: Callable[[str], Matcher] = compile
         self._grammar = grammar
-        self._trie: Trie[str, Place] = Trie()
+        self._trie: Trie[str, PostingList] = Trie()
 
     def accepts(self, matcher: Matcher) -> bool:
         return type(matcher) is self.compile
 
-    def place(self, matcher: Matcher) -> Place:
+    def declare(self, matcher: Matcher) -> PostingList:
         assert isinstance(matcher, Amqp | Mqtt)
         node = self._trie.node(matcher.words)
-        if node.here is None:
-            node.here = Place(self, matcher.words)
-        return node.here
+        if node.value is None:
+            node.value = PostingList(self, matcher.words)
+        return node.value
 
-    def remove(self, place: Place) -> None:
-        self._trie.node(place.way).here = None
-        self._trie.prune(place.way)
+    def remove(self, postings: PostingList) -> None:
+        self._trie.node(postings.path).value = None
+        self._trie.prune(postings.path)
 
-    def find(self, topic: str) -> Iterable[Place]:
+    def find(self, topic: str) -> Iterable[PostingList]:
         return self._trie.find(self._grammar.parse_topic(topic), hidden=self._grammar.hides(topic))
 
-    def places(self) -> Iterator[Place]:
-        if self._trie.root.here is not None:
-            yield self._trie.root.here
+    def posting_lists(self) -> Iterator[PostingList]:
+        if self._trie.root.value is not None:
+            yield self._trie.root.value
         for _, node in self._trie.nodes():
-            if node.here is not None:
-                yield node.here
+            if node.value is not None:
+                yield node.value
 
     def _check(self) -> None:
         self._trie._check()
-        assert all(self._trie.node(place.way).here is place for place in self.places())
+        assert all(self._trie.node(postings.path).value is postings for postings in self.posting_lists())
 
 
 def amqp_table() -> WordTable:

@@ -67,13 +67,13 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """One that each question to an index moves."""
     clock = Clock()
-    ask = SelectorIndex.passing
+    ask = SelectorIndex.ids_matching
 
-    def passing(index: SelectorIndex, *arguments: object) -> BitMap64:
+    def ids_matching(index: SelectorIndex, *arguments: object) -> BitMap64:
         clock.work()
         return ask(index, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SelectorIndex, "passing", passing)
+    monkeypatch.setattr(SelectorIndex, "ids_matching", ids_matching)
     return clock
 
 

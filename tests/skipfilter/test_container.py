@@ -316,7 +316,7 @@ def test_a_group_goes_with_a_predicate_only() -> None:
     class Everybody:
         def add(self, id: int, value: int, selectors: Any) -> None: ...
         def discard(self, id: int, value: int) -> None: ...
-        def passing(self, key: str, values: Any, start: int) -> Iterable[int]:
+        def ids_matching(self, key: str, values: Any, start: int) -> Iterable[int]:
             return list(values.irange(start))
 
     everybody = SkipFilter(Everybody())
@@ -407,7 +407,7 @@ def test_a_source_that_refuses_changes_nothing() -> None:
 
         discard = add
 
-        def passing(self, key: int, values: Any, start: int) -> Iterable[int]:
+        def ids_matching(self, key: int, values: Any, start: int) -> Iterable[int]:
             return list(values.irange(start))
 
     source = Refusing()
@@ -453,8 +453,8 @@ class Declared:
     def discard(self, id: int, value: int) -> None:
         self.index.discard(id, value)
 
-    def passing(self, key: int, values: Any, start: int) -> BitMap64:
-        return self.index.passing(str(key), values, start)
+    def ids_matching(self, key: int, values: Any, start: int) -> BitMap64:
+        return self.index.ids_matching(str(key), values, start)
 
 
 class Broken(Exception):

@@ -72,9 +72,9 @@ class Counting(SelectorIndex):
         super().__init__(base_url=BASE, matchers={"prefix": Prefix}, **options)
         self.asked: list[str] = []
 
-    def passing(self, key: str, values: SortedDict, start: int) -> BitMap64:
+    def ids_matching(self, key: str, values: SortedDict, start: int) -> BitMap64:
         self.asked.append(key)
-        return super().passing(key, values, start)
+        return super().ids_matching(key, values, start)
 
 
 def matcher_of(selector: Selector) -> Matcher:
@@ -95,13 +95,13 @@ def assert_empty(index: SelectorIndex) -> None:
     assert index.distinct == 0
     assert not index._held
     for name, table in index._tables.items():
-        assert not list(table.places()), name
+        assert not list(table.posting_lists()), name
         for attribute, state in vars(table).items():
             if isinstance(state, dict | list | set):
                 assert not state, (name, attribute)
             if isinstance(state, Trie):
                 assert not state.root.leads_on(), name
-                assert state.root.here is None
+                assert state.root.value is None
                 assert state.inner_manys == 0
 
 
@@ -689,7 +689,7 @@ SELECTORS: list[Selector] = [
     ("exact", "/a"),
     ("exact", "a.b"),
     ("everything", "*"),
-    # two of one language, whole segments, and more than a few in one bag
+    # two of one language, whole segments, and more than a few in one residual
     *(("uritemplate", template) for template in ("/{a}", "/{b}", "/a", "/a{?q}", "{+a}b", "{+x}b", "{+a}", "/a/{x}")),
     *(("uritemplate", template) for template in ("{+a}/b", "/a{+b}", "a{+b}", "{+a}a{+b}", "{+a}?{+b}", "{x}.{y}")),
     *(("urlpattern", pattern) for pattern in ("/:a", "/:b", "/a/:b?", "https://*.e.com/*", "/*b")),

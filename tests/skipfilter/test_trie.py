@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def filled(*patterns: Words) -> Trie[str, Words]:
     trie: Trie[str, Words] = Trie()
     for pattern in patterns:
-        trie.node(pattern).here = pattern
+        trie.node(pattern).value = pattern
     trie._check()
     return trie
 
 
 def drop(trie: Trie[str, Words], pattern: Words) -> None:
-    trie.node(pattern).here = None
+    trie.node(pattern).value = None
     trie.prune(pattern)
 
 
@@ -94,8 +94,8 @@ def test_finds_says_so_before_it_has_read_everything() -> None:
 def test_changes_moves_with_every_node_that_is_made_or_removed_and_with_nothing_else() -> None:
     trie = filled(("a", "b"))
     assert trie.changes == 2
-    trie.node(("a", "b")).here = ("c",)
-    trie.node(("a",)).here = ("a",)
+    trie.node(("a", "b")).value = ("c",)
+    trie.node(("a",)).value = ("a",)
     assert trie.changes == 2
     drop(trie, ("a", "b"))
     assert trie.changes == 3
@@ -136,7 +136,7 @@ class AgainstPatternByPattern(RuleBasedStateMachine):
 
     @rule(pattern=PATTERNS)
     def add(self, pattern: Words) -> None:
-        self.trie.node(pattern).here = pattern
+        self.trie.node(pattern).value = pattern
         self.patterns[pattern] = None
 
     @rule(data=st.data())
@@ -162,14 +162,14 @@ class AgainstPatternByPattern(RuleBasedStateMachine):
     def nothing_is_left_over(self) -> None:
         self.trie._check()
         paths = {pattern[:n] for pattern in self.patterns for n in range(1, len(pattern) + 1)}
-        assert sorted((way for way, _ in self.trie.nodes()), key=repr) == sorted(paths, key=repr)
+        assert sorted((path for path, _ in self.trie.nodes()), key=repr) == sorted(paths, key=repr)
         assert self.trie.root.leads_on() is bool(paths)
 
     def teardown(self) -> None:
         for pattern in self.patterns:
             drop(self.trie, pattern)
         assert not self.trie.root.leads_on()
-        assert self.trie.root.here is None
+        assert self.trie.root.value is None
         assert self.trie.root.words is Node().words  # the one that all nodes without words share
         assert not self.trie.root.words
         assert self.trie.inner_manys == 0

@@ -89,7 +89,7 @@ def test_the_budget_is_kept_and_answers_stay_right() -> None:
     engine = filled(LazyDfa(AMQP, budget=3), "#.a", "#.b.#", "a.*.c.#", "b")
     fresh = filled(LazyDfa(AMQP), "#.a", "#.b.#", "a.*.c.#", "b")
     for number in range(3**5):
-        topic = ".".join("abc"[number // 3**place % 3] for place in range(5))
+        topic = ".".join("abc"[number // 3**postings % 3] for postings in range(5))
         assert engine.lookup(topic) == fresh.lookup(topic)
         assert engine.matches(topic) == fresh.matches(topic)
         assert len(engine._states) <= 3

@@ -75,8 +75,8 @@ def values(state: Values, operation: Operation) -> Values | None:
             return None
         return tuple((id, -1 if value == argument else value) for id, value in state)
     assert operation.name == "match_any"
-    passing = tuple(value for _, value in state if value >= 0 and value % argument == 0)
-    return state if operation.result == passing else None
+    ids_matching = tuple(value for _, value in state if value >= 0 and value % argument == 0)
+    return state if operation.result == ids_matching else None
 
 
 # -- the checker itself

@@ -25,7 +25,7 @@ def test_the_tables_of_the_picture() -> None:
     assert engine._tails == {1: BitMap([2])}
     assert engine._leading == {ONE: BitMap([1])}
     assert engine._exact == {("index",): {"index": 1}}
-    assert [words for words, node in engine._inner.nodes() if node.here] == [("a", MANY, "z")]
+    assert [words for words, node in engine._inner.nodes() if node.value] == [("a", MANY, "z")]
     assert engine.lookup("stock.nyse") == {"*.nyse", "stock.#"}
 
 

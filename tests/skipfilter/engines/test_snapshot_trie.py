@@ -62,7 +62,7 @@ def test_nothing_is_left_of_a_pattern_that_nobody_wants(pattern: str) -> None:
     engine.unsubscribe(engine.subscribe(pattern, "x"))
     root = engine.snapshot()._root
     assert not root.leads_on()
-    assert root.here is None
+    assert root.value is None
     assert engine.snapshot()._inner_manys == 0
     assert engine.snapshot().subscriptions() == []
 

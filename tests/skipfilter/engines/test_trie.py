@@ -33,7 +33,7 @@ def test_nothing_is_left_of_a_pattern_that_nobody_wants(patterns: list[str]) -> 
         engine.unsubscribe(handle)
         engine._check()
     assert list(engine.trie.nodes()) == []
-    assert engine.trie.root.here is None
+    assert engine.trie.root.value is None
     assert engine.trie.inner_manys == 0
 
 
@@ -41,13 +41,13 @@ def test_changes_move_on_with_the_nodes_and_not_with_what_is_there() -> None:
     trie: Trie[str, str] = Trie()
     node = trie.node(["a", "b"])
     made = trie.changes
-    node.here = "x"
+    node.value = "x"
     assert trie.node(["a", "b"]) is node
     assert trie.changes == made
-    trie.node(["a", "c"]).here = "y"
+    trie.node(["a", "c"]).value = "y"
     assert trie.changes > made
     made = trie.changes
-    node.here = None
+    node.value = None
     trie.prune(["a", "b"])
     assert trie.changes > made
 
@@ -59,9 +59,9 @@ def test_the_fast_walk_and_the_full_one_agree_on_what_is_hidden(grammar: Grammar
     separator, one = grammar.separator, grammar.one
     patterns = ["#", one, f"{one}{separator}#", f"$a{separator}#", "$a", f"$a{separator}{one}"]
     for pattern in patterns:
-        trie.node(grammar.parse_pattern(pattern)).here = pattern
+        trie.node(grammar.parse_pattern(pattern)).value = pattern
     if inner:
-        trie.node(AMQP.parse_pattern("#.z")).here = "#.z"
+        trie.node(AMQP.parse_pattern("#.z")).value = "#.z"
     for topic, seen in ((["$a"], {f"$a{separator}#", "$a"}), (["$a", "b"], {f"$a{separator}#", f"$a{separator}{one}"})):
         assert set(trie.find(topic, hidden=True)) == seen
         assert trie.finds(topic, hidden=True)

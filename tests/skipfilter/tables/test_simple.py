@@ -1,4 +1,4 @@
-"""The tables without structure: a place is there once, and gone when it is removed."""
+"""The tables without structure: a posting list is there once, and gone when it is removed."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 def test_an_exact_topic_costs_one_look_and_finds_itself_only() -> None:
     table: Table = ExactTable()
-    places = {topic: table.place(Exact(topic)) for topic in ("", "a", "b", "\ud800")}
-    assert table.place(table.compile("a")) is places["a"]
+    posting_lists = {topic: table.declare(Exact(topic)) for topic in ("", "a", "b", "\ud800")}
+    assert table.declare(table.compile("a")) is posting_lists["a"]
     table._check()
-    for topic, place in places.items():
-        assert list(table.find(topic)) == [place]
+    for topic, postings in posting_lists.items():
+        assert list(table.find(topic)) == [postings]
     assert list(table.find("A")) == []
-    table.remove(places["a"])
+    table.remove(posting_lists["a"])
     table._check()
     assert list(table.find("a")) == []
-    assert set(table.places()) == set(places.values()) - {places["a"]}
+    assert set(table.posting_lists()) == set(posting_lists.values()) - {posting_lists["a"]}
 
 
 def test_everything_has_one_place() -> None:
     table: Table = EverythingTable()
     assert list(table.find("a")) == []
-    place = table.place(table.compile("*"))
-    assert table.place(Everything()) is place
-    assert list(table.find("a")) == list(table.places()) == [place]
+    postings = table.declare(table.compile("*"))
+    assert table.declare(Everything()) is postings
+    assert list(table.find("a")) == list(table.posting_lists()) == [postings]
     table._check()
-    table.remove(place)
+    table.remove(postings)
     assert list(table.find("a")) == []
 
 
@@ -58,15 +58,15 @@ def test_a_linear_table_asks_each_of_its_matchers_once() -> None:
             return hash(self.pattern)
 
     table: Table = LinearTable(Contains)
-    places = {pattern: table.place(table.compile(pattern)) for pattern in ("a", "b", "ab", "a")}
-    assert len(list(table.places())) == 3
-    assert set(table.find("ab")) == set(places.values())
-    assert set(table.find("xbx")) == {places["b"]}
+    posting_lists = {pattern: table.declare(table.compile(pattern)) for pattern in ("a", "b", "ab", "a")}
+    assert len(list(table.posting_lists())) == 3
+    assert set(table.find("ab")) == set(posting_lists.values())
+    assert set(table.find("xbx")) == {posting_lists["b"]}
     assert sorted(asked) == ["a", "a", "ab", "ab", "b", "b"]
     table._check()
-    table.remove(places["b"])
+    table.remove(posting_lists["b"])
     assert list(table.find("b")) == []
-    assert table.place(table.compile("b")) is not places["b"]
+    assert table.declare(table.compile("b")) is not posting_lists["b"]
 
 
 def test_a_linear_table_takes_the_matchers_of_the_library_too() -> None:
@@ -74,5 +74,5 @@ def test_a_linear_table_takes_the_matchers_of_the_library_too() -> None:
         return compile_matcher("amqp", pattern)
 
     table: Table = LinearTable(compile)
-    places = [table.place(table.compile(pattern)) for pattern in ("a.*", "#.b", "*")]
-    assert list(table.find("a.b")) == places[:2]
+    posting_lists = [table.declare(table.compile(pattern)) for pattern in ("a.*", "#.b", "*")]
+    assert list(table.find("a.b")) == posting_lists[:2]

@@ -17,25 +17,27 @@ from skipfilter.tables.uri_templates import COMPILED, MAX_DEPTH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skipfilter.tables import Place
+    from skipfilter.tables import PostingList
 
 
-def filled(templates: Iterable[str]) -> tuple[UriTemplateTable, dict[str, Place]]:
+def filled(templates: Iterable[str]) -> tuple[UriTemplateTable, dict[str, PostingList]]:
     table = UriTemplateTable()
-    places = {template: table.place(UriTemplate(template)) for template in templates}
+    posting_lists = {template: table.declare(UriTemplate(template)) for template in templates}
     table._check()
-    return table, places
+    return table, posting_lists
 
 
-def find_once(table: UriTemplateTable, topic: str) -> set[Place]:
+def find_once(table: UriTemplateTable, topic: str) -> set[PostingList]:
     found = list(table.find(topic))
     assert len(set(found)) == len(found)
     return set(found)
 
 
-def agree(table: UriTemplateTable, places: dict[str, Place], topic: str) -> None:
-    expected = {place for template, place in places.items() if UriTemplate(template).match(topic)}
-    missed = {template for template, place in places.items() if place in expected ^ find_once(table, topic)}
+def agree(table: UriTemplateTable, posting_lists: dict[str, PostingList], topic: str) -> None:
+    expected = {postings for template, postings in posting_lists.items() if UriTemplate(template).match(topic)}
+    missed = {
+        template for template, postings in posting_lists.items() if postings in expected ^ find_once(table, topic)
+    }
     assert not missed, topic
 
 
@@ -83,16 +85,16 @@ def topics_of(draw: st.DrawFn, templates: list[str]) -> str:
 def test_it_finds_what_the_linear_matcher_matches_while_templates_come_and_go(
     templates: list[str], data: st.DataObject
 ) -> None:
-    table, places = filled(templates)
-    for template in [*data.draw(st.permutations(sorted(places))), ""]:
+    table, posting_lists = filled(templates)
+    for template in [*data.draw(st.permutations(sorted(posting_lists))), ""]:
         for _ in range(2):
-            agree(table, places, data.draw(topics_of(templates)))
-        assert set(table.places()) == set(places.values())
-        if template in places:
-            gone = places[template]
+            agree(table, posting_lists, data.draw(topics_of(templates)))
+        assert set(table.posting_lists()) == set(posting_lists.values())
+        if template in posting_lists:
+            gone = posting_lists[template]
             table.remove(gone)
             table._check()
-            places = {t: place for t, place in places.items() if place is not gone}
+            posting_lists = {t: postings for t, postings in posting_lists.items() if postings is not gone}
     assert not table._trie.root.leads_on()
 
 
@@ -118,47 +120,47 @@ def test_a_bag_that_overflows_and_empties_agrees_all_the_way(seed: int) -> None:
         for middle in ("", "mid2", "-1")
         for end in ("", "1", "/x1", "same", "A#b", "%41", "2mid")
     ]
-    table, places = filled([])
+    table, posting_lists = filled([])
     for _ in range(3):
         for template in rng.sample(templates, len(templates)):
-            places[template] = table.place(UriTemplate(template))
+            posting_lists[template] = table.declare(UriTemplate(template))
             table._check()
-            agree(table, places, rng.choice(topics))
+            agree(table, posting_lists, rng.choice(topics))
         for topic in topics:
-            agree(table, places, topic)
-        for template in rng.sample(sorted(places), len(places)):
-            if template in places:
-                gone = places[template]
+            agree(table, posting_lists, topic)
+        for template in rng.sample(sorted(posting_lists), len(posting_lists)):
+            if template in posting_lists:
+                gone = posting_lists[template]
                 table.remove(gone)
                 table._check()
-                places = {t: place for t, place in places.items() if place is not gone}
-                agree(table, places, rng.choice(topics))
+                posting_lists = {t: postings for t, postings in posting_lists.items() if postings is not gone}
+                agree(table, posting_lists, rng.choice(topics))
         assert not table._trie.root.leads_on()
 
 
 def test_templates_of_one_language_share_a_place() -> None:
-    _, places = filled(["/{a}", "/{b}", "/{c:3}", "/{a,b}", "/x{?q}", "/x{?page}", "/{a*}", "/{+a}", "/x{?q*}"])
-    assert len(set(places.values())) == 5
-    assert places["/{a}"] is places["/{b}"] is places["/{c:3}"] is places["/{a,b}"]
-    assert places["/x{?q}"] is places["/x{?page}"]
+    _, posting_lists = filled(["/{a}", "/{b}", "/{c:3}", "/{a,b}", "/x{?q}", "/x{?page}", "/{a*}", "/{+a}", "/x{?q*}"])
+    assert len(set(posting_lists.values())) == 5
+    assert posting_lists["/{a}"] is posting_lists["/{b}"] is posting_lists["/{c:3}"] is posting_lists["/{a,b}"]
+    assert posting_lists["/x{?q}"] is posting_lists["/x{?page}"]
 
 
 @pytest.mark.parametrize("segments", [MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 3 * MAX_DEPTH])
 @pytest.mark.parametrize("end", ["", "/", "/{x}", "{?q}", "{/x*}", "/b"])
 def test_a_template_deeper_than_the_trie_goes_on_in_a_bag(segments: int, end: str) -> None:
     for start in ("a" + "/a" * (segments - 1), "{x}" + "/{x}" * (segments - 1)):
-        table, places = filled([start + end, start])
+        table, posting_lists = filled([start + end, start])
         for topic in ("", "/", "/b", "?q=1", "/b/c", "b", "//"):
-            agree(table, places, "a" + "/a" * (segments - 1) + topic)
-        agree(table, places, "a" + "/a" * (segments - 2))
+            agree(table, posting_lists, "a" + "/a" * (segments - 1) + topic)
+        agree(table, posting_lists, "a" + "/a" * (segments - 2))
         assert all(len(path) <= MAX_DEPTH + 1 for path, _ in table._trie.nodes())
-        for place in set(places.values()):
-            table.remove(place)
+        for postings in set(posting_lists.values()):
+            table.remove(postings)
         assert not table._trie.root.leads_on()
 
 
 def test_a_variable_of_a_whole_segment_stands_for_every_value_and_no_other_text() -> None:
-    table, places = filled(["/{x}/end"])
+    table, posting_lists = filled(["/{x}/end"])
     for value in (
         "",
         "a",
@@ -177,7 +179,7 @@ def test_a_variable_of_a_whole_segment_stands_for_every_value_and_no_other_text(
         "%%41",
         "@",
     ):
-        agree(table, places, f"/{value}/end")
+        agree(table, posting_lists, f"/{value}/end")
     assert table.verified == 0
 
 
@@ -199,21 +201,23 @@ def test_a_variable_of_a_whole_segment_stands_for_every_value_and_no_other_text(
     ],
 )
 def test_a_topic_is_compared_with_few_of_a_thousand_templates(template: str, topic: str) -> None:
-    table, places = filled(template.format(n) for n in range(1000))
+    table, posting_lists = filled(template.format(n) for n in range(1000))
     for n in range(0, 1000, 91):
         before = table.verified
-        assert places[template.format(n)] in find_once(table, topic.format(n))
+        assert posting_lists[template.format(n)] in find_once(table, topic.format(n))
         assert table.verified - before <= 8
-        agree(table, places, topic.format(n))
+        agree(table, posting_lists, topic.format(n))
     before = table.verified
     table.find("/another/topic/that/none/of/them/matches")
     assert table.verified - before <= 8
 
 
 def test_whole_segments_decide_themselves() -> None:
-    table, places = filled([f"/users/{n}/{{resource}}/{{id}}" for n in range(1000)] + ["/users", "/{a}/{b}", "{x}"])
-    assert find_once(table, "/users/7/books/1") == {places["/users/7/{resource}/{id}"]}
-    assert find_once(table, "/users/7") == {places["/{a}/{b}"]}
+    table, posting_lists = filled(
+        [f"/users/{n}/{{resource}}/{{id}}" for n in range(1000)] + ["/users", "/{a}/{b}", "{x}"]
+    )
+    assert find_once(table, "/users/7/books/1") == {posting_lists["/users/7/{resource}/{id}"]}
+    assert find_once(table, "/users/7") == {posting_lists["/{a}/{b}"]}
     assert table.verified == 0
 
 

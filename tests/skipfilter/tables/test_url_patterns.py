@@ -16,49 +16,49 @@ from skipfilter.tables import UrlPatternTable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skipfilter.tables import Place
+    from skipfilter.tables import PostingList
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "url_pattern.json").read_text("utf-8"))
 BASE = "https://e.com/hub"
 
 
-def filled(patterns: Iterable[str], base_url: str | None = BASE) -> tuple[UrlPatternTable, dict[str, Place]]:
+def filled(patterns: Iterable[str], base_url: str | None = BASE) -> tuple[UrlPatternTable, dict[str, PostingList]]:
     table = UrlPatternTable(base_url, 10_000)
-    places = {pattern: table.place(table.compile(pattern)) for pattern in patterns}
+    posting_lists = {pattern: table.declare(table.compile(pattern)) for pattern in patterns}
     table._check()
-    return table, places
+    return table, posting_lists
 
 
-def find_once(table: UrlPatternTable, topic: str) -> set[Place]:
+def find_once(table: UrlPatternTable, topic: str) -> set[PostingList]:
     found = list(table.find(topic))
     assert len(set(found)) == len(found)
     return set(found)
 
 
-def agree(table: UrlPatternTable, places: dict[str, Place], topic: str) -> None:
+def agree(table: UrlPatternTable, posting_lists: dict[str, PostingList], topic: str) -> None:
     found = find_once(table, topic)
-    differing = {p for p, place in places.items() if (place in found) is not table.compile(p).match(topic)}
+    differing = {p for p, postings in posting_lists.items() if (postings in found) is not table.compile(p).match(topic)}
     assert not differing, topic
 
 
 def test_the_examples_all_at_once() -> None:
-    table, places = filled((pattern for pattern, _, _ in VECTORS["matches"]), None)
+    table, posting_lists = filled((pattern for pattern, _, _ in VECTORS["matches"]), None)
     for _, topic, _ in VECTORS["matches"]:
-        agree(table, places, topic)
+        agree(table, posting_lists, topic)
 
 
 @pytest.mark.parametrize(("pattern", "topic"), VECTORS["canonical"])
 def test_the_way_is_that_of_the_url_as_the_standard_spells_it(pattern: str, topic: str) -> None:
-    table, places = filled([pattern], None)
-    assert find_once(table, topic) == {places[pattern]}
+    table, posting_lists = filled([pattern], None)
+    assert find_once(table, topic) == {posting_lists[pattern]}
 
 
 @pytest.mark.parametrize(("pattern", "topic", "base_url", "expected"), VECTORS["relative"])
 def test_pattern_and_topic_are_relative_to_the_base_url(
     pattern: str, topic: str, base_url: str, expected: bool
 ) -> None:
-    table, places = filled([pattern], base_url)
-    assert (places[pattern] in find_once(table, topic)) is expected
+    table, posting_lists = filled([pattern], base_url)
+    assert (posting_lists[pattern] in find_once(table, topic)) is expected
 
 
 # Of a path that does not begin with a slash, a name may hold one: the table took it for one segment.
@@ -71,10 +71,10 @@ def test_pattern_and_topic_are_relative_to_the_base_url(
     ],
 )
 def test_a_name_in_an_opaque_path_reaches_over_slashes(pattern: str, topics: list[str]) -> None:
-    table, places = filled([pattern], None)
+    table, posting_lists = filled([pattern], None)
     for topic in topics:
         assert UrlPattern(pattern).match(topic)
-        agree(table, places, topic)
+        agree(table, posting_lists, topic)
 
 
 ORIGINS = [
@@ -171,20 +171,20 @@ TOPICS = st.builds(
 @settings(deadline=None)
 @given(st.lists(PATTERNS, min_size=1, max_size=6), st.lists(TOPICS, min_size=10, max_size=20))
 def test_it_finds_what_the_patterns_match_while_they_come_and_go(patterns: list[str], topics: list[str]) -> None:
-    table, places = filled([])
+    table, posting_lists = filled([])
     for pattern in patterns:
         try:
-            places[pattern] = table.place(table.compile(pattern))
+            posting_lists[pattern] = table.declare(table.compile(pattern))
         except PatternError:
             continue
     table._check()
     for topic in topics:
-        agree(table, places, topic)
-    while places:
-        _, place = places.popitem()
-        table.remove(place)
+        agree(table, posting_lists, topic)
+    while posting_lists:
+        _, postings = posting_lists.popitem()
+        table.remove(postings)
         table._check()
-        agree(table, places, topics.pop() if topics else "")
+        agree(table, posting_lists, topics.pop() if topics else "")
     assert not table._trie.root.leads_on()
 
 
@@ -218,29 +218,29 @@ def test_it_finds_what_the_patterns_match_while_they_come_and_go(patterns: list[
     ],
 )
 def test_what_follows_a_fixed_segment_may_be_absent(origin: str, end: str) -> None:
-    table, places = filled([f"{origin}/x{end}", f"{origin}/:kind{end}"])
+    table, posting_lists = filled([f"{origin}/x{end}", f"{origin}/:kind{end}"])
     host = "https://b.e.com" if "*." in origin else "https://e.com"
     for topic in ("", "/", "/a", "/1", "/a/b", "/1/a", "a", "/a.json", ".json", "/a/a", ":a", "/ab", "/é", "/%C3%A9/a"):
         for first in ("x", "y", "é", ""):
-            agree(table, places, f"{host}/{first}{topic}")
+            agree(table, posting_lists, f"{host}/{first}{topic}")
 
 
 @pytest.mark.parametrize("absent", ["/:id?", "/:id*", "/(\\d+)?", "/(\\d+)*", "/*?", "/**", "{/:id}?", "{/c}*"])
 def test_where_a_slash_is_absent_too_the_text_goes_on_in_the_word_before(absent: str) -> None:
     for end in ("b", ":id2", "b/:id2", "*"):
-        table, places = filled([f"https://e.com/a{absent}{end}", f"https://e.com/:kind{absent}{end}"])
+        table, posting_lists = filled([f"https://e.com/a{absent}{end}", f"https://e.com/:kind{absent}{end}"])
         topics = ["a", "ab", "a1b", "a/b", "a/1b", "a/1/2b", "a/cb", "ab/c", "a/1/c", "b", ""]
         found = [topic for topic in topics if find_once(table, f"https://e.com/{topic}")]
         assert found, "no topic matches"
         for topic in topics:
-            agree(table, places, f"https://e.com/{topic}")
+            agree(table, posting_lists, f"https://e.com/{topic}")
 
 
 def test_a_path_deeper_than_the_trie_is_cut() -> None:
     for end in ("", "/:x", "/*", "/a"):
-        table, places = filled(["https://e.com" + "/a" * depth + end for depth in (31, 32, 33, 40)])
+        table, posting_lists = filled(["https://e.com" + "/a" * depth + end for depth in (31, 32, 33, 40)])
         for depth in (30, 31, 32, 33, 34, 40, 41):
-            agree(table, places, "https://e.com" + "/a" * depth)
+            agree(table, posting_lists, "https://e.com" + "/a" * depth)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ def test_a_path_deeper_than_the_trie_is_cut() -> None:
     ],
 )
 def test_a_topic_is_compared_with_few_of_many_patterns(pattern: str, topic: str) -> None:
-    table, places = filled(pattern.format(f"{n:03}") for n in range(200))
+    table, posting_lists = filled(pattern.format(f"{n:03}") for n in range(200))
     for n in range(0, 200, 67):
         before = table.verified
-        assert find_once(table, topic.format(f"{n:03}")) == {places[pattern.format(f"{n:03}")]}
+        assert find_once(table, topic.format(f"{n:03}")) == {posting_lists[pattern.format(f"{n:03}")]}
         assert table.verified - before == 1
     before = table.verified
     table.find("https://example.com/another")
@@ -266,16 +266,16 @@ def test_a_topic_is_compared_with_few_of_many_patterns(pattern: str, topic: str)
 
 def test_no_more_patterns_than_there_may_be() -> None:
     table = UrlPatternTable(BASE, 2)
-    places = [table.place(table.compile(pattern)) for pattern in ("/a", "/b", "/a")]
-    assert places[0] is places[2]
+    posting_lists = [table.declare(table.compile(pattern)) for pattern in ("/a", "/b", "/a")]
+    assert posting_lists[0] is posting_lists[2]
     with pytest.raises(LimitError, match="there are 2 different URL Patterns already"):
-        table.place(table.compile("/c"))
+        table.declare(table.compile("/c"))
     table._check()
-    assert table.place(table.compile("/b")) is places[1]
-    table.remove(places[0])
-    table.place(table.compile("/c"))
+    assert table.declare(table.compile("/b")) is posting_lists[1]
+    table.remove(posting_lists[0])
+    table.declare(table.compile("/c"))
     table._check()
-    assert len(list(table.places())) == 2
+    assert len(list(table.posting_lists())) == 2
 
 
 def test_a_pattern_that_is_not_small_is_refused_unless_it_is_trusted() -> None:
@@ -285,35 +285,35 @@ def test_a_pattern_that_is_not_small_is_refused_unless_it_is_trusted() -> None:
 
 
 def test_a_pattern_that_is_there_is_not_compiled_again() -> None:
-    table, places = filled(["/a", "/b"])
+    table, posting_lists = filled(["/a", "/b"])
     assert table.compile("/a") is table.compile("/a")
     assert table.compile("/c") is not table.compile("/c")
-    table.remove(places["/a"])
+    table.remove(posting_lists["/a"])
     assert table.compile("/a") is not table.compile("/a")
     assert table.compile("/a") == UrlPattern("/a", BASE)
 
 
 def test_without_a_pattern_a_topic_is_not_read() -> None:
-    table, places = filled([])
+    table, posting_lists = filled([])
     assert find_once(table, "https://e.com/a") == set()
-    place = table.place(table.compile("/a"))
-    assert find_once(table, "/a") == {place}
-    table.remove(place)
+    postings = table.declare(table.compile("/a"))
+    assert find_once(table, "/a") == {postings}
+    table.remove(postings)
     assert find_once(table, "/a") == set()
-    assert places == {}
+    assert posting_lists == {}
 
 
 @settings(deadline=None)
 @given(st.text())
 def test_any_topic_is_answered_without_an_error(topic: str) -> None:
-    table, places = filled(["/:a", "https://e.com/*", "*://*/*"])
-    agree(table, places, topic)
+    table, posting_lists = filled(["/:a", "https://e.com/*", "*://*/*"])
+    agree(table, posting_lists, topic)
 
 
 @pytest.mark.parametrize("pattern", ["/a/(b/c)?d", "/a/:n(b/c)?d", "/a/(b/c)*d", "/a/:n([^/]+/)?d", "/a/(b/c)?*"])
 def test_a_modifier_after_a_group_with_a_slash_in_it_takes_the_slash_before_it_along(pattern: str) -> None:
     matcher = UrlPattern(pattern, "https://e.com/")
     table = UrlPatternTable("https://e.com/", 10)
-    place = table.place(matcher)
+    postings = table.declare(matcher)
     for topic in ("https://e.com/ad", "https://e.com/a/b/cd", "https://e.com/a/d", "https://e.com/a", "/ax/d"):
-        assert (place in table.find(topic)) is matcher.match(topic)
+        assert (postings in table.find(topic)) is matcher.match(topic)

@@ -16,7 +16,7 @@ from skipfilter.tables import WordTable, amqp_table, mqtt_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skipfilter.tables import Place
+    from skipfilter.tables import PostingList
 
 VECTORS: dict[str, dict[str, Any]] = {
     name: json.loads((Path(__file__).parents[2] / "vectors" / f"{name}.json").read_text("utf-8"))
@@ -28,7 +28,7 @@ TABLES: dict[str, tuple[Callable[[], WordTable], type[Amqp | Mqtt]]] = {
 }
 
 
-def find_once(table: WordTable, topic: str) -> set[Place]:
+def find_once(table: WordTable, topic: str) -> set[PostingList]:
     found = list(table.find(topic))
     assert len(set(found)) == len(found)
     return set(found)
@@ -38,19 +38,19 @@ def find_once(table: WordTable, topic: str) -> set[Place]:
 def test_the_examples_all_at_once(name: str) -> None:
     make, compile = TABLES[name]
     table = make()
-    places = {pattern: table.place(compile(pattern)) for pattern, _, _ in VECTORS[name]["matches"]}
+    posting_lists = {pattern: table.declare(compile(pattern)) for pattern, _, _ in VECTORS[name]["matches"]}
     table._check()
     for _, topic, _ in VECTORS[name]["matches"]:
-        assert find_once(table, topic) == {places[p] for p in places if compile(p).match(topic)}
+        assert find_once(table, topic) == {posting_lists[p] for p in posting_lists if compile(p).match(topic)}
     for pattern, topic, expected in VECTORS[name]["matches"]:
-        assert (places[pattern] in find_once(table, topic)) is expected
+        assert (posting_lists[pattern] in find_once(table, topic)) is expected
 
 
 def test_patterns_that_say_the_same_share_a_place() -> None:
     table = amqp_table()
-    assert len({table.place(Amqp(pattern)) for pattern in ("#", "#.#", "#.#.#")}) == 1
-    assert len({table.place(Amqp(pattern)) for pattern in ("*.#", "#.*", "#.*.#", "*.#.#")}) == 1
-    assert len(list(table.places())) == 2
+    assert len({table.declare(Amqp(pattern)) for pattern in ("#", "#.#", "#.#.#")}) == 1
+    assert len({table.declare(Amqp(pattern)) for pattern in ("*.#", "#.*", "#.*.#", "*.#.#")}) == 1
+    assert len(list(table.posting_lists())) == 2
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -67,19 +67,19 @@ def test_it_finds_what_its_matchers_match_while_patterns_come_and_go(name: str, 
             matcher = compile(text)
         except PatternError:
             continue
-        same = next((place for m, place in there.values() if m.words == matcher.words), None)
+        same = next((postings for m, postings in there.values() if m.words == matcher.words), None)
         if same is not None and data.draw(st.booleans()):
             table.remove(same)
-            there = {t: (m, place) for t, (m, place) in there.items() if place is not same}
+            there = {t: (m, postings) for t, (m, postings) in there.items() if postings is not same}
         else:
-            place = table.place(matcher)
-            assert same in (None, place)
-            there[text] = matcher, place
+            postings = table.declare(matcher)
+            assert same in (None, postings)
+            there[text] = matcher, postings
         table._check()
-        assert set(table.places()) == {place for _, place in there.values()}
+        assert set(table.posting_lists()) == {postings for _, postings in there.values()}
         topic = data.draw(topics)
-        assert find_once(table, topic) == {place for m, place in there.values() if m.match(topic)}
-    for place in list(table.places()):
-        table.remove(place)
+        assert find_once(table, topic) == {postings for m, postings in there.values() if m.match(topic)}
+    for postings in list(table.posting_lists()):
+        table.remove(postings)
     assert not table._trie.root.leads_on()
-    assert table._trie.root.here is None
+    assert table._trie.root.value is None

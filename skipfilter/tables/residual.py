@@ -1,4 +1,4 @@
-"""A bag of patterns that no trie can tell apart, each found by one piece of text that it asks for.
+"""A residual of patterns that no trie can tell apart, each found by one piece of text that it asks for.
 
     pattern            asks for             found by
     {x}-17             ... -17              the end      -17
@@ -7,7 +7,7 @@
     {+a}{b}            nothing              always
 
 What a look finds are candidates; the one who asks verifies them.  A pattern goes under the piece that the
-fewest others are under when it is added: where many share a start, it is an end or something inside.  A bag of a
+fewest others are under when it is added: where many share a start, it is an end or something inside.  A residual of a
 few is not cut into pieces: their starts and ends are compared.
 
 A look costs one hash for each different length of a start or an end, at most `LONGEST` each, and one for each
@@ -27,7 +27,7 @@ from skipfilter.errors import LimitError
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
 
-    from skipfilter.tables.base import Place
+    from skipfilter.tables.base import PostingList
 
 Pattern = TypeVar("Pattern", bound="Hashable")
 
@@ -64,8 +64,8 @@ class Texts(NamedTuple):
                 yield _INSIDE, text[at : at + length]
 
 
-class Bag(Generic[Pattern]):
-    """Patterns with their places.
+class Residual(Generic[Pattern]):
+    """Patterns with their posting lists.
 
     All its mutable state: the patterns; and once they were more than `FEW`, `_piece_of`, which each is under,
     and `_under`: kind of piece -> length -> piece -> patterns.  None of the inner ones is empty.
@@ -75,22 +75,22 @@ class Bag(Generic[Pattern]):
 
     def __init__(self, max_alike: int = sys.maxsize) -> None:
         self._max_alike = max_alike
-        self._patterns: dict[Pattern, tuple[Place, Texts]] = {}
+        self._patterns: dict[Pattern, tuple[PostingList, Texts]] = {}
         self._piece_of: dict[Pattern, _Piece] | None = None
-        self._under: tuple[dict[int, dict[bytes, dict[Pattern, Place]]], ...] = ()
+        self._under: tuple[dict[int, dict[bytes, dict[Pattern, PostingList]]], ...] = ()
 
     def __len__(self) -> int:
         return len(self._patterns)
 
-    def get(self, pattern: Pattern) -> Place | None:
+    def get(self, pattern: Pattern) -> PostingList | None:
         found = self._patterns.get(pattern)
         return None if found is None else found[0]
 
-    def add(self, pattern: Pattern, place: Place, texts: Texts) -> None:
+    def add(self, pattern: Pattern, postings: PostingList, texts: Texts) -> None:
         """Take in a pattern; LimitError where each of its pieces has `max_alike` others under it."""
         if self._piece_of is not None:
-            self._file(pattern, place, texts)
-        self._patterns[pattern] = place, texts
+            self._file(pattern, postings, texts)
+        self._patterns[pattern] = postings, texts
         if self._piece_of is None and len(self._patterns) > FEW:
             self._piece_of = {}
             self._under = {}, {}, {}, {}
@@ -110,15 +110,15 @@ class Bag(Generic[Pattern]):
             if not pieces:
                 del lengths[len(piece)]
 
-    def find(self, text: bytes, start: int = 0) -> Iterable[tuple[Pattern, Place]]:
+    def find(self, text: bytes, start: int = 0) -> Iterable[tuple[Pattern, PostingList]]:
         """Candidates for the text from `start` on, each once: every pattern that matches it, and others."""
         if self._piece_of is None:
             return [
-                (pattern, place)
-                for pattern, (place, (starts_with, ends_with, _)) in self._patterns.items()
+                (pattern, postings)
+                for pattern, (postings, (starts_with, ends_with, _)) in self._patterns.items()
                 if text.startswith(starts_with, start) and text.endswith(ends_with)
             ]
-        found: dict[Pattern, Place] = {}
+        found: dict[Pattern, PostingList] = {}
         starts, ends, insides, always = self._under
         for length, pieces in starts.items():
             if under := pieces.get(text[start : start + length]):
@@ -134,10 +134,10 @@ class Bag(Generic[Pattern]):
             found.update(pieces[b""])
         return found.items()
 
-    def places(self) -> Iterator[Place]:
-        return (place for place, _ in self._patterns.values())
+    def posting_lists(self) -> Iterator[PostingList]:
+        return (postings for postings, _ in self._patterns.values())
 
-    def _file(self, pattern: Pattern, place: Place, texts: Texts) -> None:
+    def _file(self, pattern: Pattern, postings: PostingList, texts: Texts) -> None:
         assert self._piece_of is not None
         best, fewest = (_ALWAYS, b""), -1
         for kind, piece in texts.pieces():
@@ -151,7 +151,7 @@ class Bag(Generic[Pattern]):
         if fewest >= self._max_alike:
             raise LimitError(f"{fewest} patterns with the same fixed texts are there, as many as may be")
         kind, piece = self._piece_of[pattern] = best
-        self._under[kind].setdefault(len(piece), {}).setdefault(piece, {})[pattern] = place
+        self._under[kind].setdefault(len(piece), {}).setdefault(piece, {})[pattern] = postings
 
     def _check(self) -> None:
         """Assert every invariant; for tests."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from skipfilter.tables import ExactTable
-from skipfilter.tables.bag import FEW, LONGEST, TRIED, WINDOWS, Bag, Texts
-from skipfilter.tables.base import Place
+from skipfilter.tables.base import PostingList
+from skipfilter.tables.residual import FEW, LONGEST, TRIED, WINDOWS, Residual, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 NOTHING = Texts(b"", b"", ())
 
 
-def at(way: int) -> Place:
-    return Place(ExactTable(), way)
+def at(path: int) -> PostingList:
+    return PostingList(ExactTable(), path)
 
 
-def filled(texts: Iterable[Texts]) -> Bag[int]:
-    bag: Bag[int] = Bag()
+def filled(texts: Iterable[Texts]) -> Residual[int]:
+    residual: Residual[int] = Residual()
     for pattern, its_texts in enumerate(texts):
-        bag.add(pattern, at(pattern), its_texts)
-        bag._check()
-    return bag
+        residual.add(pattern, at(pattern), its_texts)
+        residual._check()
+    return residual
 
 
 def asks_for(texts: Texts, text: bytes) -> bool:
@@ -55,13 +55,13 @@ TOPICS = st.lists(PIECES, max_size=4).map(b"".join)
 class AgainstOneByOne(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.bag: Bag[int] = Bag()
+        self.residual: Residual[int] = Residual()
         self.texts: dict[int, Texts] = {}
         self.next = 0
 
     @rule(texts=TEXTS)
     def add(self, texts: Texts) -> None:
-        self.bag.add(self.next, at(self.next), texts)
+        self.residual.add(self.next, at(self.next), texts)
         self.texts[self.next] = texts
         self.next += 1
 
@@ -74,41 +74,45 @@ class AgainstOneByOne(RuleBasedStateMachine):
     def remove(self, data: st.DataObject) -> None:
         if self.texts:
             pattern = data.draw(st.sampled_from(list(self.texts)))
-            self.bag.remove(pattern)
+            self.residual.remove(pattern)
             del self.texts[pattern]
 
     @rule()
     def remove_all_but_one(self) -> None:
         for pattern in list(self.texts)[1:]:
-            self.bag.remove(pattern)
+            self.residual.remove(pattern)
             del self.texts[pattern]
 
     @rule(before=SHORT, text=TOPICS)
     def find(self, before: bytes, text: bytes) -> None:
-        found = dict(self.bag.find(before + text, len(before)))
+        found = dict(self.residual.find(before + text, len(before)))
         assert found.keys() >= {pattern for pattern, texts in self.texts.items() if asks_for(texts, text)}
-        assert all(place.way == pattern for pattern, place in found.items())
-        if self.bag._piece_of is not None:
+        assert all(postings.path == pattern for pattern, postings in found.items())
+        if self.residual._piece_of is not None:
             # The end of a text may be longer than what is left of it; a candidate all the same.
             wholes = {True: before + text, False: text}
-            assert all(has(wholes[kind == 1], kind, piece) for p in found for kind, piece in [self.bag._piece_of[p]])
-            assert found.keys() >= {p for p, piece in self.bag._piece_of.items() if has(text, *piece)}
+            assert all(
+                has(wholes[kind == 1], kind, piece) for p in found for kind, piece in [self.residual._piece_of[p]]
+            )
+            assert found.keys() >= {p for p, piece in self.residual._piece_of.items() if has(text, *piece)}
 
     @invariant()
     def holds(self) -> None:
-        self.bag._check()
-        assert len(self.bag) == len(self.texts)
-        assert {place.way for place in self.bag.places()} == set(self.texts)
-        assert all(place is not None and place.way == p for p in self.texts for place in [self.bag.get(p)])
-        assert self.bag.get(-1) is None
+        self.residual._check()
+        assert len(self.residual) == len(self.texts)
+        assert {postings.path for postings in self.residual.posting_lists()} == set(self.texts)
+        assert all(
+            postings is not None and postings.path == p for p in self.texts for postings in [self.residual.get(p)]
+        )
+        assert self.residual.get(-1) is None
 
     def teardown(self) -> None:
         for pattern in self.texts:
-            self.bag.remove(pattern)
-        self.bag._check()
-        assert not self.bag._patterns
-        assert not self.bag._piece_of
-        assert not any(self.bag._under)
+            self.residual.remove(pattern)
+        self.residual._check()
+        assert not self.residual._patterns
+        assert not self.residual._piece_of
+        assert not any(self.residual._under)
 
 
 TestAgainstOneByOne = AgainstOneByOne.TestCase
@@ -152,40 +156,40 @@ def test_the_pieces_of_a_text_are_its_start_its_end_and_each_window_inside() -> 
 def test_a_pattern_is_found_by_what_the_fewest_others_ask_for(shape: object) -> None:
     assert callable(shape)
     texts = [shape(n) for n in range(1000)]
-    bag = filled([])
+    residual = filled([])
     for pattern, its_texts in enumerate(texts):
-        bag.add(pattern, at(pattern), its_texts)
-    bag._check()
+        residual.add(pattern, at(pattern), its_texts)
+    residual._check()
     for n in range(0, 1000, 37):
-        found = dict(bag.find(texts[n].start + b"".join(texts[n].inside) + texts[n].end))
+        found = dict(residual.find(texts[n].start + b"".join(texts[n].inside) + texts[n].end))
         assert n in found
         assert len(found) <= 20
 
 
 def test_a_bag_of_a_few_is_not_cut_into_pieces() -> None:
-    bag = filled([Texts(b"a", b"%d" % n, ()) for n in range(FEW)])
-    assert bag._piece_of is None
-    assert set(dict(bag.find(b"a2"))) == {2}
-    assert set(dict(bag.find(b"b2"))) == set()
-    bag.add(FEW, at(FEW), Texts(b"a", b"4", ()))
-    assert bag._piece_of is not None
-    assert set(dict(bag.find(b"a4"))) >= {4}
+    residual = filled([Texts(b"a", b"%d" % n, ()) for n in range(FEW)])
+    assert residual._piece_of is None
+    assert set(dict(residual.find(b"a2"))) == {2}
+    assert set(dict(residual.find(b"b2"))) == set()
+    residual.add(FEW, at(FEW), Texts(b"a", b"4", ()))
+    assert residual._piece_of is not None
+    assert set(dict(residual.find(b"a4"))) >= {4}
 
 
 def test_what_asks_for_nothing_is_always_a_candidate() -> None:
-    bag = filled([NOTHING] * 10)
-    assert set(dict(bag.find(b""))) == set(dict(bag.find(b"abc", 1))) == set(range(10))
+    residual = filled([NOTHING] * 10)
+    assert set(dict(residual.find(b""))) == set(dict(residual.find(b"abc", 1))) == set(range(10))
     for pattern in range(10):
-        bag.remove(pattern)
-    assert dict(bag.find(b"")) == {}
+        residual.remove(pattern)
+    assert dict(residual.find(b"")) == {}
 
 
 def test_a_start_is_where_the_text_is_said_to_begin() -> None:
     for count in (1, FEW + 5):
-        bag = filled([Texts(b"b", b"", (b"b",))] + [Texts(b"x%d" % n, b"", ()) for n in range(count - 1)])
-        assert set(dict(bag.find(b"/ab/b", 4))) == {0}
-        assert set(dict(bag.find(b"bab", 1))) == set()
-        assert set(dict(bag.find(b"bx1b", 1))) == ({2} if count > 1 else set())
+        residual = filled([Texts(b"b", b"", (b"b",))] + [Texts(b"x%d" % n, b"", ()) for n in range(count - 1)])
+        assert set(dict(residual.find(b"/ab/b", 4))) == {0}
+        assert set(dict(residual.find(b"bab", 1))) == set()
+        assert set(dict(residual.find(b"bx1b", 1))) == ({2} if count > 1 else set())
 
 
 def test_a_long_text_is_not_tried_everywhere() -> None:
