@@ -37,7 +37,7 @@ from hub.shutdown import Shutdown
 from hub.slices import Slices
 from hub.subscriber import Subscriber, may_want_presence
 from skipfilter import LimitError, PatternError
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

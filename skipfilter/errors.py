@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from skipfilter.text import shown
+
 
 class SkipFilterError(Exception):
     """The root of everything that the library raises on purpose."""
@@ -41,8 +43,3 @@ def not_copied(self: object) -> NoReturn:
 def not_text(topic: object) -> TypeError:
     """Return the error for a topic that is not a str."""
     return TypeError(f"topic {topic!r:.80} is of type {type(topic).__name__}, not str")
-
-
-def shown(value: str | bytes, longest: int = 80) -> str:
-    """`value` as a message shows it: escaped, and cut where it is long."""
-    return repr(value) if len(value) <= longest else f"{value[:longest]!r}…"

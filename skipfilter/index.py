@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from skipfilter.errors import LimitError, PatternError, not_copied, not_text, shown
+from skipfilter.errors import LimitError, PatternError, not_copied, not_text
 from skipfilter.matchers import MATCHERS
 from skipfilter.tables import (
     EverythingTable,
@@ -33,6 +33,7 @@ from skipfilter.tables import (
     amqp_table,
     mqtt_table,
 )
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from skipfilter.errors import PatternError, not_text, shown
+from skipfilter.errors import PatternError, not_text
+from skipfilter.text import shown
 
 MAX_WORDS: Final = 100
 """Words of a pattern; each may cost a node of a trie."""

@@ -34,7 +34,7 @@ from hub.auth.presented import find_token, require_same_site
 from hub.errors import InvalidRequest, InvalidToken, TokenRequired
 from hub.protocol.requests import check_pattern_length
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -33,7 +33,7 @@ from joserfc.errors import JoseError, SecurityWarning
 
 from hub.errors import ConfigurationError, InvalidToken, KeysUnavailable
 from hub.settings import Algorithm
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

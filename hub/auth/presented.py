@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from hub.errors import InvalidPresentation
 from hub.protocol.origins import allows_origin
 from hub.protocol.requests import header_values, parse_cookies
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -63,7 +63,7 @@ from hub.protocol.requests import (
 from hub.protocol.subscriptions import CONTEXT, to_json
 from hub.protocol.topics import MATCHER_TYPES
 from hub.subscriber import Subscriber, may_want_presence
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator

@@ -30,7 +30,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from hub.errors import HeadTooLarge, InvalidRequest, RequestError, TargetTooLong
 from hub.http.open_connections import CONNECTIONS, Connections
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

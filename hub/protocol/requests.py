@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 from hub.errors import InvalidRequest, NotFound, TooLarge
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text
 from hub.protocol.updates import Update, new_id
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence

@@ -43,7 +43,7 @@ from ada_url import URL
 from hub.errors import InvalidRequest, LimitExceeded
 from hub.slices import Slices
 from skipfilter import Everything, Exact, PatternError, UriTemplate, compile_matcher
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

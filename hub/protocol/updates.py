@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hub.errors import InvalidRequest
 from hub.protocol.topics import WILDCARD, check_text, is_reserved
-from skipfilter.errors import shown
+from skipfilter.text import shown
 
 
 def new_id() -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from skipfilter.errors import shown
 from skipfilter.matchers.amqp import Amqp
 from skipfilter.matchers.everything import Everything
 from skipfilter.matchers.exact import Exact
 from skipfilter.matchers.mqtt import Mqtt
 from skipfilter.matchers.uri_template import UriTemplate
 from skipfilter.matchers.url_pattern import UrlPattern
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from skipfilter.errors import PatternError, shown
+from skipfilter.errors import PatternError
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
