@@ -29,16 +29,16 @@ from skipfilter.spark.cli import Conf, Tables, job, say, step
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.gaps import of_time, sentences
 from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
-from skipfilter.spark.match import BROADCAST_BYTES, Matching
+from skipfilter.spark.matching import BROADCAST_BYTES, Matching
 from skipfilter.spark.page import page
-from skipfilter.spark.postings import postings
+from skipfilter.spark.posting_lists import postings
 from skipfilter.spark.report import report as what_happened
 from skipfilter.spark.schemas import FANOUT, GAPS, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from skipfilter.spark.match import By
+    from skipfilter.spark.matching import By
 
 
 def _absolute(url: str | None) -> str | None:

@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType
 
 from skipfilter.matchers import UrlPattern, compile_matcher
-from skipfilter.spark.match import match
+from skipfilter.spark.matching import match
 from skipfilter.spark.schemas import SELECTOR
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from skipfilter.matchers import Selector
-    from skipfilter.spark.match import By
+    from skipfilter.spark.matching import By
 
 
 def audit(

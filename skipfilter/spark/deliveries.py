@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skipfilter.spark.bitmaps import ids_of, serialized, union
-from skipfilter.spark.postings import SHARD_BITS
+from skipfilter.spark.posting_lists import SHARD_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

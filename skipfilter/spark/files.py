@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter
     from pyspark.sql.types import StructField, StructType
 
-    from skipfilter.spark.match import By
+    from skipfilter.spark.matching import By
 
     Days = tuple[date | None, date | None]
 

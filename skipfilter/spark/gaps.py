@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from skipfilter.spark.match import By
+    from skipfilter.spark.matching import By
 
 SHOWN: Final = 20
 """Gaps that are told, at most; the table has all."""

@@ -24,8 +24,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from pyspark.sql import functions as F  # noqa: N812
 
+from skipfilter.spark.fanout import Per
 from skipfilter.spark.gaps import sentences
-from skipfilter.spark.report import Per, concurrency, topic_hours, traffic
+from skipfilter.spark.report import concurrency, topic_hours, traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -17,60 +17,39 @@ Bytes are those of the updates' data: frames, headers and TLS come on top.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
-import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
-from sortedcontainers import SortedDict
 
 from skipfilter.spark import files
+from skipfilter.spark.fanout import (
+    KLL,
+    Per,
+    bin_of,
+    fanout_distribution,
+    fanout_quantiles,
+    matched,
+    quantiles,
+    with_fanout,
+)
 from skipfilter.spark.gaps import of_time
-from skipfilter.spark.match import unbounded_index
 from skipfilter.spark.schemas import GAPS
 from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
     from typing import Self
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.index import SelectorIndex
-    from skipfilter.spark.match import By
-
-Per = Literal["second", "minute", "hour", "day", "month", "year"]
+    from skipfilter.spark.matching import By
 
 TOP: Final = 1_000
 """Topics of a report, at most: the page shows fewer."""
 TOP_BY_HOUR: Final = 20
 GROWTH: Final = 2.0
-KLL: Final = 800
-"""k of a sketch: its ranks are off by a third of a percent, about, and it has some 10 KB at most."""
-
-_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-
-
-# -- the parts
-
-
-def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
-    """topics, private, data_bytes, ts, fanout: the updates, and to how many each went.
-
-    An update is known by its id and its time, and its position where `fanout` has that.  One that is not in `fanout`
-    was not matched, and fails the job.
-    """
-    place = F.col("position") if "position" in fanout.columns else F.lit(None).cast("long")
-    found = fanout.groupBy(F.col("update_id").alias("id"), F.col("ts").alias("time"), place.alias("place"))
-    same = (F.col("update_id") == F.col("id")) & (F.col("ts") == F.col("time"))
-    if "position" in updates.columns:
-        same &= F.col("place").isNull() | (F.col("place") == F.col("position"))
-    joined = updates.join(found.agg(F.max("fanout").alias("fanout")), same, "left")
-    missing = F.raise_error(F.concat(F.lit("fanout: update "), "update_id", F.lit(" is missing: match its day first")))
-    went = F.coalesce("fanout", missing.cast("long")).alias("fanout")
-    return joined.select(F.array_distinct("topics").alias("topics"), "private", "data_bytes", "ts", went)
 
 
 def period_of(updates: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
@@ -94,7 +73,7 @@ def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
 
 def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> DataFrame:
     """topic, time, updates, private_updates, deliveries: for the topics of `hot`, where there was anything."""
-    topics = published.select(F.explode("topics").alias("topic"), _bin("ts", per), "private", "fanout")
+    topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
     return (
         topics.join(F.broadcast(hot.select("topic")), "topic")
         .groupBy("topic", "time")
@@ -108,7 +87,7 @@ def topic_hourly(published: DataFrame, per: Per = "hour", k: int = KLL) -> DataF
 
     The last is a KLL sketch of the updates' fan-outs (Karnin, Lang and Liberty, 2016).
     """
-    topics = published.select(F.explode("topics").alias("topic"), _bin("ts", per), "private", "fanout")
+    topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
     return topics.groupBy("topic", "time").agg(*_counts(), F.kll_sketch_agg_bigint("fanout", k).alias("fanout_kll"))
 
 
@@ -119,30 +98,9 @@ def merge_hourly(hourly: DataFrame, per: Per) -> DataFrame:
     return longer.groupBy("topic", "time").agg(*counts, F.kll_merge_agg_bigint("fanout_kll").alias("fanout_kll"))
 
 
-def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
-    """[time,] updates, deliveries, mean, p50, p90, p99, p999, max: of all, or of each bin that has updates.
-
-    Exact: p90 is the least fan-out that nine in ten updates do not exceed.
-    """
-    if per is None:
-        return published.agg(*_fanouts())
-    return published.groupBy(_bin("ts", per)).agg(*_fanouts()).orderBy("time")
-
-
-def fanout_distribution(published: DataFrame) -> DataFrame:
-    """fanout, updates, deliveries: how many updates have this fan-out, or one that is the same in two digits.
-
-    So 130 stands for 130 to 139, and there are at most 90 rows for each power of ten.
-    """
-    unit = F.pow(F.lit(10.0), F.greatest(F.length(F.col("fanout").cast("string")) - 2, F.lit(0))).cast("long")
-    rounded = (F.col("fanout") - F.pmod("fanout", unit)).alias("least")
-    table = published.groupBy(rounded).agg(F.count("*").alias("updates"), F.sum("fanout").alias("deliveries"))
-    return table.withColumnRenamed("least", "fanout").orderBy("fanout")
-
-
 def traffic(published: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
     """time, updates, private_updates, deliveries, published_bytes, delivered_bytes: for each bin."""
-    sent = published.groupBy(_bin("ts", per)).agg(*_counts(), *_bytes())
+    sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
     return _bins(period, per).join(sent, "time", "left").na.fill(0).orderBy("time")
 
 
@@ -194,7 +152,7 @@ def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
     return lengths.agg(
         F.count("*").alias("sessions"),
         F.count_if(~F.col("left")).alias("still_connected"),
-        *_quantiles("seconds"),
+        *quantiles("seconds"),
     )
 
 
@@ -213,7 +171,7 @@ def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | N
     granted = sessions.select(F.explode("authorised").alias("selector")).select("selector.*").distinct()
     private = published.where("private")
     topics = private.select(F.explode("topics").alias("topic")).distinct()
-    readable = _matched(topics, granted, base_url).select("topic", F.lit(True).alias("readable"))
+    readable = matched(topics, granted, base_url).select("topic", F.lit(True).alias("readable"))
     keys = private.select("topics").distinct()
     authorised = (
         keys.select("topics", F.explode("topics").alias("topic"))
@@ -258,8 +216,8 @@ def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growt
     peaks = _peaks(there, "moment", {"connections": ("peak", growth)})
     came = sessions.crossJoin(F.broadcast(period)).where(_within("connected_from"))
     for per in get_args(Per)[:2]:
-        connects = came.groupBy(_bin("connected_from", per)).agg(F.count("*").alias("connects"))
-        sent = published.groupBy(_bin("ts", per)).agg(*_counts(), *_bytes())
+        connects = came.groupBy(bin_of("connected_from", per)).agg(F.count("*").alias("connects"))
+        sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
         measures = {
             "updates": ("updates", 1.0),
             "deliveries": ("deliveries", growth),
@@ -384,23 +342,6 @@ def _bytes() -> list[Column]:
     return [F.coalesce(total, F.lit(0)).alias(name) for name, total in sums.items()]
 
 
-def _fanouts() -> list[Column]:
-    deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
-    return [F.count("*").alias("updates"), deliveries, *_quantiles("fanout")]
-
-
-def _quantiles(column: str) -> list[Column]:
-    quantiles = [
-        F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})").cast("long").alias(name)
-        for name, share in _QUANTILES.items()
-    ]
-    return [F.avg(column).alias("mean"), *quantiles, F.max(column).alias("max")]
-
-
-def _bin(column: str, per: Per) -> Column:
-    return F.date_trunc(per, column).alias("time")
-
-
 def _bins(period: DataFrame, per: Per) -> DataFrame:
     """time: a row for each bin that the period has any of."""
     last = F.timestamp_micros(F.unix_micros("end") - 1)
@@ -436,33 +377,3 @@ def _peaks(table: DataFrame, per: str, measures: Mapping[str, tuple[str, float]]
         values = {"measure": F.lit(measure), "per": F.lit(per), "peak": peak, "at": at, "planned": peak * growth}
         rows.append(F.struct(*(value.alias(name) for name, value in values.items())))
     return table.agg(F.array(*rows).alias("rows")).select(F.inline("rows"))
-
-
-def _matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> DataFrame:
-    """topic: those of `topics` that any of `selectors` (type, pattern), which are distinct, matches."""
-    exact = F.col("type") == "exact"
-    patterns = tuple((type, pattern) for type, pattern in selectors.where(~exact).collect())
-    same = topics.join(selectors.where(exact).select(F.col("pattern").alias("topic")), "topic", "left_semi")
-    if not patterns:
-        return same
-    asked = topics.mapInArrow(lambda batches: _passing(batches, patterns, base_url), "topic string")
-    return same.unionAll(asked).distinct()
-
-
-def _passing(
-    batches: Iterator[pa.RecordBatch], patterns: tuple[tuple[str, str], ...], base_url: str | None
-) -> Iterator[pa.RecordBatch]:
-    index, nobody = _index(patterns, base_url), SortedDict()
-    for batch in batches:
-        mask = pa.array(
-            [bool(index.ids_matching(topic, nobody, 0)) for topic in batch.column(0).to_pylist()], pa.bool_()
-        )
-        yield batch.filter(mask)
-
-
-@lru_cache(maxsize=1)  # a worker lives for many tasks
-def _index(patterns: tuple[tuple[str, str], ...], base_url: str | None) -> SelectorIndex:
-    """An index of one value, which has all the patterns."""
-    index = unbounded_index(base_url)
-    index.add(0, 0, patterns)
-    return index

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from skipfilter.spark import deliveries
 from skipfilter.spark.bitmaps import bitmap, ids_of, serialized, union
 from skipfilter.spark.deliveries import OUTPUTS, Sessions
-from skipfilter.spark.postings import SHARD_BITS, _combine, _merge
+from skipfilter.spark.posting_lists import SHARD_BITS, _combine, _merge
 
 if TYPE_CHECKING:
     from skipfilter.spark.deliveries import Output

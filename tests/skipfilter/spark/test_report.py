@@ -12,17 +12,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter import compile_matcher
-from skipfilter.spark.report import (
-    concurrency,
-    fanout_quantiles,
-    hot_topics,
-    merge_hourly,
-    overview,
-    period_of,
-    report,
-    topic_hourly,
-    with_fanout,
-)
+from skipfilter.spark.fanout import fanout_quantiles, with_fanout
+from skipfilter.spark.report import concurrency, hot_topics, merge_hourly, overview, period_of, report, topic_hourly
 from tests.skipfilter.spark.test_files import snapshot
 from tests.skipfilter.spark.worlds import BASE, DAY, Session, Update, World, by_brute_force, random_world
 

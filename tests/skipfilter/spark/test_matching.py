@@ -1,4 +1,4 @@
-"""skipfilter.spark.match: it is brute force, and a SkipFilter, whatever the partitions and the limits."""
+"""skipfilter.spark.matching: it is brute force, and a SkipFilter, whatever the partitions and the limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from pyspark.sql import functions
 
 from skipfilter.spark.errors import BadInput, BroadcastLimit
-from skipfilter.spark.match import Matching, match
+from skipfilter.spark.matching import Matching, match
 from tests.skipfilter.spark.worlds import BASE, Session, Update, World, by_brute_force, by_skip_filter, random_world
 
 if TYPE_CHECKING:

@@ -20,35 +20,28 @@ That deliveries are counted by two searches of sorted windows, rather than joine
 
 from __future__ import annotations
 
-import sys
-import uuid
 from contextlib import ExitStack
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyroaring import BitMap
 from pyspark.sql import functions as F  # noqa: N812
 from sortedcontainers import SortedDict
 
-from skipfilter.errors import PatternError
-from skipfilter.index import SelectorIndex
 from skipfilter.spark.deliveries import OUTPUTS, Sessions
-from skipfilter.spark.errors import BadInput, BroadcastLimit
-from skipfilter.spark.postings import SHARD_BITS, postings
+from skipfilter.spark.partition import Part, parts_of
+from skipfilter.spark.selectors import Wide, index_of
 from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Self, TypeAlias, Unpack
+    from collections.abc import Iterable, Iterator
+    from typing import Self, Unpack
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.spark.deliveries import Moments, Output
+    from skipfilter.spark.deliveries import Output
 
-    Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 
 By = Literal["time", "position"]
 
@@ -58,8 +51,6 @@ HOT: Final = 1_000_000
 """Updates of one key that one task sees; those of a hotter key are spread over several."""
 BROADCAST_BYTES: Final = 2**28
 """Bytes of one range of ids that every worker may hold."""
-
-NEVER: Final = int(np.iinfo(np.int64).max)
 
 
 class _Window(NamedTuple):
@@ -155,7 +146,7 @@ class Matching:
             self._events = _events(updates, keys, hot)
             self._parts = [
                 (keep(_references(keys, part, hot)), part.sessions)
-                for part in _parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url, keep)
+                for part in parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url, keep)
             ]
             self._kept = kept.pop_all()
 
@@ -194,142 +185,6 @@ def _required(column: str, value: Column | None = None) -> Column:
     return F.coalesce(F.col(column) if value is None else value, F.raise_error(told))
 
 
-# -- the sessions, a range of ids at a time
-
-
-class Part(NamedTuple):
-    """The sessions of one range of ids."""
-
-    narrow: DataFrame
-    """topic, subscribed, authorised"""
-    wide: _Wide
-    sessions: Sessions
-
-
-def _parts_of(
-    sessions: DataFrame, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
-) -> Iterator[Part]:
-    """The sessions, in parts none of which leaves a shard; one at least."""
-    for ids in _shards(sessions):
-        yield from _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url, keep)
-
-
-def _shards(sessions: DataFrame) -> list[range]:
-    """The ids, as ranges none of which leaves a shard; an empty one where there are none."""
-    shard = F.shiftright("subscriber_id", SHARD_BITS).alias("shard")
-    rows = sessions.groupBy(shard).agg(F.min("subscriber_id"), F.max("subscriber_id")).collect()
-    for _, first, _ in rows:
-        if first is None or first < 0:
-            raise BadInput(f"sessions: subscriber_id {first} is no number from 0 on")
-    return [range(first, last + 1) for _, first, last in sorted(rows)] or [range(0)]
-
-
-def _parts(
-    sessions: DataFrame, ids: range, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
-) -> Iterator[Part]:
-    """The sessions with `ids`, cut in halves until what workers must hold of each is small enough."""
-    size = 16 * len(ids)
-    if size <= max_broadcast_bytes:
-        mine = sessions.filter(F.col("subscriber_id").between(ids.start, ids.stop - 1))
-        posted = keep(postings(mine))
-        bytes_of = [F.coalesce(F.length(column), F.lit(0)) for column in ("subscribed", "authorised")]
-        narrow = (F.col("match_type") == "exact") & (bytes_of[0] + bytes_of[1] <= narrow_bytes)
-        wide = posted.filter(~narrow)
-        total = wide.agg(F.sum(bytes_of[0] + bytes_of[1] + F.octet_length("selector"))).first()
-        assert total is not None
-        size += total[0] or 0
-        if size <= max_broadcast_bytes:
-            begins, ends = _windows(mine, ids)
-            fetched = wide.select("match_type", "selector", "subscribed", "authorised").toArrow()
-            types, patterns, subscribed, authorised = (column.to_pylist() for column in fetched.columns)
-            selectors = _Wide(list(zip(types, patterns, strict=True)), base_url)
-            shared = Sessions(ids.start, begins, ends, subscribed, authorised)
-            _require_selectors(selectors, shared)
-            yield Part(
-                posted.filter(narrow).select(F.col("selector").alias("topic"), "subscribed", "authorised"),
-                selectors,
-                shared,
-            )
-            return
-    if len(ids) == 1:
-        raise BroadcastLimit(
-            f"subscriber_id {ids.start}: its {size:,} bytes of selectors are more than the "
-            f"{max_broadcast_bytes:,} that a worker may hold (max_broadcast_bytes)"
-        )
-    middle = ids.start + len(ids) // 2
-    for half in (range(ids.start, middle), range(middle, ids.stop)):
-        yield from _parts(sessions, half, narrow_bytes, max_broadcast_bytes, base_url, keep)
-
-
-def _windows(sessions: DataFrame, ids: range) -> tuple[Moments, Moments]:
-    """When the session of each id begins and ends."""
-    fetched = sessions.select("subscriber_id", "begins", "ends").toArrow()
-    if fetched["begins"].null_count:
-        raise BadInput("sessions: connected_from, or by position after, is null")
-    subscribers, opened, closed = (
-        pc.fill_null(fetched[name], NEVER).to_numpy() for name in ("subscriber_id", "begins", "ends")
-    )
-    if (wrong := np.flatnonzero(closed < opened)).size:
-        raise BadInput(f"sessions: subscriber_id {subscribers[wrong[0]]} ends before it begins")
-    begins = np.full(len(ids), NEVER)
-    ends = np.full(len(ids), NEVER)
-    begins[subscribers - ids.start] = opened
-    ends[subscribers - ids.start] = closed
-    there, counts = np.unique(subscribers, return_counts=True)
-    if (wrong := np.flatnonzero(counts > 1)).size:
-        raise BadInput(f"sessions: subscriber_id {there[wrong[0]]} is there {counts[wrong[0]]} times")
-    return begins, ends
-
-
-class _Wide:
-    """The wide selectors, each with a number.  A worker makes their index once, and keeps it for the tasks after."""
-
-    def __init__(self, selectors: list[tuple[str, str]], base_url: str | None) -> None:
-        self._token = uuid.uuid4()
-        self.selectors = selectors
-        self.base_url = base_url
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Wide) and self._token == other._token
-
-    def __hash__(self) -> int:
-        return hash(self._token)
-
-
-class _Refused(ValueError):
-    """A wide selector is none: its number, and why."""
-
-
-def unbounded_index(base_url: str | None) -> SelectorIndex:
-    """An index that takes whatever is a selector: bounds are for the hub that let them in."""
-    no = sys.maxsize
-    return SelectorIndex(
-        base_url=base_url, max_selectors=no, max_length=no, max_url_patterns=no, max_alike=no, regexp_groups=True
-    )
-
-
-@lru_cache(maxsize=2)
-def _index(wide: _Wide) -> SelectorIndex:
-    """The numbers of the wide selectors, by the topics that they match."""
-    index = unbounded_index(wide.base_url)
-    for number, selector in enumerate(wide.selectors):
-        try:
-            index.add(number, number, [selector])
-        except (PatternError, LookupError) as error:
-            raise _Refused(number, str(error)) from None
-    return index
-
-
-def _require_selectors(wide: _Wide, sessions: Sessions) -> None:
-    """Raise BadInput for what is no selector, here rather than on a worker."""
-    try:
-        _index(wide)
-    except _Refused as error:
-        number, reason = error.args
-        holder = BitMap.deserialize(sessions.subscribed[number] or sessions.authorised[number]).min()
-        raise BadInput(f"sessions: subscriber_id {(sessions.shard << SHARD_BITS) + holder}: {reason}") from None
-
-
 # -- the keys
 
 
@@ -363,8 +218,8 @@ def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
     )
 
 
-def _ask(batches: Iterable[pa.RecordBatch], wide: _Wide) -> Iterator[pa.RecordBatch]:
-    index, nobody = _index(wide), SortedDict()
+def _ask(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.RecordBatch]:
+    index, nobody = index_of(wide), SortedDict()
     for batch in batches:
         found = [index.ids_matching(topic, nobody, 0).to_array() for topic in batch.column(0).to_pylist()]
         offsets = np.zeros(len(found) + 1, np.int32)

@@ -1,0 +1,113 @@
+"""Fan-out: how many subscribers an update reached, over all updates of a day."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+from sortedcontainers import SortedDict
+
+from skipfilter.spark.selectors import unbounded_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import Column, DataFrame
+
+    from skipfilter.index import SelectorIndex
+
+Per = Literal["second", "minute", "hour", "day", "month", "year"]
+KLL: Final = 800
+"""k of a sketch: its ranks are off by a third of a percent, about, and it has some 10 KB at most."""
+
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+
+
+# -- the parts
+
+
+def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
+    """topics, private, data_bytes, ts, fanout: the updates, and to how many each went.
+
+    An update is known by its id and its time, and its position where `fanout` has that.  One that is not in `fanout`
+    was not matched, and fails the job.
+    """
+    place = F.col("position") if "position" in fanout.columns else F.lit(None).cast("long")
+    found = fanout.groupBy(F.col("update_id").alias("id"), F.col("ts").alias("time"), place.alias("place"))
+    same = (F.col("update_id") == F.col("id")) & (F.col("ts") == F.col("time"))
+    if "position" in updates.columns:
+        same &= F.col("place").isNull() | (F.col("place") == F.col("position"))
+    joined = updates.join(found.agg(F.max("fanout").alias("fanout")), same, "left")
+    missing = F.raise_error(F.concat(F.lit("fanout: update "), "update_id", F.lit(" is missing: match its day first")))
+    went = F.coalesce("fanout", missing.cast("long")).alias("fanout")
+    return joined.select(F.array_distinct("topics").alias("topics"), "private", "data_bytes", "ts", went)
+
+
+def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
+    """[time,] updates, deliveries, mean, p50, p90, p99, p999, max: of all, or of each bin that has updates.
+
+    Exact: p90 is the least fan-out that nine in ten updates do not exceed.
+    """
+    if per is None:
+        return published.agg(*_fanouts())
+    return published.groupBy(bin_of("ts", per)).agg(*_fanouts()).orderBy("time")
+
+
+def fanout_distribution(published: DataFrame) -> DataFrame:
+    """fanout, updates, deliveries: how many updates have this fan-out, or one that is the same in two digits.
+
+    So 130 stands for 130 to 139, and there are at most 90 rows for each power of ten.
+    """
+    unit = F.pow(F.lit(10.0), F.greatest(F.length(F.col("fanout").cast("string")) - 2, F.lit(0))).cast("long")
+    rounded = (F.col("fanout") - F.pmod("fanout", unit)).alias("least")
+    table = published.groupBy(rounded).agg(F.count("*").alias("updates"), F.sum("fanout").alias("deliveries"))
+    return table.withColumnRenamed("least", "fanout").orderBy("fanout")
+
+
+def _fanouts() -> list[Column]:
+    deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
+    return [F.count("*").alias("updates"), deliveries, *quantiles("fanout")]
+
+
+def quantiles(column: str) -> list[Column]:
+    quantiles = [
+        F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})").cast("long").alias(name)
+        for name, share in _QUANTILES.items()
+    ]
+    return [F.avg(column).alias("mean"), *quantiles, F.max(column).alias("max")]
+
+
+def bin_of(column: str, per: Per) -> Column:
+    return F.date_trunc(per, column).alias("time")
+
+
+def matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> DataFrame:
+    """topic: those of `topics` that any of `selectors` (type, pattern), which are distinct, matches."""
+    exact = F.col("type") == "exact"
+    patterns = tuple((type, pattern) for type, pattern in selectors.where(~exact).collect())
+    same = topics.join(selectors.where(exact).select(F.col("pattern").alias("topic")), "topic", "left_semi")
+    if not patterns:
+        return same
+    asked = topics.mapInArrow(lambda batches: _passing(batches, patterns, base_url), "topic string")
+    return same.unionAll(asked).distinct()
+
+
+def _passing(
+    batches: Iterator[pa.RecordBatch], patterns: tuple[tuple[str, str], ...], base_url: str | None
+) -> Iterator[pa.RecordBatch]:
+    index, nobody = _index(patterns, base_url), SortedDict()
+    for batch in batches:
+        mask = pa.array(
+            [bool(index.ids_matching(topic, nobody, 0)) for topic in batch.column(0).to_pylist()], pa.bool_()
+        )
+        yield batch.filter(mask)
+
+
+@lru_cache(maxsize=1)  # a worker lives for many tasks
+def _index(patterns: tuple[tuple[str, str], ...], base_url: str | None) -> SelectorIndex:
+    """An index of one value, which has all the patterns."""
+    index = unbounded_index(base_url)
+    index.add(0, 0, patterns)
+    return index

@@ -1,0 +1,113 @@
+"""Partition: the sessions, a range of ids at a time, each small enough for a worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
+
+from skipfilter.spark.deliveries import Sessions
+from skipfilter.spark.errors import BadInput, BroadcastLimit
+from skipfilter.spark.posting_lists import SHARD_BITS, postings
+from skipfilter.spark.selectors import Wide, require_selectors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    from pyspark.sql import DataFrame
+
+    from skipfilter.spark.deliveries import Moments
+
+    Keep: TypeAlias = Callable[[DataFrame], DataFrame]
+
+NEVER: Final = int(np.iinfo(np.int64).max)
+
+
+# -- the sessions, a range of ids at a time
+
+
+class Part(NamedTuple):
+    """The sessions of one range of ids."""
+
+    narrow: DataFrame
+    """topic, subscribed, authorised"""
+    wide: Wide
+    sessions: Sessions
+
+
+def parts_of(
+    sessions: DataFrame, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
+) -> Iterator[Part]:
+    """The sessions, in parts none of which leaves a shard; one at least."""
+    for ids in _shards(sessions):
+        yield from _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url, keep)
+
+
+def _shards(sessions: DataFrame) -> list[range]:
+    """The ids, as ranges none of which leaves a shard; an empty one where there are none."""
+    shard = F.shiftright("subscriber_id", SHARD_BITS).alias("shard")
+    rows = sessions.groupBy(shard).agg(F.min("subscriber_id"), F.max("subscriber_id")).collect()
+    for _, first, _ in rows:
+        if first is None or first < 0:
+            raise BadInput(f"sessions: subscriber_id {first} is no number from 0 on")
+    return [range(first, last + 1) for _, first, last in sorted(rows)] or [range(0)]
+
+
+def _parts(
+    sessions: DataFrame, ids: range, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
+) -> Iterator[Part]:
+    """The sessions with `ids`, cut in halves until what workers must hold of each is small enough."""
+    size = 16 * len(ids)
+    if size <= max_broadcast_bytes:
+        mine = sessions.filter(F.col("subscriber_id").between(ids.start, ids.stop - 1))
+        posted = keep(postings(mine))
+        bytes_of = [F.coalesce(F.length(column), F.lit(0)) for column in ("subscribed", "authorised")]
+        narrow = (F.col("match_type") == "exact") & (bytes_of[0] + bytes_of[1] <= narrow_bytes)
+        wide = posted.filter(~narrow)
+        total = wide.agg(F.sum(bytes_of[0] + bytes_of[1] + F.octet_length("selector"))).first()
+        assert total is not None
+        size += total[0] or 0
+        if size <= max_broadcast_bytes:
+            begins, ends = _windows(mine, ids)
+            fetched = wide.select("match_type", "selector", "subscribed", "authorised").toArrow()
+            types, patterns, subscribed, authorised = (column.to_pylist() for column in fetched.columns)
+            selectors = Wide(list(zip(types, patterns, strict=True)), base_url)
+            shared = Sessions(ids.start, begins, ends, subscribed, authorised)
+            require_selectors(selectors, shared)
+            yield Part(
+                posted.filter(narrow).select(F.col("selector").alias("topic"), "subscribed", "authorised"),
+                selectors,
+                shared,
+            )
+            return
+    if len(ids) == 1:
+        raise BroadcastLimit(
+            f"subscriber_id {ids.start}: its {size:,} bytes of selectors are more than the "
+            f"{max_broadcast_bytes:,} that a worker may hold (max_broadcast_bytes)"
+        )
+    middle = ids.start + len(ids) // 2
+    for half in (range(ids.start, middle), range(middle, ids.stop)):
+        yield from _parts(sessions, half, narrow_bytes, max_broadcast_bytes, base_url, keep)
+
+
+def _windows(sessions: DataFrame, ids: range) -> tuple[Moments, Moments]:
+    """When the session of each id begins and ends."""
+    fetched = sessions.select("subscriber_id", "begins", "ends").toArrow()
+    if fetched["begins"].null_count:
+        raise BadInput("sessions: connected_from, or by position after, is null")
+    subscribers, opened, closed = (
+        pc.fill_null(fetched[name], NEVER).to_numpy() for name in ("subscriber_id", "begins", "ends")
+    )
+    if (wrong := np.flatnonzero(closed < opened)).size:
+        raise BadInput(f"sessions: subscriber_id {subscribers[wrong[0]]} ends before it begins")
+    begins = np.full(len(ids), NEVER)
+    ends = np.full(len(ids), NEVER)
+    begins[subscribers - ids.start] = opened
+    ends[subscribers - ids.start] = closed
+    there, counts = np.unique(subscribers, return_counts=True)
+    if (wrong := np.flatnonzero(counts > 1)).size:
+        raise BadInput(f"sessions: subscriber_id {there[wrong[0]]} is there {counts[wrong[0]]} times")
+    return begins, ends
