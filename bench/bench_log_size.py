@@ -18,7 +18,7 @@ from bench.servers import in_turn, log_versions, new_log
 from bench.workloads import SEED
 from hub.history import open_history
 from hub.history.base import Entry
-from hub.history.sqlite import SqliteHistory, _hash, _row
+from hub.history.sqlite.history import SqliteHistory, _hash, _row
 from hub.protocol.updates import Update
 
 if TYPE_CHECKING:

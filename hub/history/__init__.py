@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 HISTORIES: Final = {
     "memory": "hub.history.memory:MemoryHistory",
-    "sqlite": "hub.history.sqlite:SqliteHistory",
-    "redis": "hub.history.redis:RedisHistory",
-    "rediss": "hub.history.redis:RedisHistory",
-    "redis+sentinel": "hub.history.redis:RedisHistory",
+    "sqlite": "hub.history.sqlite.history:SqliteHistory",
+    "redis": "hub.history.redis.history:RedisHistory",
+    "rediss": "hub.history.redis.history:RedisHistory",
+    "redis+sentinel": "hub.history.redis.history:RedisHistory",
 }
 """Scheme of a URL -> the class that opens it, imported when it is asked for."""
 

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hub.errors import ConfigurationError, HistoryUnavailable, InvalidRequest, PositionExpired
 from hub.history import base, open_history
 from hub.history.base import EARLIEST
-from hub.history.sqlite import SqliteHistory
+from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import check_text
 
 if TYPE_CHECKING:

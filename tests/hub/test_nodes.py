@@ -19,8 +19,9 @@ from hub import health as health_module
 from hub import presence
 from hub.auth.grant import Grant
 from hub.errors import HistoryUnavailable, PositionExpired
-from hub.history import base, sqlite
+from hub.history import base
 from hub.history.memory import MemoryHistory
+from hub.history.sqlite import history as sqlite
 from hub.http.replay import Replay
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update

@@ -20,7 +20,7 @@ import hub
 from hub import Settings
 from hub.cli import main
 from hub.cli import serve as cli
-from hub.history import sqlite
+from hub.history.sqlite import history as sqlite
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.waiting import HANG
 from tests.wire import publish, subscribe

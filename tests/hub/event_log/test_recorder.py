@@ -26,8 +26,9 @@ from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
 from hub.event_log import segments
 from hub.event_log.segments import _PART, Beat, Directory, _last_line, _salvage, _Segments
-from hub.history import base, sqlite
+from hub.history import base
 from hub.history.memory import MemoryHistory
+from hub.history.sqlite import history as sqlite
 from hub.http.uvicorn_connection import UvicornConnection
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN

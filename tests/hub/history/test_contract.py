@@ -22,9 +22,10 @@ from hypothesis.stateful import (
 )
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
-from hub.history import HISTORIES, base, open_history, sqlite
+from hub.history import HISTORIES, base, open_history
 from hub.history.base import EARLIEST, Change, Entry
-from hub.history.redis import RedisHistory
+from hub.history.redis.history import RedisHistory
+from hub.history.sqlite import history as sqlite
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.redis_server import RedisServer

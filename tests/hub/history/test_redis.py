@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
-from hub.history import redis as module
 from hub.history.base import EARLIEST, Change
-from hub.history.redis import RedisHistory
+from hub.history.redis import history as module
+from hub.history.redis.history import RedisHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.redis_server import RedisServer, free_port

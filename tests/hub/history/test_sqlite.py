@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
-from hub.history import base, sqlite
+from hub.history import base
 from hub.history.base import EARLIEST, Change
-from hub.history.sqlite import SqliteHistory
+from hub.history.sqlite import history as sqlite
+from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.hub.history.test_contract import everything, ids_of, named
@@ -56,7 +57,7 @@ class Process:
     def __init__(self, path: str, code: str = "await log.append([Update(('t',), id=f'{name} {n}')]); print(n)") -> None:
         program = f"""
 import asyncio, itertools, sys
-from hub.history.sqlite import SqliteHistory
+from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.updates import Update
 async def main():
     name = sys.argv[2]

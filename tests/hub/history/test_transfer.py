@@ -34,7 +34,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history, transfer
 from hub.history.base import EARLIEST, Entry, record
 from hub.history.memory import MemoryHistory
-from hub.history.sqlite import SqliteHistory
+from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment

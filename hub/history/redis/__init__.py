@@ -1,0 +1,1 @@
+"""The history in Redis or Valkey, for nodes on many machines: `history.RedisHistory`."""
