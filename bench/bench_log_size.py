@@ -18,7 +18,8 @@ from bench.servers import in_turn, log_versions, new_log
 from bench.workloads import SEED
 from hub.history import open_history
 from hub.history.base import Entry
-from hub.history.sqlite.history import SqliteHistory, _hash, _row
+from hub.history.sqlite.history import SqliteHistory
+from hub.history.sqlite.transaction import hash_of, row_of
 from hub.protocol.updates import Update
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ async def fill(url: str, size: int) -> int:
 
 def write(path: str, size: int) -> None:
     """The same in SQL, row by row in the same order, but with larger transactions and nothing that undoes them."""
-    _, _, bytes, _, _, *rest = _row(update(1))  # the others differ in their ids alone
+    _, _, bytes, _, _, *rest = row_of(update(1))  # the others differ in their ids alone
     now = int(time.time() * 1_000)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
@@ -160,7 +161,7 @@ def write(path: str, size: int) -> None:
         for first in range(1, size + 1, TRANSACTION):
             connection.execute("BEGIN")
             ids = ((n, id_of(n)) for n in range(first, min(first + TRANSACTION, size + 1)))
-            rows = ((n, now, bytes, _hash(id), id, *rest) for n, id in ids)
+            rows = ((n, now, bytes, hash_of(id), id, *rest) for n, id in ids)
             connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             connection.execute("COMMIT")
         connection.execute("UPDATE state SET bytes = ?", (size * bytes,))

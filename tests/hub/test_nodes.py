@@ -21,7 +21,7 @@ from hub.auth.grant import Grant
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.memory import MemoryHistory
-from hub.history.sqlite import history as sqlite
+from hub.history.sqlite.file import files_of
 from hub.http.replay import Replay
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
@@ -280,7 +280,7 @@ async def test_n108_whoever_was_there_in_an_epoch_that_was_lost_is_told_so(tmp_p
     async with two_nodes(tmp_path, subscriptions=False) as nodes:
         last = await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "lost"))
         async with follow(nodes[0], ("match", "a")) as here, follow(nodes[1], ("match", "a")) as there:
-            for file in sqlite._files(str(tmp_path / "log.db")):
+            for file in files_of(str(tmp_path / "log.db")):
                 with contextlib.suppress(FileNotFoundError):  # a node has found the first one gone, and closed the rest
                     os.rename(file, file + ".gone")
             for stream in (here, there):

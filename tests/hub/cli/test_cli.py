@@ -20,7 +20,7 @@ import hub
 from hub import Settings
 from hub.cli import main
 from hub.cli import serve as cli
-from hub.history.sqlite import history as sqlite
+from hub.history.sqlite import database
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.waiting import HANG
 from tests.wire import publish, subscribe
@@ -135,7 +135,7 @@ def test_a_file_without_permission_stops_the_start(tmp_path: Path, monkeypatch: 
     def refuse(*_: object) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(sqlite, "_alone", refuse)  # root may do anything
+    monkeypatch.setattr(database, "alone", refuse)  # root may do anything
     url = f"sqlite:///{tmp_path}/log.db"
     told = refused(HUB_HISTORY_URL=url)
     assert told == f"history_url: {tmp_path}/log.db: there is no permission to read and write it"

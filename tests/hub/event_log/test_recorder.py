@@ -28,7 +28,7 @@ from hub.event_log import segments
 from hub.event_log.segments import _PART, Beat, Directory, _last_line, _salvage, _Segments
 from hub.history import base
 from hub.history.memory import MemoryHistory
-from hub.history.sqlite import history as sqlite
+from hub.history.sqlite.file import files_of
 from hub.http.uvicorn_connection import UvicornConnection
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
@@ -1081,7 +1081,7 @@ async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_begi
             old = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")) for _ in range(3)]
             assert [(await stream.next_event()).id for _ in old] == old
             await until(lambda: app.state.hub.event_log._position == 3)
-            for file in sqlite._files(str(tmp_path / "log.db")):
+            for file in files_of(str(tmp_path / "log.db")):
                 os.rename(file, file + ".gone")
             await stream.end()
         new = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1"))]

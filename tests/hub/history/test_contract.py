@@ -25,7 +25,8 @@ from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import HISTORIES, base, open_history
 from hub.history.base import EARLIEST, Change, Entry
 from hub.history.redis.history import RedisHistory
-from hub.history.sqlite import history as sqlite
+from hub.history.sqlite.history import SqliteHistory
+from hub.history.sqlite.transaction import row_of
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.redis_server import RedisServer
@@ -277,7 +278,7 @@ class Model(RuleBasedStateMachine):
         assert sorted(own) == sorted(self.present)
 
     def size(self, updates: Sequence[Update]) -> int:
-        return sum(sqlite._row(update).size if self.kind == "sqlite" else update.size for update in updates)
+        return sum(row_of(update).size if self.kind == "sqlite" else update.size for update in updates)
 
     def teardown(self) -> None:
         async def end() -> None:
@@ -548,8 +549,9 @@ async def later(node: Any, seconds: float) -> None:
         for seen, time in await client.zrange(key, 0, -1, withscores=True):
             await client.zadd(key, {seen: time - seconds * 1_000})
     else:
-        clock = node._clock
-        node._clock = lambda: clock() + seconds
+        timed = node._commits if isinstance(node, SqliteHistory) else node
+        clock = timed._clock
+        timed._clock = lambda: clock() + seconds
 
 
 @pytest.mark.parametrize("kind", KINDS)

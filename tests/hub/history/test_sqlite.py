@@ -23,8 +23,10 @@ import pytest
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST, Change
-from hub.history.sqlite import history as sqlite
+from hub.history.sqlite import file as sqlite_file
+from hub.history.sqlite import repair, transaction, wakeup
 from hub.history.sqlite.history import SqliteHistory
+from hub.history.sqlite.wakeup import Bell
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.hub.history.test_contract import everything, ids_of, named
@@ -117,10 +119,12 @@ async def test_r41_processes_that_are_killed_lose_nothing_that_was_acknowledged(
 async def test_a_process_that_is_stopped_while_it_writes_makes_others_unavailable_until_it_goes_on(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY", 0.2)
+    monkeypatch.setattr(sqlite_file, "BUSY", 0.2)
     async with log_at(path) as log:
         await log.append(named("before"))
-        holding = "log._opened().writer.execute('BEGIN IMMEDIATE'); print(n); sys.stdout.flush(); sys.stdin.read()"
+        holding = (
+            "log._database.opened().writer.execute('BEGIN IMMEDIATE'); print(n); sys.stdout.flush(); sys.stdin.read()"
+        )
         process = Process(path, holding)
         process.await_some(1)
         process.process.send_signal(signal.SIGSTOP)
@@ -137,14 +141,14 @@ async def test_many_appends_share_a_commit(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("first"))
         commits = 0
-        real = log._commit
+        real = log._commits._commit
 
         def commit(jobs: Any) -> Any:
             nonlocal commits
             commits += 1
             return real(jobs)
 
-        log._commit = commit  # type: ignore[method-assign]
+        log._commits._commit = commit  # type: ignore[method-assign]
         entries = await asyncio.gather(*(log.append(named(f"a{n}", f"b{n}")) for n in range(200)))
         assert commits <= 3
         assert [entry.position for one in entries for entry in one] == list(range(2, 402))
@@ -161,8 +165,8 @@ async def test_many_appends_share_a_commit(path: str) -> None:
 async def test_a_full_disk_is_unavailable_and_when_there_is_room_again_all_goes_on(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("before", data="x" * 10_000))
-        (pages,) = log._opened().writer.execute("PRAGMA page_count").fetchone()
-        log._opened().writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+        (pages,) = log._database.opened().writer.execute("PRAGMA page_count").fetchone()
+        log._database.opened().writer.execute(f"PRAGMA max_page_count = {pages + 1}")
         with pytest.raises(HistoryUnavailable) as full:
             await log.append(named("a", "b", data="x" * 100_000))
         assert "full" in full.value.reason
@@ -213,7 +217,7 @@ async def test_t85_disk_is_given_back_and_what_is_freed_is_used_again(path: str)
         before = os.path.getsize(path)
         for _ in range(60):
             await fill(1, 100)
-        log._opened().writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        log._database.opened().writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert os.path.getsize(path) < before / 2
         await fill(20, 2_000)
         full = os.path.getsize(path)
@@ -221,17 +225,17 @@ async def test_t85_disk_is_given_back_and_what_is_freed_is_used_again(path: str)
             pass
         for _ in range(10):
             await log.beat()
-        log._opened().writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        log._database.opened().writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert os.path.getsize(path) < full / 2
 
 
 async def test_what_is_too_much_is_forgotten_in_portions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "TRIM", 10)
+    monkeypatch.setattr(transaction, "TRIM", 10)
     async with log_at(path) as log:
         await log.append(named(*map(str, range(1_000))))
     async with log_at(path, max_updates=5) as log:
         most = 0
-        real = sqlite._Writing.trim
+        real = transaction.Writing.trim
 
         def trim(self: Any, bounds: Any, limit: int) -> int:
             nonlocal most
@@ -239,14 +243,14 @@ async def test_what_is_too_much_is_forgotten_in_portions(path: str, monkeypatch:
             most = max(most, trimmed)
             return trimmed
 
-        monkeypatch.setattr(sqlite._Writing, "trim", trim)
+        monkeypatch.setattr(transaction.Writing, "trim", trim)
         await log.append(named("new"))
         async with asyncio.timeout(HANG):
             while (await log.stats()).updates > 5:
                 await asyncio.sleep(0.01)
         assert most == 12
         stats = await log.stats()
-        assert stats.bytes == sum(sqlite._row(entry.update).size for entry in await everything(log))
+        assert stats.bytes == sum(transaction.row_of(entry.update).size for entry in await everything(log))
 
 
 async def test_a_clock_that_is_set_changes_nothing_while_the_hub_runs(
@@ -268,8 +272,8 @@ async def test_a_clock_since_boot_that_began_anew_leaves_nobody_present(path: st
     """Whoever was present before the system was started again is gone, however the clocks compare."""
     async with log_at(path, since_boot=lambda: 5_000.0) as log:
         await log.announce([Change(Present("p", ()), True, [])])
-        log._is_closed = True  # the power goes
-        log._close()
+        log._database.is_closed = True  # the power goes
+        log._database.close()
     for uptime in (3.0, 4_999.0, 5_011.0):
         now = uptime
         async with log_at(path, since_boot=lambda: now) as log:  # noqa: B023
@@ -313,7 +317,7 @@ async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: st
         await asyncio.sleep(0)
         damage(path, 3, last=last)
         for node in (log, other):  # what they have read is in their memory
-            node._opened().close_readers()
+            node._database.opened().close_readers()
         with suppress(PositionExpired):  # whoever was reading then
             await everything(log)
         found = await everything(log)
@@ -347,7 +351,7 @@ async def test_damage_that_a_writer_meets_is_mended_before_it_is_answered(path: 
     async with log_at(path) as log:
         await log.end()
         damage(path, 1)
-        log._opened().writer.execute("PRAGMA shrink_memory")
+        log._database.opened().writer.execute("PRAGMA shrink_memory")
         epoch = (await log.stats()).epoch
         async with asyncio.timeout(HANG):
             while (await log.stats()).epoch == epoch:
@@ -393,12 +397,12 @@ async def test_what_is_rescued_is_of_its_kind_and_gaps_are_skipped(path: str) ->
 
 async def test_a_log_of_version_1_goes_on_and_a_process_of_that_version_writes_no_more(path: str) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(sqlite._SCHEMA)
+        connection.executescript(sqlite_file._SCHEMA)
         connection.execute("INSERT INTO state VALUES ('epoch', 0, 999, '')")
         for n in (7, 8, 9):
-            row = sqlite._row(named(str(n))[0], 1_000 * n)
+            row = transaction.row_of(named(str(n))[0], 1_000 * n)
             connection.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (n, *row[1:]))
-        connection.execute(f"PRAGMA application_id = {sqlite._MARK}")
+        connection.execute(f"PRAGMA application_id = {sqlite_file._MARK}")
         connection.execute("PRAGMA user_version = 1")
     async with log_at(path) as log:
         stats = await log.stats()
@@ -417,8 +421,8 @@ async def test_a_log_of_version_1_goes_on_and_a_process_of_that_version_writes_n
 async def test_what_is_forgotten_is_found_by_the_primary_keys(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a"))
-        for query in (sqlite._PUBLISHED, sqlite._PRESENCE):
-            plan = log._opened().writer.execute(f"EXPLAIN QUERY PLAN {query}", (1, 1)).fetchall()
+        for query in (transaction._PUBLISHED, transaction._PRESENCE):
+            plan = log._database.opened().writer.execute(f"EXPLAIN QUERY PLAN {query}", (1, 1)).fetchall()
             steps = [row[3] for row in plan]
             assert all("SCAN" not in step and "B-TREE" not in step for step in steps), steps
 
@@ -452,27 +456,31 @@ async def test_what_was_rescued_is_put_in_place_where_that_was_interrupted(path:
 
 async def test_of_two_processes_that_meet_damage_one_mends_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(path)
-    monkeypatch.setattr(sqlite, "BUSY", 0.2)
-    real, copying, go_on = sqlite._copy, threading.Event(), threading.Event()
+    monkeypatch.setattr(sqlite_file, "BUSY", 0.2)
+    real, copying, go_on = repair.copy, threading.Event(), threading.Event()
 
     def slowly(*arguments: Any) -> tuple[int, int]:
         copying.set()
         assert go_on.wait(HANG)
         return real(*arguments)
 
-    monkeypatch.setattr(sqlite, "_copy", slowly)
+    monkeypatch.setattr(repair, "copy", slowly)
     async with log_at(path) as one, log_at(path) as other:
-        files = one._opened(), other._opened()
-        salvaging = asyncio.create_task(asyncio.to_thread(one._salvage, files[0], sqlite3.DatabaseError("damaged")))
+        files = one._database.opened(), other._database.opened()
+        salvaging = asyncio.create_task(
+            asyncio.to_thread(one._database.repair, files[0], sqlite3.DatabaseError("damaged"))
+        )
         await asyncio.to_thread(copying.wait, HANG)
         with pytest.raises(HistoryUnavailable):
-            await asyncio.to_thread(other._salvage, files[1], sqlite3.DatabaseError("damaged"))
+            await asyncio.to_thread(other._database.repair, files[1], sqlite3.DatabaseError("damaged"))
         with pytest.raises(HistoryUnavailable):  # and nobody writes into what is being put aside
             await other.append(named("lost"))
         go_on.set()
         await salvaging
         await other.append(named("new"))
-        await asyncio.to_thread(other._salvage, files[1], sqlite3.DatabaseError("damaged"))  # which was done already
+        await asyncio.to_thread(
+            other._database.repair, files[1], sqlite3.DatabaseError("damaged")
+        )  # which was done already
         for log in (one, other):
             assert await log.end() == base.EPOCH + 2_001
     assert not os.path.exists(path + ".damaged1")
@@ -501,7 +509,7 @@ async def test_a_row_that_cannot_be_read_is_damage_and_what_is_in_it_is_not_told
 async def test_a_row_of_who_is_present_that_cannot_be_read_holds_nobody_up(path: str) -> None:
     async with log_at(path) as log:
         await log.announce([Change(Present("p", ()), True, [])])
-        log._opened().writer.execute("UPDATE present SET matchers = '{', node = 'dead'")
+        log._database.opened().writer.execute("UPDATE present SET matchers = '{', node = 'dead'")
         both = await asyncio.gather(log.append(named("a")), log.beat())
         assert ids_of(both[0]) == ["a"]
         assert both[1].orphans == [Present("p", ())]
@@ -548,7 +556,7 @@ async def test_a_log_that_is_taken_away_begins_anew_in_another_epoch(path: str) 
         pages = log.follow(2)
         waiting = asyncio.ensure_future(anext(pages))
         await asyncio.sleep(0)
-        for file in sqlite._files(path):
+        for file in sqlite_file.files_of(path):
             os.rename(file, file + ".gone")
         with pytest.raises(PositionExpired):
             await asyncio.wait_for(waiting, HANG)
@@ -567,15 +575,15 @@ async def test_what_is_replaced_while_it_is_waited_for_is_not_written(
     """Else it would be acknowledged in a file that is not the log any more."""
     async with log_at(path) as log:
         await log.append(named("before"))
-        real = sqlite._begin
+        real = sqlite_file.begin
 
         def begin(connection: sqlite3.Connection, deadline: float) -> None:
             real(connection, deadline)
-            monkeypatch.setattr(sqlite, "_begin", real)
-            for file in sqlite._files(path):
+            monkeypatch.setattr(sqlite_file, "begin", real)
+            for file in sqlite_file.files_of(path):
                 os.rename(file, file + ".aside")
 
-        monkeypatch.setattr(sqlite, "_begin", begin)
+        monkeypatch.setattr(sqlite_file, "begin", begin)
         await log.append(named("after"))
         assert ids_of(await everything(log)) == ["after"]
 
@@ -593,7 +601,7 @@ async def test_what_was_appended_here_is_followed_in_its_place_and_not_kept(path
         assert seen == [str(n) for n in range(20)]  # though some were appended here, and others came between
         await log.append(named("last"))
         assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["last"]
-        assert not log._fresh
+        assert not log._following._fresh
         await pages.aclose()  # type: ignore[attr-defined]
 
 
@@ -604,7 +612,7 @@ async def test_an_older_copy_in_its_place_is_another_log_though_it_has_the_same_
     subprocess.run(["cp", path, path + ".old"], check=True)
     async with log_at(path) as log:
         await log.append(named("c"))
-        for file in sqlite._files(path):
+        for file in sqlite_file.files_of(path):
             os.rename(file, file + ".gone")
         os.rename(path + ".old", path)
         with pytest.raises(PositionExpired):
@@ -619,18 +627,18 @@ async def test_a_file_that_is_replaced_while_it_is_written_does_no_harm(
     """Somebody reads meanwhile, and opens the new one: the writer goes on with its own connection."""
     async with log_at(path) as log:
         await log.append(named("before"))
-        real = sqlite._Writing.finish
+        real = transaction.Writing.finish
 
         def finish(writing: Any) -> None:
-            monkeypatch.setattr(sqlite._Writing, "finish", real)
-            for file in sqlite._files(path):
+            monkeypatch.setattr(transaction.Writing, "finish", real)
+            for file in sqlite_file.files_of(path):
                 os.rename(file, file + ".aside")
-            reading = threading.Thread(target=log._opened)
+            reading = threading.Thread(target=log._database.opened)
             reading.start()
             reading.join(HANG)
             real(writing)
 
-        monkeypatch.setattr(sqlite._Writing, "finish", finish)
+        monkeypatch.setattr(transaction.Writing, "finish", finish)
         await log.append(named("into the old one"))
         await log.append(named("after"))
         assert ids_of(await everything(log)) == ["after"]
@@ -650,7 +658,7 @@ async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -
         for _ in range(3):
             with pytest.raises(HistoryUnavailable):
                 await one.append(named("no"))
-            await asyncio.sleep(sqlite.LOOK)
+            await asyncio.sleep(wakeup.LOOK)
         directory.unlink()
         (tmp_path / "away").rename(directory)
         with suppress(HistoryUnavailable, asyncio.CancelledError):
@@ -664,7 +672,7 @@ async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -
 
 
 async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "LOOK", 10 * HANG)
+    monkeypatch.setattr(wakeup, "LOOK", 10 * HANG)
     async with log_at(path) as one, log_at(path) as other:
         await one.append(named("first"))
         pages = other.follow(0)
@@ -677,7 +685,7 @@ async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: 
         await pages.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_flood_of_datagrams_takes_a_bounded_part_of_a_turn(path: str) -> None:
+async def test_a_flood_of_datagrams_takes_a_bounded_part_of_a_turn() -> None:
     class Flooded:
         heard = 0
 
@@ -685,12 +693,11 @@ async def test_a_flood_of_datagrams_takes_a_bounded_part_of_a_turn(path: str) ->
             self.heard += 1
             return b"x" * size
 
-    async with log_at(path) as log:
-        log._bell = flooded = Flooded()  # type: ignore[assignment]
-        log._hear()
-        log._bell = None
-        assert flooded.heard == 100
-        assert log._rung.is_set()
+    bell = Bell()
+    bell._socket = flooded = Flooded()  # type: ignore[assignment]
+    bell._hear()
+    assert flooded.heard == 100
+    assert bell._rung.is_set()
 
 
 @pytest.mark.processes
@@ -705,7 +712,7 @@ async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path:
             await log.backup(copy)
     process.end()
     async with log_at(copy) as log:
-        assert log._opened().writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert log._database.opened().writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         found = ids_of(await everything(log))
         assert found[:10] == [f"{process.name} {n}" for n in range(10)]
         assert await log.find(found[-1]) is None  # what came after it was in the log, and is not here
@@ -715,7 +722,7 @@ async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path:
     # Put in place of the log that a hub is running on, it is another epoch.
     async with log_at(path) as log:
         await log.append(named("lost"))
-        for file in sqlite._files(path):
+        for file in sqlite_file.files_of(path):
             if os.path.exists(file):
                 os.rename(file, file + ".gone")
         shutil.copy(copy, path)
@@ -728,14 +735,14 @@ async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path:
 async def test_after_a_power_cut_a_log_that_may_have_lost_its_end_begins_a_new_epoch(
     path: str, synchronous: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_boot", lambda: "one")
+    monkeypatch.setattr(sqlite_file, "_boot", lambda: "one")
     async with log_at(path, synchronous=synchronous) as log:
         await log.append(named("a", "b"))
         await log.aclose()
     async with log_at(path, synchronous=synchronous) as log:
         await log.append(named("c"))
-        monkeypatch.setattr(sqlite, "_boot", lambda: "two")
-        for file in sqlite._files(path):  # as it was when the power went
+        monkeypatch.setattr(sqlite_file, "_boot", lambda: "two")
+        for file in sqlite_file.files_of(path):  # as it was when the power went
             # By another process: to open it here would take SQLite's locks away.
             subprocess.run(["cp", file, file.replace("log.db", "cut.db")], check=True)
     async with log_at(path.replace("log.db", "cut.db"), synchronous="full") as log:  # however it is opened then
@@ -748,7 +755,7 @@ async def test_after_a_power_cut_a_log_that_may_have_lost_its_end_begins_a_new_e
 async def test_the_file_is_its_owners_alone(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a"))
-        for file in sqlite._files(path):
+        for file in sqlite_file.files_of(path):
             assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
 
 
@@ -763,7 +770,7 @@ async def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
 async def test_an_id_is_found_by_the_index(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a"))
-        plan = log._opened().writer.execute(
+        plan = log._database.opened().writer.execute(
             "EXPLAIN QUERY PLAN SELECT position FROM log WHERE hash = 1 AND id = 'a' AND position >= 0"
             " ORDER BY position LIMIT 1"
         )
@@ -771,7 +778,7 @@ async def test_an_id_is_found_by_the_index(path: str) -> None:
 
 
 async def test_n115_ids_with_one_hash_are_told_apart(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "_hash", lambda _: 7)
+    monkeypatch.setattr(transaction, "hash_of", lambda _: 7)
     async with log_at(path) as log:
         await log.append(named("a", "b", "c"))
         assert [await log.find(id) for id in "abcd"] == [1, 2, 3, None]

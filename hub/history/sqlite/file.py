@@ -1,0 +1,395 @@
+"""The file of a history: how it is opened, locked and brought up to date, and which errors mean that it is damaged.
+
+    a.db       the tables below; SQLite's application_id and user_version say that it is a history, and of which version
+    a.db-wal   what was written last;  a.db-shm  its index, shared by the processes that have the file open
+
+A process opens the file while it holds a lock on the directory (`alone`), so that no two processes make it, or put it
+aside, at once.  A process writes while it holds SQLite's own lock (`transaction`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import time
+import uuid
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hub.errors import ConfigurationError, HistoryUnavailable
+from hub.history import base
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, one process at a time is to open a log
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUSY: Final = 5.0
+"""Seconds that another process may keep writing before this one gives up."""
+SALVAGED: Final = ".salvaged"
+"""Ends the name of the file that takes the place of a damaged one."""
+_NO_TEXT: Final = "Could not decode to UTF-8"
+"""What sqlite3 says of a text that is none, followed by the text."""
+_MARK: Final = 0x6D657263
+"""SQLite's application_id of a log, and its user_version below."""
+_VERSION: Final = 2
+_VACUUM: Final = 256
+"""Free pages that are given back at once, where there are more than a quarter of all."""
+
+_SCHEMA: Final = """
+CREATE TABLE log (
+    position INTEGER PRIMARY KEY,  -- from 1, by 1; only entries about presence leave gaps
+    time INTEGER NOT NULL,         -- ms since 1970
+    size INTEGER NOT NULL,         -- bytes, as the bound counts them
+    hash INTEGER NOT NULL,         -- of the id: the index is half as large as one of ids
+    id TEXT NOT NULL,
+    topics TEXT NOT NULL,          -- an array in JSON
+    private INTEGER NOT NULL,
+    type TEXT,
+    retry TEXT,                    -- ms, in digits: there may be more than an INTEGER holds (N53)
+    data TEXT NOT NULL
+);
+CREATE INDEX log_hash ON log (hash);
+CREATE TABLE state (
+    epoch TEXT NOT NULL,
+    since INTEGER NOT NULL,        -- before this position something is missing
+    bytes INTEGER NOT NULL,        -- sum(size)
+    boot TEXT NOT NULL             -- of the system, when a process that may lose its end has opened it
+);
+CREATE TABLE node (
+    name TEXT PRIMARY KEY,
+    seen REAL NOT NULL,            -- seconds, of the clock since boot
+    bell INTEGER NOT NULL          -- UDP port on 127.0.0.1 to be told of new entries; 0 for none
+) WITHOUT ROWID;
+CREATE TABLE present (id TEXT PRIMARY KEY, node TEXT NOT NULL, matchers TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX present_node ON present (node);
+"""
+_SINCE_2: Final = """
+CREATE TABLE seen (
+    number INTEGER PRIMARY KEY,    -- the oldest first
+    time INTEGER NOT NULL,         -- ms since 1970
+    hash BLOB NOT NULL UNIQUE      -- of an id and its publisher
+);
+CREATE TABLE presence (position INTEGER PRIMARY KEY);
+ALTER TABLE state RENAME COLUMN bytes TO published_bytes;
+ALTER TABLE state ADD COLUMN published INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN published_forgotten INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN presence INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN presence_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN presence_forgotten INTEGER NOT NULL DEFAULT 0;
+UPDATE state SET
+    published = (SELECT ifnull(max(position), 0) FROM log) - (SELECT ifnull(min(position) - 1, 0) FROM log),
+    published_forgotten = (SELECT ifnull(min(position) - 1, 0) FROM log);
+"""
+"""What version 2 has beside what version 1 had, so that a file of that is brought up to date: all of it is published.
+
+`seen` are the ids that are remembered.  `presence` has the positions of the entries in `log` that are about presence.
+Of each kind of entries, `state` has how many there are, their bytes, and the position of the newest that is forgotten.
+A process of version 1 that still has the file open cannot write any more, as it does not find its column `bytes`.
+"""
+
+
+class Unreadable(sqlite3.DatabaseError):
+    """A row that is none."""
+
+
+class Replaced(Exception):
+    """The file that is open is not the one that is there."""
+
+
+class File:
+    """A file as it was opened: its connection that writes, those that read, and where its positions begin."""
+
+    def __init__(self, path: str, synchronous: str, previous: File | None) -> None:
+        """Open the file, and make it if there is none.  `previous` is the file that this process had open before."""
+        self.path = path
+        self.epoch: str
+        """Names this epoch of the log."""
+        self.since: int
+        """Before this position of the file something is missing."""
+        self.offset: int
+        """What this process adds to a position in the file."""
+        self._idle: deque[sqlite3.Connection] = deque()  # connections of readers that are not in use
+        self._is_closed = False
+        if not os.path.exists(path):
+            if os.path.exists(path + SALVAGED):  # whoever was to put it in place was killed in between
+                put_aside(path, path + ".damaged")  # what there is left of the damaged one belongs to no other
+                os.rename(path + SALVAGED, path)
+            else:  # for nobody else to read; and never opened by hand once SQLite has, whose locks would go with it
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self.identity = identity_of(path)
+        self.writer = connect(path)
+        try:
+            self._prepare(synchronous, previous)
+            self.epoch, self.since = self.writer.execute("SELECT epoch, since FROM state").fetchone()
+        except BaseException:
+            self.writer.close()
+            raise
+        if previous is None:
+            self.offset = 0
+        elif (previous.identity, previous.epoch) == (self.identity, self.epoch):
+            self.offset = previous.offset
+        else:
+            self.offset = previous.offset + base.EPOCH
+
+    def _prepare(self, synchronous: str, previous: File | None) -> None:
+        connection = self.writer
+        connection.execute("PRAGMA busy_timeout = 5000")  # where others open it too
+        if self._require_log():
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")  # a backup is not, which is one file
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {2**26}")
+        connection.execute("PRAGMA cache_size = -16000")  # KiB
+        with transaction(connection, busy_until()):
+            if self._require_log():
+                self._execute(_SCHEMA)
+                connection.execute("INSERT INTO state VALUES (?, 0, 0, '')", (uuid.uuid4().hex,))
+                connection.execute(f"PRAGMA application_id = {_MARK}")
+            if _pragma(connection, "user_version") < _VERSION:
+                self._execute(_SINCE_2)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+            self._renew_after_a_crash(synchronous)
+            (epoch,) = connection.execute("SELECT epoch FROM state").fetchone()
+            if previous is not None and previous.identity != self.identity and previous.epoch == epoch:
+                renew(connection)  # an older copy: what came after that is not in it
+        connection.execute("PRAGMA busy_timeout = 0")
+
+    def _execute(self, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            self.writer.execute(statement)
+
+    def _require_log(self) -> bool:
+        """Raise ConfigurationError for what is no log, and leave it as it is; whether the log is yet to be made."""
+        mark, version = (_pragma(self.writer, name) for name in ("application_id", "user_version"))
+        if mark == _MARK and 1 <= version <= _VERSION:
+            return False
+        if mark == _MARK:
+            raise ConfigurationError(
+                f"history_url: {self.path} is a log of another version, {version}, and not {_VERSION}"
+            )
+        if mark or version or self.writer.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise ConfigurationError(f"history_url: {self.path} is a database, and not the log of a hub")
+        return True
+
+    def _renew_after_a_crash(self, synchronous: str) -> None:
+        """Begin a new epoch where the system may have ended before commits had reached the disk.
+
+        The last process to leave says so, and else which boot it was that one with `synchronous=normal` ran in.
+        """
+        boot = _boot()
+        (known,) = self.writer.execute("SELECT boot FROM state").fetchone()
+        if known and known != boot:
+            renew(self.writer)
+        here = boot if synchronous == "normal" or known == boot else ""
+        if known != here:
+            self.writer.execute("UPDATE state SET boot = ?", (here,))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees the log as it is now; it is kept for the next reader unless it fails."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = connect(self.path)
+            if identity_of(self.path) != self.identity:
+                connection.close()
+                raise sqlite3.OperationalError("it was replaced meanwhile") from None
+        try:
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("ROLLBACK")
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        if self._is_closed:
+            self.close_readers()
+
+    def close(self) -> None:
+        """To be called in the writer's thread, whose connection nobody else may touch."""
+        self.close_readers()
+        self.writer.close()
+
+    def close_readers(self) -> None:
+        """Close the connections of readers: the idle ones now, the others when they are done."""
+        self._is_closed = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+def forgotten_positions(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The positions of the newest published entry and of the newest one about presence that are forgotten."""
+    published, presence = connection.execute("SELECT published_forgotten, presence_forgotten FROM state").fetchone()
+    return published, presence
+
+
+def first_position(connection: sqlite3.Connection) -> int:
+    """The position of the oldest entry; 1 in an empty log."""
+    return connection.execute("SELECT min(position) FROM log").fetchone()[0] or 1
+
+
+def next_position(connection: sqlite3.Connection, place: int) -> int | None:
+    """The position of the next entry after a place; None at the end."""
+    found = connection.execute("SELECT min(position) FROM log WHERE position > ?", (place,)).fetchone()
+    position: int | None = found[0]
+    return position
+
+
+def last_position(connection: sqlite3.Connection) -> int:
+    """The position of the newest entry; 0 in an empty log."""
+    return connection.execute("SELECT max(position) FROM log").fetchone()[0] or 0
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open a connection to a file that is there."""
+    # Read-write, and never made: what is not there any more is not to come back empty.
+    uri = Path(path).as_uri() + "?mode=rw"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1.0)
+
+
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Which file this is; None for none."""
+    try:
+        stat = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise HistoryUnavailable(str(error)) from error
+    return stat.st_dev, stat.st_ino
+
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Keep other processes from opening the log, and from putting it aside.  Raises HistoryUnavailable if they do."""
+    if fcntl is None:
+        yield
+        return
+    deadline = busy_until()
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)  # which is there already, and stays
+    try:
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise HistoryUnavailable(
+                        f"{path}: another process has been opening it for {BUSY:g} seconds"
+                    ) from None
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(directory)
+
+
+def put_aside(path: str, aside: str) -> None:
+    """Give the files of a log another name, in place of what had that."""
+    for old, new in zip(files_of(path), files_of(aside), strict=True):
+        if os.path.exists(old):
+            os.replace(old, new)
+        elif new != aside:
+            Path(new).unlink(missing_ok=True)
+
+
+def files_of(path: str) -> list[str]:
+    """Return the names of the three files that SQLite keeps a log in."""
+    return [path, path + "-wal", path + "-shm"]
+
+
+def _boot() -> str:
+    """Names the time since the system was started; "" where that has no name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def busy_until() -> float:
+    """Return until when to wait for another process that writes, on the monotonic clock."""
+    return time.monotonic() + BUSY
+
+
+def begin(connection: sqlite3.Connection, deadline: float) -> None:
+    """Begin to write as soon as nobody else does.  SQLite's own waiting is in steps of up to 0.1 s."""
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, deadline: float) -> Iterator[None]:
+    """Commit what is done inside, or with an error undo it.  Waits until the deadline for another process to end."""
+    begin(connection, deadline)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def renew(connection: sqlite3.Connection) -> None:
+    """Begin a new epoch: after what there is, something may be missing."""
+    connection.execute("UPDATE state SET epoch = ?, since = ?", (uuid.uuid4().hex, last_position(connection) + 1))
+
+
+def give_back(connection: sqlite3.Connection) -> None:
+    """Give some free pages back to the file system, where there are many."""
+    with contextlib.suppress(sqlite3.Error):  # as it is in the log already: what is wrong will show the next time
+        if _pragma(connection, "freelist_count") > max(_VACUUM, _pragma(connection, "page_count") // 4):
+            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM})")  # which goes on until it is done
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Return whether an error means that the file is damaged."""
+    return (
+        _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or isinstance(error, Unreadable)
+        or _NO_TEXT in str(error)
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong, without what was to be read, which may be private."""
+    return "a text is not UTF-8" if _NO_TEXT in str(error) else str(error)
+
+
+def lasting_reason(path: str, error: Exception) -> str | None:
+    """Why a log that cannot be opened never will be, whatever one waits for; None if it may be."""
+    if os.path.isdir(path):
+        return "this is a directory"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "there is no such directory"
+    if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_NOTADB:
+        return "this file is not a database"
+    if isinstance(error, PermissionError) or (os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK)):
+        return "there is no permission to read and write it"
+    return None
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether another connection is writing."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

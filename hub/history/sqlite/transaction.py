@@ -1,0 +1,370 @@
+"""Transactions of a history: what one that writes may do, and what one that reads may ask; and rows for both.
+
+    Writing     append    ─► log, presence, seen     trim, prune ─► the oldest entries of a kind go
+                announce  ─► present                 beat, touch ─► node
+    Reading     find, newest, end, read, present, stats, back_up
+
+Positions in the file count from 1, `offset` is added for the positions of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from hashlib import blake2b
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from hub.errors import PositionExpired
+from hub.history import base
+from hub.history.base import EARLIEST, Entry, Page, Retention, Stats
+from hub.history.sqlite.file import (
+    Unreadable,
+    connect,
+    files_of,
+    first_position,
+    forgotten_positions,
+    last_position,
+    next_position,
+    renew,
+)
+from hub.protocol.subscriptions import Present, to_json
+from hub.protocol.updates import Update
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hub.history.sqlite.file import File
+
+TRIM: Final = 1_000
+"""Entries that are forgotten at once, and as many as come in."""
+ORPHANS: Final = 1_000
+_ROW: Final = 80
+"""Bytes that a row takes beside its texts, with its place in the index."""
+_SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data FROM log "
+_PUBLISHED: Final = (
+    "SELECT position, time, size FROM log WHERE position > ?"
+    " AND NOT EXISTS (SELECT 1 FROM presence WHERE presence.position = log.position) ORDER BY position LIMIT ?"
+)
+_PRESENCE: Final = (
+    "SELECT presence.position, time, size FROM presence CROSS JOIN log USING (position)"
+    " WHERE presence.position > ? ORDER BY presence.position LIMIT ?"
+)
+
+
+class _Kept(NamedTuple):
+    """The entries of one kind: how many, their bytes, and the position of the newest that is forgotten."""
+
+    updates: int
+    bytes: int
+    forgotten: int
+
+    def grown(self, sizes: Sequence[int]) -> _Kept:
+        return _Kept(self.updates + len(sizes), self.bytes + sum(sizes), self.forgotten)
+
+
+class Writing:
+    """One transaction that writes.  The caller begins and commits it, and calls `finish` before it commits."""
+
+    def __init__(self, file: File, now: float) -> None:
+        self.entries: list[Entry] = []
+        """What was appended in this transaction."""
+        self._connection = file.writer
+        self._offset = file.offset
+        self._now = int(now * 1_000)  # ms since 1970
+        self._end = last_position(file.writer)  # position in the file of the newest entry
+        row = file.writer.execute(
+            "SELECT published, published_bytes, published_forgotten, presence, presence_bytes, presence_forgotten"
+            " FROM state"
+        ).fetchone()
+        self._published, self._presence = _Kept(*row[:3]), _Kept(*row[3:])
+        self._were = self._published, self._presence  # what `state` has
+
+    def append(self, rows: Iterable[Row], *, presence: bool = False) -> list[Entry]:
+        """Append the updates of the rows, which count as published unless they are about presence."""
+        entries = []
+        parameters = []
+        sizes = []
+        for update, moment, size, *texts in rows:
+            self._end += 1
+            entries.append(Entry(self._offset + self._end, update, self._now if moment is None else moment))
+            parameters.append((self._end, entries[-1].time, size, *texts))
+            sizes.append(size)
+        self._connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", parameters)
+        if presence:
+            self._connection.executemany("INSERT INTO presence VALUES (?)", [row[:1] for row in parameters])
+            self._presence = self._presence.grown(sizes)
+        else:
+            self._published = self._published.grown(sizes)
+        self.entries += entries
+        return entries
+
+    def append_new(self, rows: Sequence[Row], seen: Iterable[bytes], window: int, most: int) -> list[Entry]:
+        """Append the rows that were not seen in the last `window` ms, and remember up to `most` that were.
+
+        `seen` is what the log remembers of each row, as `base.seen_as` has it.
+        """
+        new = [row for row, known in zip(rows, self._knows(seen, window), strict=True) if not known]
+        self._forget_seen(window, most, 2 * len(rows) + TRIM)
+        return self.append(new)
+
+    def _knows(self, seen: Iterable[bytes], window: int) -> Iterator[bool]:
+        """Of each of them, whether it was seen in the last `window` ms; now it is."""
+        for one in seen:
+            found = self._connection.execute(
+                "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (one, self._now - window)
+            ).fetchone()
+            if found is None:
+                self._connection.execute("INSERT OR REPLACE INTO seen (time, hash) VALUES (?, ?)", (self._now, one))
+            yield found is not None
+
+    def _forget_seen(self, window: int, most: int, limit: int) -> None:
+        """Forget the oldest that were seen, no more than `limit`, until `most` are left, of the last `window` ms."""
+        oldest = self._connection.execute(
+            "SELECT number, time, (SELECT max(number) FROM seen) FROM seen ORDER BY number LIMIT ?", (limit,)
+        )
+        # There may be fewer than their numbers say, as one that is seen again has a new number.
+        gone = takewhile(lambda row: row[1] <= self._now - window or row[0] <= row[2] - most, oldest.fetchall())
+        self._connection.executemany("DELETE FROM seen WHERE number = ?", [row[:1] for row in gone])
+
+    def trim(self, bounds: Retention, limit: int) -> int:
+        """Forget the oldest entries of each kind, up to `limit`, until they are within bounds; how many.
+
+        With published updates go the entries about presence that are older than the oldest of them that is left.
+        """
+        before, oldest = self._published.updates + self._presence.updates, self._now - bounds.max_age * 1_000
+        published = self._within(_PUBLISHED, self._published, bounds.max_updates, bounds.max_bytes, oldest, limit)
+        if published != self._published:
+            self._published = published
+            first, *_ = self._connection.execute(_PUBLISHED, (published.forgotten, 1)).fetchone()
+            self._forget_presence(first)
+            self._connection.execute("DELETE FROM log WHERE position < ?", (first,))
+        kept = self._presence
+        presence = self._within(_PRESENCE, kept, bounds.presence_updates, bounds.presence_bytes, oldest, limit)
+        if presence != kept:
+            self._forget_presence(presence.forgotten + 1)
+        return before - self._published.updates - self._presence.updates
+
+    def prune(self, bounds: Retention) -> int:
+        """Forget as `trim` does, up to some thousands; how many."""
+        return self.trim(bounds, 4 * TRIM)
+
+    def trim_some(self, bounds: Retention) -> bool:
+        """Forget as `trim` does, up to some more than was appended; whether there may be more to forget."""
+        limit = TRIM + 2 * len(self.entries)
+        return self.trim(bounds, limit) >= limit
+
+    def _within(self, rows_of_kind: str, kept: _Kept, most: int, most_bytes: int, oldest: float, limit: int) -> _Kept:
+        """What is left of a kind when its oldest are forgotten, up to `limit`, until it is within these bounds."""
+        updates, size, forgotten = kept
+        rows = self._connection.execute(rows_of_kind, (forgotten, limit))
+        for position, moment, own in rows:
+            if updates <= 1 or (updates <= most and size <= most_bytes and moment >= oldest):
+                break
+            updates, size, forgotten = updates - 1, size - own, position
+        rows.close()
+        return _Kept(updates, size, forgotten)
+
+    def _forget_presence(self, before: int) -> None:
+        """Forget the entries about presence that come before a position."""
+        count, size, last = self._connection.execute(
+            "SELECT count(*), ifnull(sum(size), 0), max(presence.position)"
+            " FROM presence CROSS JOIN log USING (position) WHERE presence.position < ?",
+            (before,),
+        ).fetchone()
+        if count:
+            kept = self._presence
+            self._presence = _Kept(kept.updates - count, kept.bytes - size, last)
+            self._connection.execute(
+                "DELETE FROM log WHERE position IN (SELECT position FROM presence WHERE position < ?)", (before,)
+            )
+            self._connection.execute("DELETE FROM presence WHERE position < ?", (before,))
+
+    def finish(self) -> None:
+        """Write the counts into `state`, if they have changed."""
+        if (self._published, self._presence) != self._were:
+            self._connection.execute(
+                "UPDATE state SET published = ?, published_bytes = ?, published_forgotten = ?,"
+                " presence = ?, presence_bytes = ?, presence_forgotten = ?",
+                (*self._published, *self._presence),
+            )
+
+    def arrives(self, subscriber: Present, node: str) -> bool:
+        """Put a subscriber on a node among those that are present.  Always true."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO present VALUES (?, ?, ?)", (subscriber.id, node, subscriber.to_json())
+        )
+        return True
+
+    def departs(self, id: str) -> bool:
+        """Remove a subscriber from those that are present; whether it was."""
+        return self._connection.execute("DELETE FROM present WHERE id = ?", (id,)).rowcount > 0
+
+    def touch(self, node: str, now: float, bell: int) -> None:
+        """Write that a node is alive `now`, and the port of its bell."""
+        self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", (node, now, bell))
+
+    def bells(self, node: str) -> list[int]:
+        """Those of the other nodes."""
+        return [bell for (bell,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
+
+    def give_time(self, now: float, timeout: float) -> None:
+        """If nobody was heard for long, it was the log that nobody could write: all nodes get their time again."""
+        (heard,) = self._connection.execute("SELECT max(seen) FROM node WHERE seen <= ?", (now,)).fetchone()
+        if heard is None or now - heard > timeout / 2:
+            self._connection.execute("UPDATE node SET seen = ?", (now,))
+
+    def beat(self, node: str, now: float, timeout: float) -> tuple[int, list[tuple[str, str]]]:
+        """Remove nodes that are dead; how many subscribers `node` has, and some rows of those on no node."""
+        # A clock since boot that is ahead of ours is one of before.
+        self._connection.execute("DELETE FROM node WHERE seen NOT BETWEEN ? AND ?", (now - timeout, now))
+        (present,) = self._connection.execute("SELECT count(*) FROM present WHERE node = ?", (node,)).fetchone()
+        orphans = self._connection.execute(
+            "SELECT id, matchers FROM present WHERE node NOT IN (SELECT name FROM node) LIMIT ?", (ORPHANS,)
+        )
+        return present, orphans.fetchall()
+
+    def leave(self, node: str) -> None:
+        """Remove a node.  Its subscribers stay, for other nodes to announce."""
+        self._connection.execute("DELETE FROM node WHERE name = ?", (node,))
+        # Who leaves last has all of it on the disk when it closes the file.
+        self._connection.execute("UPDATE state SET boot = '' WHERE boot <> '' AND NOT EXISTS (SELECT 1 FROM node)")
+
+
+class Reading:
+    """One transaction that reads, on a connection of its own: the log as it is at one moment."""
+
+    def __init__(self, file: File, connection: sqlite3.Connection) -> None:
+        self._path = file.path
+        self._offset = file.offset
+        self._since = file.since
+        self._connection = connection
+
+    def find(self, id: str, *, presence: bool) -> int | None:
+        """As `base.History.find`; so are the following ones."""
+        found = self._connection.execute(
+            "SELECT position FROM log WHERE hash = ? AND id = ? AND position >= ? ORDER BY position LIMIT 1",
+            (hash_of(id), id, self._since),
+        ).fetchone()
+        if found is None or (presence and found[0] < forgotten_positions(self._connection)[1]):
+            return None
+        return self._offset + int(found[0])
+
+    def newest(self) -> Entry | None:
+        row = self._connection.execute(_SELECT + "ORDER BY position DESC LIMIT 1").fetchone()
+        return None if row is None else entry_of(row, self._offset)
+
+    def end(self) -> int:
+        return self._offset + last_position(self._connection)
+
+    def read(self, after: int) -> Page:
+        published, presence = forgotten_positions(self._connection)
+        last, place = last_position(self._connection), 0 if after == EARLIEST else after - self._offset
+        if place < 0:
+            raise PositionExpired(f"position {after} is of an earlier epoch of the log")
+        if after != EARLIEST and place < published:
+            raise base.position_expired(after, self._offset + published)
+        if place > last:
+            raise PositionExpired(f"position {after} is after {self._offset + last}, the last one of the log")
+        page = Page(forgotten=self._offset + presence)
+        first = next_position(self._connection, place)
+        if first is None:
+            return page
+        end = base.page_end(first - 1)
+        rows = self._connection.execute(_SELECT + "WHERE position BETWEEN ? AND ? ORDER BY position", (first, end))
+        size = 0
+        for row in rows:
+            entry = entry_of(row, self._offset)
+            size += entry.size
+            if page and size > base.PAGE_BYTES:
+                return page
+            page.append(entry)
+        page.full = end <= last
+        return page
+
+    def present(self, node: str, *, own: bool) -> list[Present]:
+        """Return the subscribers that are present, on all nodes or on this node alone."""
+        rows = self._connection.execute("SELECT id, matchers FROM present WHERE node = ? OR NOT ?", (node, own))
+        return list(map(present_of, rows))
+
+    def stats(self) -> Stats:
+        first, last = first_position(self._connection), last_position(self._connection)
+        rows = self._connection.execute(_SELECT + "WHERE position IN (?, ?) ORDER BY position", (first, last))
+        ends = [entry_of(row, self._offset) for row in rows]
+        epoch, updates, size, presence_updates, presence_bytes = self._connection.execute(
+            "SELECT epoch, published, published_bytes, presence, presence_bytes FROM state"
+        ).fetchone()
+        (present,) = self._connection.execute("SELECT count(*) FROM present").fetchone()
+        oldest, newest = (ends[0], ends[-1]) if ends else (None, None)
+        return Stats(
+            updates=updates,
+            oldest=oldest,
+            newest=newest,
+            bytes=size,
+            presence_updates=presence_updates,
+            presence_bytes=presence_bytes,
+            size=sum(os.path.getsize(path) for path in files_of(self._path) if os.path.exists(path)),
+            epoch=epoch,
+            present=present,
+        )
+
+    def back_up(self, target: str) -> None:
+        """Write the log into a new file, in a new epoch and without the subscribers that are present."""
+        try:
+            with contextlib.closing(connect(self._path)) as connection:
+                connection.execute("VACUUM INTO ?", (target,))
+            with contextlib.closing(connect(target)) as copy:
+                copy.execute("DELETE FROM present")
+                renew(copy)
+        except sqlite3.Error:
+            Path(target).unlink(missing_ok=True)
+            raise
+
+
+class Row(NamedTuple):
+    update: Update
+    time: int | None
+    """None for now."""
+    size: int
+    hash: int
+    id: str
+    topics: str
+    private: bool
+    type: str | None
+    retry: str | None
+    data: str
+
+
+def row_of(update: Update, time: int | None = None) -> Row:
+    """What is written of an update.  Raises UnicodeEncodeError for what is no Unicode, before anything is written."""
+    topics = to_json(update.topics)
+    texts = (update.id, topics, update.type or "", update.data)
+    size = _ROW + sum(len(text.encode("utf-8")) for text in texts)
+    retry = None if update.retry is None else str(update.retry)
+    return Row(
+        update, time, size, hash_of(update.id), update.id, topics, update.private, update.type, retry, update.data
+    )
+
+
+def entry_of(row: tuple[Any, ...], offset: int) -> Entry:
+    position, time, id, topics, private, type, retry, data = row
+    try:
+        digits = None if retry is None else int(retry)
+        update = Update(tuple(json.loads(topics)), data, private=bool(private), id=id, type=type, retry=digits)
+        return Entry(offset + position, update, time)
+    except (ValueError, TypeError):
+        raise Unreadable("a row is damaged") from None
+
+
+def present_of(row: tuple[str, str]) -> Present:
+    try:
+        return Present.from_json(*row)
+    except (ValueError, TypeError):  # a damaged row; so it can go
+        return Present(row[0], ())
+
+
+def hash_of(id: str) -> int:
+    return int.from_bytes(blake2b(id.encode("utf-8"), digest_size=8).digest(), "big", signed=True)
