@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
+from hub.history import redis as package
 from hub.history.base import EARLIEST, Change
 from hub.history.redis import history as module
+from hub.history.redis import scripts
 from hub.history.redis.history import RedisHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
@@ -1104,10 +1107,23 @@ def test_a_url_says_where_the_log_is(url: str, expected: dict[str, object]) -> N
         ]
 
 
+def test_the_scripts_are_in_the_package() -> None:
+    """All that scripts.py loads, and nothing else; each is a text of its own."""
+    found = {
+        path.name.removesuffix(".lua") for path in files("hub.history.redis").iterdir() if path.name.endswith(".lua")
+    }
+    loaded = {name.lower(): script for name, script in vars(scripts).items() if isinstance(script, scripts.Script)}
+    assert found == {"begin", *loaded}
+    assert len({script.sha for script in loaded.values()}) == len(loaded) == 10
+    for name, script in loaded.items():
+        assert "local function reply(" in script.text
+        assert script.text.rstrip().splitlines()[-1].startswith("return reply("), name
+
+
 def test_without_the_redis_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
-    assert module.__file__ is not None
-    spec = importlib.util.spec_from_file_location("without_redis", module.__file__)
+    assert package.__file__ is not None
+    spec = importlib.util.spec_from_file_location("without_redis", package.__file__)
     assert spec is not None
     assert spec.loader is not None
     with pytest.raises(ConfigurationError, match=r"pip install skipfilter\[redis\]"):

@@ -1,0 +1,61 @@
+-- Append updates, and change who is present: all, or none.
+--
+-- node, node_timeout in ms, window in ms, the five bounds, and any number of changes, each with its updates:
+--   what ('' published, 'load', 'more' about presence, 'come', 'gone'), subscriber, its matchers, number of updates
+--     id, size, record, time or '' for now, and a hash if the id is remembered or else ''
+-- Returns the time, and the numbers of the updates that were left out, from 0.
+
+local function add(kind, id, size, record, time)
+    last, kind.count, kind.bytes = last + 1, kind.count + 1, kind.bytes + size
+    call('XADD', kind.log, last .. '-0', 't', time, 'u', record)
+    call('ZADD', ids, 0, member(id, last, time))
+    call('ZADD', kind.marks, last, last .. ' ' .. time .. ' ' .. size .. ' ' .. id)
+end
+
+local node, node_timeout, window = unpack(ARGV, 6, 8)
+local max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 9, 13)
+local left_out, number, i = {}, 0, 14
+
+local is_presence = {come = true, gone = true, more = true}
+
+-- Whether it was seen in the last `window` ms; now it is.
+local function knows(one)
+    local time = call('ZSCORE', seen_ids, one)
+    if time and tonumber(time) > now - window then return true end
+    call('ZADD', seen_ids, now, one)
+    return false
+end
+
+while ARGV[i] do
+    local change, subscriber, matchers, updates = unpack(ARGV, i, i + 3)
+    local due = change ~= 'gone'
+    if change == 'come' then
+        call('SADD', nodes, node)
+        call('SET', alive .. node, '', 'PX', node_timeout)
+    end
+    if subscriber ~= '' then
+        for _, other in ipairs(call('SMEMBERS', nodes)) do
+            due = call('HDEL', present .. other, subscriber) == 1 or due
+        end
+    end
+    if change == 'come' then call('HSET', present .. node, subscriber, matchers) end
+    i = i + 4
+    for _ = 1, updates do
+        local id, size, record, time, one = unpack(ARGV, i, i + 4)
+        if due and (one == '' or not knows(one)) then
+            add(is_presence[change] and presence or published, id, size, record, time == '' and now or time)
+        else
+            left_out[#left_out + 1] = number
+        end
+        number, i = number + 1, i + 5
+    end
+end
+if window ~= '0' then
+    local excess = call('ZCARD', seen_ids) - max_updates
+    if excess > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, excess - 1) end
+    local old = call('ZRANGEBYSCORE', seen_ids, '-inf', now - window, 'LIMIT', 0, 2000)
+    if #old > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, #old - 1) end
+end
+trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, 257 / 256)
+keep()
+return reply({now, left_out})

@@ -1,0 +1,21 @@
+-- node, node_timeout in ms, the five bounds.  Returns how many are present on the node, and some of those on dead nodes.
+
+local node, node_timeout, max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 6)
+call('SADD', nodes, node)
+call('SET', alive .. node, '', 'PX', node_timeout)
+-- If nobody was heard for long, it was the log that nobody could reach: all of them get their time again.
+local heard = call('HGET', meta, 'heard')
+local away = not heard or now - heard > node_timeout / 2
+call('HSET', meta, 'heard', now)
+local orphans = {}
+for _, other in ipairs(call('SMEMBERS', nodes)) do
+    if away then call('SET', alive .. other, '', 'PX', node_timeout) end
+    if call('EXISTS', alive .. other) == 0 and #orphans < 2000 then
+        local some = call('HRANDFIELD', present .. other, 1000, 'WITHVALUES')
+        for _, part in ipairs(some) do orphans[#orphans + 1] = part end
+        if #some == 0 then call('SREM', nodes, other) end
+    end
+end
+trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, 1)
+keep()
+return reply({call('HLEN', present .. node), orphans})

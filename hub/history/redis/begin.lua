@@ -1,0 +1,128 @@
+-- What every script begins with.
+--
+-- __init__.py beside says what is in KEYS.  ARGV[1..5] are what the node knows: the epoch; n of the published anchor, and
+-- the hash of its mark; and the same of the anchor about presence.  A script's own arguments begin at ARGV[6].
+-- Each script ends with `return reply(value)`: epoch, n of the newest entry, whether the node strays, the value, and of
+-- each kind of entries n of the newest that is forgotten, n of the newest, and the hash of its mark.
+
+local log, ids, marks, meta, nodes, alive, present, seen_ids, presence_log, presence_marks = unpack(KEYS)
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local seen_epoch = tonumber(ARGV[1])
+local about = call(
+    'HMGET', meta, 'epoch', 'since', 'end', 'bytes', 'before', 'forgotten',
+    'presence_bytes', 'presence_before', 'presence_forgotten'
+)
+local epoch, since, last = unpack(about)
+
+-- What 0.1.0 has left: its marks were a list, and all entries were of one kind.
+if epoch and not about[6] then
+    local old = call('LRANGE', marks, 0, -1)
+    call('DEL', marks)
+    for i, mark in ipairs(old) do
+        local n = last - #old + i
+        call('ZADD', marks, n, n .. ' ' .. mark)
+    end
+    about[6] = last - #old
+    if about[5] ~= '' then about[5] = about[6] .. ' ' .. about[5] end
+    call('HSET', meta, 'before', about[5], 'forgotten', about[6])
+end
+
+-- The entries of one kind, with what is known of the newest that was forgotten, and of the newest that the node knows.
+local function kind(log, marks, prefix, seen, seen_mark, bytes, before, forgotten)
+    return {
+        log = log, marks = marks, prefix = prefix, seen = tonumber(seen), seen_mark = seen_mark,
+        count = call('ZCARD', marks), bytes = tonumber(bytes or 0),
+        before = before or '', forgotten = tonumber(forgotten or 0),
+    }
+end
+local published = kind(log, marks, '', ARGV[2], ARGV[3], unpack(about, 4, 6))
+local presence = kind(presence_log, presence_marks, 'presence_', ARGV[4], ARGV[5], unpack(about, 7, 9))
+
+local function is_whole(kind) return call('XLEN', kind.log) == kind.count end
+if epoch and is_whole(published) and is_whole(presence) and call('ZCARD', ids) == published.count + presence.count then
+    epoch, since, last = tonumber(epoch), tonumber(since), tonumber(last)
+else  -- new, flushed, or evicted from
+    call('DEL', log, ids, marks, meta, seen_ids, presence_log, presence_marks)
+    epoch, since, last = 0, 0, 0
+    for _, kind in ipairs({published, presence}) do
+        kind.count, kind.bytes, kind.before, kind.forgotten = 0, 0, '', 0
+    end
+end
+
+local function keep()
+    call('HSET', meta, 'epoch', epoch, 'since', since, 'end', last)
+    for _, kind in ipairs({published, presence}) do
+        call('HSET', meta, kind.prefix .. 'bytes', kind.bytes)
+        call('HSET', meta, kind.prefix .. 'before', kind.before, kind.prefix .. 'forgotten', kind.forgotten)
+    end
+end
+
+-- Whether the anchor of a kind is as it was.  Of what is forgotten, the last is known.
+local function holds(kind)
+    if kind.seen > last then return false end
+    if kind.seen < kind.forgotten then return true end
+    local mark = kind.before
+    if kind.seen > kind.forgotten then mark = call('ZRANGEBYSCORE', kind.marks, kind.seen, kind.seen)[1] end
+    return mark and redis.sha1hex(mark) == kind.seen_mark
+end
+if epoch == 0 or seen_epoch > epoch or (seen_epoch == epoch and not (holds(published) and holds(presence))) then
+    epoch, since = math.max(now, epoch + 1, seen_epoch + 1), last
+    keep()
+end
+
+-- If both anchors are forgotten, it is unknown whether the log is still the one that the node knew.  The places of the
+-- node up to the first anchor are off the log; those up to the second one must be too.
+local strays = seen_epoch == epoch and published.seen < published.forgotten
+    and published.forgotten <= presence.seen and presence.seen < presence.forgotten
+
+local function member(id, n, time) return id .. '\0' .. string.format('%016d', n) .. time end
+
+-- Have the oldest of a kind forgotten for as long as it is to be, given n and time.  How many.
+local function forget(kind, is_due)
+    local forgotten = 0
+    while kind.count > 0 do
+        local mark = call('ZRANGE', kind.marks, 0, 0)[1]
+        local n, time, size, id = mark:match('^(%d+) (%d+) (%d+) (.*)$')
+        if not is_due(tonumber(n), time, forgotten) then break end
+        call('ZREM', kind.marks, mark)
+        call('ZREM', ids, member(id, n, time))
+        kind.before, kind.forgotten, kind.count, kind.bytes = mark, tonumber(n), kind.count - 1, kind.bytes - size
+        forgotten = forgotten + 1
+    end
+    if forgotten > 0 then call('XTRIM', kind.log, 'MINID', kind.forgotten + 1) end
+    return forgotten
+end
+
+-- Slack is how far over its bounds a kind may be before it is cut down to them: few scripts do so, many at once.
+local function trim_kind(kind, max_updates, max_bytes, max_age, slack)
+    max_updates, max_bytes, max_age = tonumber(max_updates), tonumber(max_bytes), tonumber(max_age) or math.huge
+    return forget(kind, function(n, time, forgotten)
+        if kind.count <= 1 or forgotten == 2000 then return false end
+        local over = kind.count > max_updates * slack or kind.bytes > max_bytes * slack or now - time > max_age * slack
+        if over then slack = 1 end
+        return over
+    end)
+end
+
+-- With what was published goes what is about presence, and older than all that is left.
+local function trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, slack)
+    local forgotten = trim_kind(published, max_updates, max_bytes, max_age, slack)
+    if forgotten > 0 then
+        local first = tonumber(call('ZRANGE', marks, 0, 0, 'WITHSCORES')[2])
+        forgotten = forgotten + forget(presence, function(n) return n < first end)
+    end
+    return forgotten + trim_kind(presence, presence_updates, presence_bytes, max_age, slack)
+end
+
+local function reply(value)
+    local about = {epoch, last, strays and 1 or 0, value or false}
+    for _, kind in ipairs({published, presence}) do
+        local newest, n = unpack(call('ZRANGE', kind.marks, -1, -1, 'WITHSCORES'))
+        about[#about + 1] = kind.forgotten
+        about[#about + 1] = tonumber(n or kind.forgotten)
+        about[#about + 1] = redis.sha1hex(newest or kind.before)
+    end
+    return about
+end

@@ -1,0 +1,4 @@
+-- Writes something.
+
+call('HSET', meta, 'checked', now)
+return reply()

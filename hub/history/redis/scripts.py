@@ -1,0 +1,35 @@
+"""The Lua scripts: each is begin.lua, and after it a text of its own.
+
+A server keeps the scripts that it has been sent, by the SHA-1 of their texts.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from importlib.resources import files
+from typing import Final
+
+
+class Script:
+    """A script by the name of its file, without `.lua`."""
+
+    def __init__(self, name: str) -> None:
+        self.text = f"{_text('begin')}\n{_text(name)}"
+        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        """What the server calls it."""
+
+
+def _text(name: str) -> str:
+    return files("hub.history.redis").joinpath(f"{name}.lua").read_text("utf-8")
+
+
+APPEND: Final = Script("append")
+BEAT: Final = Script("beat")
+CHECK: Final = Script("check")
+END: Final = Script("end")
+FIND: Final = Script("find")
+LEAVE: Final = Script("leave")
+NEWEST: Final = Script("newest")
+PAGE: Final = Script("page")
+PRUNE: Final = Script("prune")
+STATS: Final = Script("stats")

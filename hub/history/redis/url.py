@@ -1,0 +1,68 @@
+"""URLs of a Redis: what they may say, and the client that they name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import ConnectionPool, parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from hub.errors import ConfigurationError
+
+CONNECT_TIMEOUT: Final = 2.0
+"""Seconds."""
+
+
+def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
+    """The client of what a URL names, which connects when it is asked something; and the URL without its user.
+
+    `redis+sentinel://user:password@host,host:port/service/database`: the user is the server's.  Sentinels that want one
+    get it from `?sentinel_username=` and `?sentinel_password=`.
+    """
+    try:  # none of what these raise is told: it may have the password in it
+        parts = urlsplit(url)
+        user, at, hosts = parts.netloc.rpartition("@")
+        addresses = [(host.hostname or "localhost", host.port or 26379) for host in map(urlsplit, _urls(hosts))]
+    except ValueError:
+        raise ConfigurationError("history_url: a host or port is none; in a password, write / as %2F") from None
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise ConfigurationError("history_url: in a password, write / as %2F, ? as %3F and # as %23")
+    sentinel, where = parts.scheme == "redis+sentinel", f"{parts.scheme}://{hosts}{parts.path}"
+    if sentinel and not re.fullmatch(r"/[^/]+(/\d*)?", parts.path):
+        raise ConfigurationError(f"history_url {where}: after the hosts comes /service, or /service/database")
+    if not sentinel and (len(addresses) > 1 or not re.fullmatch(r"/?\d*", parts.path)):
+        raise ConfigurationError(f"history_url {where}: after one host comes nothing, or the number of a database")
+    try:
+        service, _, database = parts.path[1:].partition("/") if sentinel else ("", "", parts.path[1:])
+        origin = f"redis://{user}{at}" if sentinel else f"{parts.scheme}://{parts.netloc}"
+        options: dict[str, Any] = {**parse_url(f"{origin}/{database}?{parts.query}")}
+        own = {key: options.pop(f"sentinel_{key}") for key in ("username", "password") if f"sentinel_{key}" in options}
+        common: dict[str, Any] = {
+            "protocol": 2,
+            "driver_info": None,
+            "max_connections": 2**31,
+            "retry": Retry(NoBackoff(), 0),  # what failed may have been done: nothing is sent twice
+            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "socket_timeout": None,  # history has its own; redis-py's goes by wait_for, in 3.11 deaf to a cancellation
+        }
+        if sentinel:
+            quick = common | {"socket_timeout": 1.0} | own
+            sentinels = Sentinel(addresses, sentinel_kwargs=quick, **common | options)  # type: ignore[no-untyped-call]
+            client = sentinels.master_for(service)
+        else:
+            sentinels = None
+            client = Redis.from_pool(ConnectionPool(**common | options))
+        client.connection_pool.make_connection()
+    except (RedisError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"history_url {where}: {error}") from None
+    return client, sentinels, where
+
+
+def _urls(hosts: str) -> list[str]:
+    return [f"//{host}" for host in hosts.split(",")]
