@@ -4,6 +4,7 @@
     app = create_app(Settings(publisher_key="…", subscriber_key="…", anonymous=True))
 
 `uvicorn hub:app` serves a hub with the settings of the environment, HUB_PUBLISHER_KEY and so on.
+Numbers such as N44 are rules of the protocol; hub/protocol/PROTOCOL.md lists them.
 """
 
 from __future__ import annotations

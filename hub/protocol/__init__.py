@@ -6,6 +6,7 @@
     updates          what an update is
     topics           topics, matcher types and their matchers
     origins          which origins an operator allows
+    PROTOCOL.md      the rules of the protocol, by the numbers that code and tests cite, such as N44
 
 Arrows point down: requests, subscriptions and events need updates, and updates need topics.
 """
