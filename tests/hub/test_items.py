@@ -1,81 +1,124 @@
-"""Each item of the protocol is held by a test or has a reason, and README.md says which."""
+"""Code, tests and prose cite only rules of PROTOCOL.md, and a test holds each rule that is not marked otherwise."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.hub import items
+from tests.hub.items import Citation, Rule
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+LONGEST_LINE = 120
 
-LONGEST_TITLE = 70
+PAGE = """\
+# Rules
+
+- **N1** A topic is text.
+- **N2** An option.
+  *Not implemented: tokens decide.*
+
+## Others
+
+- **N10** A limit of 0, as in N1.
+  *In part: for bodies alone.*
+- **V1** The end.
+  *No test: see N1.*
+"""
+RULES = items.parse_rules(PAGE)
 
 
 @pytest.fixture(scope="module")
-def held() -> items.Held:
-    return items.find_tests(items.TESTS)
+def rules() -> dict[str, Rule]:
+    return items.parse_rules(items.PROTOCOL.read_text("utf-8"))
 
 
-@pytest.fixture
-def three_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A protocol of three items: one with nothing to say about, one that is not here, and one partly."""
-    monkeypatch.setattr(items, "ITEMS", {"Some": {"N1": "a * | b", "N2": "two"}, "Others": {"V1": "three"}})
-    monkeypatch.setattr(items, "NOT_HERE", {"N2": "for others", "V1": "partly: not all"})
+@pytest.fixture(scope="module")
+def citations() -> list[Citation]:
+    return [*items.find_citations(items.ROOT)]
 
 
-def written(path: Path, *names: str) -> Path:
+def written(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(f"def {name}(): ..." for name in names))
+    path.write_text(text)
     return path
 
 
-def holding(**names: Sequence[str]) -> items.Held:
-    """Item -> tests of these names, in a file of their own; none for the items that are left out."""
-    path = items.README.with_name("test_some.py")
-    return {item: [items.Holder(path, name) for name in names.get(item, ())] for item in items.titles()}
+def citing(*numbers: str, test: str = "") -> list[Citation]:
+    return [Citation(number, Path("a.py"), line, test) for line, number in enumerate(numbers, 1)]
 
 
-# -- the items of this hub
+# -- the rules of this hub
 
 
-def test_every_item_is_held_by_a_test_or_has_a_reason(held: items.Held) -> None:
-    assert items.missing(held) == []
+def test_only_rules_that_exist_are_cited(rules: dict[str, Rule], citations: list[Citation]) -> None:
+    assert items.find_unknown(rules, citations) == []
 
 
-def test_no_item_has_both_tests_and_a_reason_for_having_none(held: items.Held) -> None:
-    assert items.contradictory(held) == []
+def test_each_rule_has_a_test_or_a_mark(rules: dict[str, Rule], citations: list[Citation]) -> None:
+    assert items.find_untested(rules, citations) == []
 
 
-def test_the_readme_is_what_the_names_of_the_tests_say(held: items.Held) -> None:
-    assert items.README.read_text("utf-8") == items.render(held), "run python -m tests.hub.items"
+def test_no_test_is_about_a_rule_marked_as_one_without_tests(rules: dict[str, Rule], citations: list[Citation]) -> None:
+    assert items.find_contradictions(rules, citations) == []
 
 
-def test_a_reason_is_one_line_about_an_item_that_exists() -> None:
-    assert set(items.NOT_HERE) <= set(items.titles())
-    assert [item for item, reason in items.NOT_HERE.items() if not reason.strip() or "\n" in reason] == []
+def test_all_folders_that_cite_rules_are_searched(citations: list[Citation]) -> None:
+    tops = {cited.path.relative_to(items.ROOT).parts[0] for cited in citations}
+    assert tops >= {"hub", "tests"}
+    assert all((items.ROOT / name).exists() for name in items.CITING)
 
 
-def test_an_item_has_one_section_and_a_short_title() -> None:
-    assert len(items.titles()) == sum(map(len, items.ITEMS.values()))
-    assert [title for title in items.titles().values() if not 0 < len(title) <= LONGEST_TITLE] == []
+def test_each_rule_fits_into_a_line(rules: dict[str, Rule]) -> None:
+    too_long = [line for line in items.PROTOCOL.read_text("utf-8").splitlines() if len(line) > LONGEST_LINE]
+    assert too_long == []
+    assert all(rule.text.endswith(".") for rule in rules.values())
 
 
-def test_items_come_in_the_order_of_the_checklist() -> None:
-    numbered = [("NVRT".index(item[0]), int(item[1:])) for item in items.titles()]
-    assert numbered == sorted(numbered)
+# -- reading the page
 
 
-def test_what_the_reasons_refer_to_exists() -> None:
-    named = set(re.findall(r"\b[NVRT][0-9]+\b", " ".join(items.NOT_HERE.values())))
-    assert named <= set(items.titles())
+def test_a_page_has_rules_and_their_marks() -> None:
+    assert [*RULES.values()] == [
+        Rule("N1", "A topic is text."),
+        Rule("N2", "An option.", "Not implemented", "tokens decide."),
+        Rule("N10", "A limit of 0, as in N1.", "In part", "for bodies alone."),
+        Rule("V1", "The end.", "No test", "see N1."),
+    ]
+    assert [rule.is_tested for rule in RULES.values()] == [True, False, True, False]
 
 
-# -- names of tests -> items
+@pytest.mark.parametrize(("first", "second"), [("N2", "N2"), ("N10", "N9"), ("V1", "N2"), ("T1", "R1")])
+def test_rules_are_in_order_and_each_has_one_line(first: str, second: str) -> None:
+    with pytest.raises(ValueError, match=f"{second} comes after {first}"):
+        items.parse_rules(f"- **{first}** a\n- **{second}** b\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- **P1** a price",
+        "- **N2**",
+        "- **N2** ",
+        "- **n2** in lower case",
+        "  *Not yet: another mark.*",
+        "  *Not implemented:*",
+        "  *Not implemented: without an end",
+        "  a second line of text",
+    ],
+)
+def test_a_line_that_only_looks_like_a_rule_or_mark_is_an_error(line: str) -> None:
+    with pytest.raises(ValueError, match="neither a rule nor its mark"):
+        items.parse_rules(f"- **N1** one\n{line}\n")
+
+
+@pytest.mark.parametrize("text", ["  *In part: a.*\n", "- **N1** one\n  *In part: a.*\n  *No test: b.*\n"])
+def test_a_mark_belongs_to_a_rule_and_a_rule_has_one(text: str) -> None:
+    with pytest.raises(ValueError, match="neither a rule nor its mark"):
+        items.parse_rules(text)
+
+
+# -- finding citations
 
 
 @pytest.mark.parametrize(
@@ -87,100 +130,122 @@ def test_what_the_reasons_refer_to_exists() -> None:
         ("test_n14_what_n3_says", ["N14"]),
         ("test_n14", ["N14"]),
         ("test_n14_n3", ["N14", "N3"]),
+        ("test_n14_n14_twice", ["N14"]),
         ("test_n_values_of_v4", []),
         ("test_n14b_n3", []),
         ("test_p1_is_a_price", []),
         ("test_nothing", []),
     ],
 )
-def test_the_items_are_the_first_words_of_a_name(name: str, expected: list[str]) -> None:
-    assert items.items_in(name) == expected
+def test_the_rules_are_the_first_words_of_a_name(name: str, expected: list[str]) -> None:
+    assert items.rules_of_test(name) == expected
 
 
-def test_tests_are_found_by_file_and_line_in_all_folders(tmp_path: Path) -> None:
-    below = written(tmp_path / "a" / "b" / "test_below.py", "test_n2_z", "test_n2_a")
-    above = written(tmp_path / "test_above.py", "test_v1_n2_n2_x", "test_nothing", "make_n1_x")
-    written(tmp_path / "conftest.py", "test_n1_is_in_no_file_of_tests")
-    found = {item: tests for item, tests in items.find_tests(tmp_path).items() if tests}
-    assert found == {
-        "N2": [(below, "test_n2_z"), (below, "test_n2_a"), (above, "test_v1_n2_n2_x")],
-        "V1": [(above, "test_v1_n2_n2_x")],
-    }
-
-
-def test_coroutines_and_methods_are_tests_and_functions_in_functions_are_none(tmp_path: Path) -> None:
-    path = tmp_path / "test_some.py"
-    path.write_text(
-        "async def test_n1_a():\n    def test_n2_inside(): ...\n\nclass TestSome:\n    async def test_v1_b(self): ...\n"
+def test_tests_and_prose_cite_rules_in_all_folders(tmp_path: Path) -> None:
+    deep = written(tmp_path / "hub" / "a" / "deep.py", '"""About N1 (V2–V4)."""\n\nx = 1  # N14, R1: P1 N1b aN1\n')
+    script = written(tmp_path / "hub" / "page.js", "// T1\n")
+    written(tmp_path / "hub" / "data.json", '"N1"')
+    test = written(
+        tmp_path / "tests" / "test_some.py",
+        "async def test_n1_a():\n    def test_n2_inside(): ...\n\n"
+        "class TestSome:\n    async def test_v1_n2_b(self): ...\n\ndef make_n1_c(): ...  # R2\n",
     )
-    found = {item: tests for item, tests in items.find_tests(tmp_path).items() if tests}
-    assert found == {"N1": [(path, "test_n1_a")], "V1": [(path, "test_v1_b")]}
+    written(tmp_path / "tests" / "test_items.py", "def test_n1_a(): ...  # N1\n")
+    conftest = written(tmp_path / "tests" / "conftest.py", "def test_n1_a(): ...  # noqa: N802, N1\nN = 'V9'\n")
+    readme = written(tmp_path / "README.md", "As R3 says.\n")
+    written(tmp_path / "bench" / "x.py", "# N1\n")
+    (tmp_path / "skipfilter").mkdir()
+    assert [*items.find_citations(tmp_path)] == [
+        Citation("N1", deep, 1), Citation("V2", deep, 1), Citation("V4", deep, 1),
+        Citation("N14", deep, 3), Citation("R1", deep, 3),
+        Citation("T1", script, 1),
+        Citation("V9", conftest, 2),
+        Citation("R2", test, 7),
+        Citation("N1", test, 1, "test_n1_a"),
+        Citation("V1", test, 5, "TestSome::test_v1_n2_b"), Citation("N2", test, 5, "TestSome::test_v1_n2_b"),
+        Citation("R3", readme, 1),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["test_n999_x", "test_n1_n999_x", "test_n01_x", "test_n85_is_not_in_use"])
-def test_an_item_that_does_not_exist_is_an_error_that_names_the_test(name: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "test_some.py", "test_n1_fine", name)
-    with pytest.raises(LookupError, match=rf"{re.escape(str(path))}: {name}: there is no item N(999|01|85)"):
-        items.find_tests(tmp_path)
+# -- comparing them
 
 
-# -- what is said of them
+def test_a_citation_of_no_rule_is_found_with_its_place() -> None:
+    assert items.find_unknown(RULES, citing("N1", "N999", "V1", "N01")) == [
+        "a.py:2: N999 is not a rule",
+        "a.py:4: N01 is not a rule",
+    ]
+    assert items.find_unknown(RULES, citing("T1", test="test_t1_x")) == ["a.py::test_t1_x: T1 is not a rule"]
 
 
-def test_a_sentence_is_the_name_without_its_items() -> None:
-    sentence = items.Holder(Path(), "test_n1_v3_the_hub_s_own_path_says_so").sentence
-    assert sentence == "the hub's own path says so"
+def test_a_rule_that_names_no_rule_is_found() -> None:
+    rules = items.parse_rules("- **N1** As N3.\n- **N2** two\n  *No test: see N4 and N1.*\n")
+    assert items.find_unknown(rules, []) == [
+        "PROTOCOL.md: N3, which the lines of N1 cite, is not a rule",
+        "PROTOCOL.md: N4, which the lines of N2 cite, is not a rule",
+    ]
 
 
-@pytest.mark.usefixtures("three_items")
-def test_a_reason_does_for_a_test_unless_it_is_about_a_part() -> None:
-    assert items.missing(holding()) == ["N1", "V1"]
-    assert items.missing(holding(N1=["test_n1_x"], V1=["test_v1_x"])) == []
+def test_a_rule_without_a_test_is_found_unless_it_is_marked() -> None:
+    missing = "N1 has no test, and no mark in PROTOCOL.md that says why"
+    assert items.find_untested(RULES, citing("N1", "N10")) == [missing, missing.replace("N1 ", "N10 ")]
+    assert items.find_untested(RULES, citing("N10", test="test_n10_x")) == [missing]
+    assert items.find_untested(RULES, citing("N1", "N10", test="test_n1_n10_x")) == []
 
 
-@pytest.mark.usefixtures("three_items")
-def test_a_test_contradicts_a_reason_unless_that_is_about_a_part() -> None:
-    assert items.contradictory(holding()) == []
-    assert items.contradictory(holding(N1=["test_n1_x"], N2=["test_n2_x"], V1=["test_v1_x"])) == ["N2"]
+def test_a_test_of_a_rule_that_is_marked_as_one_without_is_found() -> None:
+    assert items.find_contradictions(RULES, citing("N1", "N2", "N10", "V1", "N999")) == []
+    assert items.find_contradictions(RULES, citing("N1", "N2", "N10", "V1", "N999", test="test_x")) == [
+        "a.py::test_x is about N2, which is marked 'Not implemented'",
+        "a.py::test_x is about V1, which is marked 'No test'",
+    ]
 
 
-@pytest.mark.usefixtures("three_items")
-def test_the_summary_counts_and_names_what_is_missing() -> None:
-    assert items.summary(holding()) == "3 items, 0 held by tests, 1 not here, 2 missing: N1 V1"
-    full = holding(N1=["test_n1_x", "test_n1_y"], V1=["test_v1_x"])
-    assert items.summary(full) == "3 items, 2 held by tests, 1 not here, 0 missing"
+# -- the command
 
 
-@pytest.mark.usefixtures("three_items")
-def test_the_tables_literally() -> None:
-    held = holding(V1=["test_v1_x_y", "test_v1_z"])
-    held["V1"].append(items.Holder(items.TESTS / "skipfilter" / "test_other.py", "test_v1_other"))
-    introduction, _, tables = items.render(held).partition("\n## ")
-    assert "python -m tests.hub.items" in introduction
-    assert tables == (
-        "Some\n\n| item | what | tests |\n|---|---|---|\n"
-        "| N1 | a \\* \\| b | **missing** |\n"
-        "| N2 | two | not here: for others |\n"
-        "\n## Others\n\n| item | what | tests |\n|---|---|---|\n"
-        "| V1 | three | [test_some.py](test_some.py): x y; z<br>"
-        "[test_other.py](../skipfilter/test_other.py): other<br>partly: not all |\n"
+@pytest.fixture
+def small_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the rules of `PAGE`, and tests for all that need one."""
+    for name in ("hub", "skipfilter"):
+        written(tmp_path / name / "__init__.py", '"""Code."""  # N1\n')
+    written(tmp_path / "tests" / "test_some.py", "def test_n1_n10_x(): ...\n")
+    written(tmp_path / "README.md", "")
+    monkeypatch.setattr(items, "ROOT", tmp_path)
+    monkeypatch.setattr(items, "PROTOCOL", written(tmp_path / "PROTOCOL.md", PAGE))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("small_protocol")
+def test_the_summary_counts_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert items.main([]) == 0
+    summary = "4 rules, 2 with tests, 1 not implemented, 1 in part, 1 that no test can show\n"
+    assert capsys.readouterr().out == summary
+
+
+def test_what_is_wrong_comes_before_the_summary(small_protocol: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(small_protocol / "tests" / "test_some.py", "def test_n1_n2_x(): ...  # R1\n")
+    assert items.main([]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "tests/test_some.py:1: R1 is not a rule",
+        "N10 has no test, and no mark in PROTOCOL.md that says why",
+        "tests/test_some.py::test_n1_n2_x is about N2, which is marked 'Not implemented'",
+        "4 rules, 2 with tests, 1 not implemented, 1 in part, 1 that no test can show",
+    ]
+
+
+@pytest.mark.usefixtures("small_protocol")
+def test_a_rule_is_shown_with_its_tests_and_citations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert items.main(["n1", "V1"]) == 0
+    assert capsys.readouterr().out == (
+        "N1  A topic is text.\n\n"
+        "tests\n  tests/test_some.py::test_n1_n10_x\n\n"
+        "cited in\n  hub/__init__.py:1\n  skipfilter/__init__.py:1\n\n"
+        "V1  The end.\nNo test: see N1.\n"
     )
 
 
-@pytest.mark.usefixtures("three_items")
-@pytest.mark.parametrize(("count", "expected"), [(3, "x0; x1; x2"), (4, "4 tests")])
-def test_many_tests_of_a_file_are_counted(count: int, expected: str) -> None:
-    text = items.render(holding(N1=[f"test_n1_x{number}" for number in range(count)]))
-    assert f"| [test_some.py](test_some.py): {expected} |" in text
-
-
-@pytest.mark.usefixtures("three_items")
-def test_the_command_writes_the_readme_and_prints_the_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written(tmp_path / "test_some.py", "test_n1_x")
-    monkeypatch.setattr(items, "TESTS", tmp_path)
-    monkeypatch.setattr(items, "README", tmp_path / "README.md")
-    items.main()
-    assert items.README.read_text("utf-8") == items.render(items.find_tests(tmp_path))
-    assert capsys.readouterr().out == "3 items, 1 held by tests, 1 not here, 1 missing: V1\n"
+@pytest.mark.usefixtures("small_protocol")
+def test_a_number_that_is_no_rule_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert items.main(["N1", "N3", "x"]) == 2
+    assert capsys.readouterr() == ("", "PROTOCOL.md has no rule N3, x\n")

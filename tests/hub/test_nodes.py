@@ -646,7 +646,7 @@ async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_
 # -- ids that were published
 
 
-async def test_an_id_that_was_published_is_answered_again_and_dispatched_once(tmp_path: Path) -> None:
+async def test_n162_an_id_that_was_published_is_answered_again_and_dispatched_once(tmp_path: Path) -> None:
     async with two_nodes(tmp_path, subscriptions=False, idempotency_window=60) as (one, other):
         async with follow(one, ("match", "a")) as stream:
             for node in (one, other, one):
