@@ -10,7 +10,7 @@ __main__       ─ the commands
   │    └► fanout · gaps · files    ─ how many an update reached; what may be missing; tables on disk
   └► matching      ─ updates and sessions to the four outputs
        ├► partition     ─ the sessions, a range of ids at a time
-       ├► selectors     ─ the wide ones, and the index that a worker makes of them
+       ├► wide_selectors ─ the wide ones, and the index that a worker makes of them
        └► deliveries    ─ who gets an update of some topics
             └► posting_lists · bitmaps    ─ the ids that want each selector
 

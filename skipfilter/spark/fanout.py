@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from sortedcontainers import SortedDict
 
-from skipfilter.spark.selectors import unbounded_index
+from skipfilter.spark.wide_selectors import unbounded_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

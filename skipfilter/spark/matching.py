@@ -31,8 +31,8 @@ from sortedcontainers import SortedDict
 
 from skipfilter.spark.deliveries import OUTPUTS, Sessions
 from skipfilter.spark.partition import Part, parts_of
-from skipfilter.spark.selectors import Wide, index_of
 from skipfilter.spark.session import forget, persisted
+from skipfilter.spark.wide_selectors import Wide, index_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

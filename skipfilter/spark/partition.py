@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from skipfilter.spark.deliveries import Sessions
 from skipfilter.spark.errors import BadInput, BroadcastLimit
 from skipfilter.spark.posting_lists import SHARD_BITS, postings
-from skipfilter.spark.selectors import Wide, require_selectors
+from skipfilter.spark.wide_selectors import Wide, require_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
