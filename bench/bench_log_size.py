@@ -17,7 +17,7 @@ from bench.benchmark import Bars, Case
 from bench.servers import in_turn, log_versions, new_log
 from bench.workloads import SEED
 from hub.history import open_history
-from hub.history.base import Entry
+from hub.history.base import Entry, Retention
 from hub.history.sqlite.history import SqliteHistory
 from hub.history.sqlite.transaction import hash_of, row_of
 from hub.protocol.updates import Update
@@ -134,7 +134,7 @@ def update(number: int) -> Update:
 
 
 def opened(url: str, size: int) -> History:
-    return open_history(url, max_updates=size, max_bytes=2**62, max_age=math.inf)
+    return open_history(url, Retention(max_updates=size, max_bytes=2**62, max_age=math.inf))
 
 
 async def fill(url: str, size: int) -> int:

@@ -9,20 +9,21 @@ Numbers such as N44 are rules of the protocol; hub/protocol/PROTOCOL.md lists th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hub.errors import ConfigurationError, HubError
-from hub.http.application import app_from_environment, create_app
-from hub.hub import Hub
-from hub.protocol.updates import Update
-from hub.settings import Settings, settings_from_environment
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from hub.http.application import HubApplication
+    from hub.client import Client
+    from hub.errors import ConfigurationError, HubError
+    from hub.http.application import HubApplication, create_app
+    from hub.hub import Hub
+    from hub.protocol.updates import Update
+    from hub.settings import Settings, settings_from_environment
 
     app: HubApplication
 
 __all__ = [
+    "Client",
     "ConfigurationError",
     "Hub",
     "HubError",
@@ -32,10 +33,27 @@ __all__ = [
     "settings_from_environment",
 ]
 
+_MODULES: Final = {
+    "Client": "hub.client",
+    "ConfigurationError": "hub.errors",
+    "Hub": "hub.hub",
+    "HubError": "hub.errors",
+    "Settings": "hub.settings",
+    "Update": "hub.protocol.updates",
+    "create_app": "hub.http.application",
+    "settings_from_environment": "hub.settings",
+}
+"""Where each name is defined.  A name is imported when it is asked for (PEP 562), so a client loads no server."""
 
-def __getattr__(name: str) -> HubApplication:
-    # Not at import: a hub is made of the environment only for who asks for it, and then there is one.
-    if name == "app":
-        application = globals()["app"] = app_from_environment()
-        return application
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name == "app":  # made from the environment only if it is asked for, and once
+        from hub.http.application import app_from_environment
+
+        value: Any = app_from_environment()
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.history import open_history
+from hub.history.base import Retention
 from hub.protocol.updates import Update
 from hub.spark.tables import tables as make_tables
 from skipfilter.spark.matching import match
@@ -38,7 +39,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 async def check_history(url: str) -> None:
     """It has every update with its position and time, still finds each by its id, and goes on in the same epoch."""
-    history: Any = open_history(url, max_updates=1_000, max_bytes=2**24, max_age=math.inf)
+    history: Any = open_history(url, Retention(max_updates=1_000, max_bytes=2**24, max_age=math.inf))
     try:
         epoch = (await history.stats()).epoch
         entries = await history.read(-1)

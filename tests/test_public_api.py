@@ -47,6 +47,33 @@ def test_the_library_imports_its_base_dependencies_only(package: str) -> None:
     assert packages == {"skipfilter", "cachetools", "pyroaring", "sortedcontainers"}
 
 
+@pytest.mark.parametrize(
+    "statement", ["from hub import Client", "import hub.client", "from hub.verify.run import verify"]
+)
+@pytest.mark.processes
+def test_a_client_loads_no_part_of_the_server(statement: str) -> None:
+    script = f"import sys; {statement}; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    server = {
+        "starlette",
+        "uvicorn",
+        "sse_starlette",
+        "sqlite3",
+        "redis",
+        "typer",
+        "pydantic",
+        "hub.hub",
+        "hub.settings",
+    }
+    assert server.isdisjoint(imported)
+
+
+def test_each_public_name_of_the_hub_has_a_module() -> None:
+    assert sorted(hub._MODULES) == hub.__all__
+    with pytest.raises(AttributeError, match="'hub' has no attribute 'nothing'"):
+        hub.nothing  # noqa: B018
+
+
 def test_the_base_dependencies_are_three() -> None:
     base = [line for line in requires("skipfilter") or [] if "extra ==" not in line]
     assert [line.partition(">")[0] for line in base] == ["cachetools", "pyroaring", "sortedcontainers"]

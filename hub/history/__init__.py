@@ -10,12 +10,12 @@ To add one: a file with a class that has what `base.History` says, and a line he
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from hub.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hub.history.base import History
+    from hub.history.base import History, Retention
 
 HISTORIES: Final = {
     "memory": "hub.history.memory:MemoryHistory",
@@ -28,22 +28,18 @@ HISTORIES: Final = {
 
 
 class _Opens(Protocol):
-    def from_url(self, url: str, *, window: float, node_timeout: float, **bounds: Any) -> History: ...
+    def from_url(self, url: str, retention: Retention) -> History: ...
 
 
-def open_history(url: str, *, window: float = 0.0, node_timeout: float = 10.0, **bounds: Any) -> History:
-    """The log behind a URL; nothing is read or written yet.  Raises ConfigurationError for a URL that names none.
-
-    Its `bounds` are those of a `base.Retention`.  It leaves out an update if its publisher has used its id in the last
-    `window` seconds.
-    """
+def open_history(url: str, retention: Retention) -> History:
+    """Return the log behind a URL; nothing is read or written yet.  Raises ConfigurationError for a URL without one."""
     scheme = url.partition(":")[0]  # urlsplit() would raise with the whole of a URL that has a password
     if scheme not in HISTORIES:
         raise ConfigurationError(f"history_url begins with {scheme!r}, which is none of {', '.join(HISTORIES)}")
     module, name = HISTORIES[scheme].split(":")
     history = cast("_Opens", getattr(import_module(module), name))
     try:
-        return history.from_url(url, window=window, node_timeout=node_timeout, **bounds)
+        return history.from_url(url, retention)
     except ConfigurationError:
         raise
     except ValueError:  # whose text may have the password

@@ -84,18 +84,24 @@ class Entry:
 
 @dataclass(frozen=True)
 class Retention:
-    """The bounds of a log: its published updates, those about presence, and the age of both.
+    """What a log keeps, and for how long: updates, the ids of updates, and the subscribers of a silent node.
 
     The newest update of each kind is kept whatever the bounds are.  Presence updates that are older than every
     published one may be forgotten earlier.
     """
 
     max_updates: int
+    """How many published updates, and how many ids."""
     max_bytes: int
+    """Of the published updates."""
     max_age: float = math.inf
-    """Seconds."""
+    """Seconds, of updates of both kinds."""
     presence_updates: int = 10_000
     presence_bytes: int = 8 * 2**20
+    idempotency_window: float = 0.0
+    """Seconds in which a publisher's update is left out if the same publisher has used its id; 0 for never."""
+    node_timeout: float = 10.0
+    """Seconds without a beat, after which the subscribers of a node are for another node to announce as gone."""
 
 
 class Page(list[Entry]):
@@ -255,7 +261,7 @@ def position_expired(after: int, forgotten: int) -> PositionExpired:
 
 
 def pruned_to(max_updates: int, max_bytes: int, max_age: float) -> Retention:
-    """Bounds without any on the number and size of presence updates."""
+    """Return bounds without any on the number and size of presence updates, for `History.prune`."""
     return Retention(max_updates, max_bytes, max_age, sys.maxsize, sys.maxsize)
 
 

@@ -7,20 +7,20 @@ import math
 import uuid
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sortedcontainers import SortedDict
 
 from hub.errors import ConfigurationError
 from hub.history import base
-from hub.history.base import EARLIEST, Beat, Entry, Page, Retention, Stats
+from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from typing import Self
 
-    from hub.history.base import Change
+    from hub.history.base import Change, Retention
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
 
@@ -44,9 +44,9 @@ class MemoryHistory:
     `_present`, who is, by id; and `_grown`, the event that those who wait for the next entry wait for.
     """
 
-    def __init__(self, *, window: float = 0.0, clock: Callable[[], float] | None = None, **bounds: Any) -> None:
-        self._retention = Retention(**bounds)
-        self._window = window
+    def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
+        self._retention = retention
+        self._window = retention.idempotency_window
         self._clock = clock or base.steady_clock()
         self._entries: dict[int, Entry] = {}
         self._gaps: SortedDict[int, int] = SortedDict()
@@ -60,10 +60,10 @@ class MemoryHistory:
         self._grown = asyncio.Event()
 
     @classmethod
-    def from_url(cls, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Self:  # noqa: ARG003
+    def from_url(cls, url: str, retention: Retention) -> Self:
         if urlsplit(url)._replace(scheme="").geturl() not in ("", "//"):
             raise ConfigurationError("history_url memory:// has nothing after it")
-        return cls(window=window, **bounds)
+        return cls(retention)
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         now = self._clock()

@@ -38,7 +38,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub.errors import ConfigurationError, HistoryUnavailable, InvalidRequest, PositionExpired
 from hub.history import base, open_history
-from hub.history.base import EARLIEST
+from hub.history.base import EARLIEST, Retention
 from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import check_text
 
@@ -117,8 +117,7 @@ def open_log(url: str, *, create: bool = False) -> History:
             "a log in memory is of one process, and nobody else can open it: name another one with --url or "
             "HUB_HISTORY_URL, as in sqlite:///mercure.db"
         )
-    bounds = dict.fromkeys(("max_updates", "max_bytes", "presence_updates", "presence_bytes"), sys.maxsize)
-    history = open_history(url, **bounds)
+    history = open_history(url, Retention(sys.maxsize, sys.maxsize, math.inf, sys.maxsize, sys.maxsize))
     if isinstance(history, SqliteHistory) and not create and not os.path.exists(history.path):
         raise ConfigurationError(f"there is no log at {history.path}: name one with --url or HUB_HISTORY_URL")
     return history

@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from hub.errors import ConfigurationError, HistoryUnavailable, RequestError
 from hub.history import open_history
+from hub.history.base import Retention
 from hub.http import problems
 from hub.http.endpoints import Endpoints
 from hub.http.open_connections import CONNECTIONS, Connections
@@ -168,16 +169,16 @@ def create_app(settings: Settings, *, history: History | None = None) -> HubAppl
 
 
 def _history(settings: Settings) -> History:
-    return open_history(
-        settings.history_url.get_secret_value(),
+    retention = Retention(
         max_updates=settings.history_updates,
         max_bytes=settings.history_bytes,
         max_age=settings.history_age or math.inf,
         presence_updates=settings.presence_updates,
         presence_bytes=settings.presence_bytes,
-        window=settings.idempotency_window,
+        idempotency_window=settings.idempotency_window,
         node_timeout=settings.node_timeout,
     )
+    return open_history(settings.history_url.get_secret_value(), retention)
 
 
 def check_files(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hub.history import open_history
-from hub.history.base import Change
+from hub.history.base import Change, Retention
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from hub.spark.tables import tables
@@ -57,7 +57,7 @@ PLACEHOLDER: Final = "file:///written/by/write.py"
 
 async def fill_history(url: str) -> None:
     """Append UPDATES in two parts, and leave a subscriber behind, as a node that is killed does."""
-    history: Any = open_history(url, max_updates=1_000, max_bytes=2**24, max_age=math.inf)
+    history: Any = open_history(url, Retention(max_updates=1_000, max_bytes=2**24, max_age=math.inf))
     await history.append(UPDATES[:3])
     await history.announce([Change(SUBSCRIBER, True, [ARRIVAL])])
     await history.append(UPDATES[3:])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hub import Settings, create_app
 from hub.errors import InvalidRequest, TooLarge
 from hub.history import base
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.protocol.requests import FORM, NDJSON
 from hub.protocol.updates import Update
@@ -406,7 +407,7 @@ class Slow(MemoryHistory):
 
 @pytest.mark.anyio
 async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_and_lose_nothing() -> None:
-    history = Slow(max_updates=8, max_bytes=10**6)
+    history = Slow(Retention(max_updates=8, max_bytes=10**6))
     app = create_app(
         Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8), history=history
     )
@@ -429,7 +430,7 @@ async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_an
 @pytest.mark.anyio
 async def test_a_big_batch_is_one_append_and_few_writes_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAGE_ENTRIES", 100)
-    history = Slow(max_updates=10_000, max_bytes=2**26)
+    history = Slow(Retention(max_updates=10_000, max_bytes=2**26))
     app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False), history=history)
     writes = 0
 

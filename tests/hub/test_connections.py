@@ -18,6 +18,7 @@ from hub import Settings
 from hub.auth.grant import Grant
 from hub.broadcaster import LATE
 from hub.errors import LimitExceeded
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.replay import Replay
 from hub.protocol.topics import MatcherCompiler
@@ -498,7 +499,7 @@ async def test_t68_a_registration_that_fails_leaves_nothing_behind() -> None:
                 raise OSError("the disk is full")
             return await super().append(updates, **options)
 
-    log = Broken(max_updates=100, max_bytes=2**20)
+    log = Broken(Retention(max_updates=100, max_bytes=2**20))
     here = World(plain(subscriptions=True), log)
     async with here.hub.running():
         await here.settle()
@@ -522,7 +523,7 @@ async def test_a_log_that_hangs_while_somebody_is_announced_does_not_hold_up_the
             raise await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr("hub.hub.LAST_WORDS", 0.01)
-    async with world(plain(subscriptions=True), Stuck(max_updates=100, max_bytes=2**20)) as here:
+    async with world(plain(subscriptions=True), Stuck(Retention(max_updates=100, max_bytes=2**20))) as here:
         connections = [await here.connect("a") for _ in range(2)]
         await here.settle()
     assert not any(connection.begun for connection in connections)

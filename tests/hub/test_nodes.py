@@ -20,6 +20,7 @@ from hub import presence
 from hub.auth.grant import Grant
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.file import files_of
 from hub.http.replay import Replay
@@ -301,7 +302,7 @@ class FailingLog(MemoryHistory):
     """A log that can be made unavailable."""
 
     def __init__(self) -> None:
-        super().__init__(max_updates=1_000, max_bytes=10**6)
+        super().__init__(Retention(max_updates=1_000, max_bytes=10**6))
         self.works = True
 
     def _require(self) -> None:
@@ -486,7 +487,7 @@ async def test_r51_a_log_that_does_not_answer_is_not_ready(quick: None, monkeypa
             await asyncio.Event().wait()
 
     monkeypatch.setattr(health_module, "CHECK_TIMEOUT", 0.01)
-    async with application_on(Silent(max_updates=9, max_bytes=999)) as app:
+    async with application_on(Silent(Retention(max_updates=9, max_bytes=999))) as app:
         assert (await ask(app, "GET", f"{PATH}/health/ready")).status == 503
 
 
@@ -607,7 +608,7 @@ async def test_n108_whoever_may_miss_what_is_forgotten_of_presence_is_told(tmp_p
 
 
 async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_miss_it() -> None:
-    log = MemoryHistory(max_updates=1_000, max_bytes=2**20, presence_updates=4)
+    log = MemoryHistory(Retention(max_updates=1_000, max_bytes=2**20, presence_updates=4))
     async with application_on(log) as app, AsyncExitStack() as stack:
         hub = app.state.hub
         for n in range(300):

@@ -11,6 +11,7 @@ import pytest
 
 from hub import Settings, create_app
 from hub.errors import InvalidRequest
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY
@@ -443,7 +444,7 @@ class Faulty(MemoryHistory):
 
 @pytest.mark.parametrize(("type", "body"), [(FORM, b"topic=a"), (NDJSON, b'{"topic": "a"}\n' * 3)])
 async def test_t55_a_history_that_fails_is_500_each_time_and_then_it_goes_on(type: Field, body: bytes) -> None:
-    history = Faulty(max_updates=8, max_bytes=10**6)
+    history = Faulty(Retention(max_updates=8, max_bytes=10**6))
     app = create_app(
         Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8), history=history
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub import Settings, create_app, shutdown
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.uvicorn_protocol import HttpProtocol
 from tests.asgi import application, ask
@@ -162,8 +163,8 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
     http: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three hubs one after the other, of one log: as workers or nodes of one hub have it."""
-    log = MemoryHistory(max_updates=10_000, max_bytes=2**26)
-    monkeypatch.setattr("hub.http.application.open_history", lambda url, **bounds: log)
+    log = MemoryHistory(Retention(max_updates=10_000, max_bytes=2**26))
+    monkeypatch.setattr("hub.http.application.open_history", lambda url, retention: log)
     settings = Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, drain=0.3)
     current: list[Served] = []
     hubs: list[Hub] = []

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hub import Settings, create_app
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http import endpoints
 from hub.protocol.topics import FORBIDDEN
@@ -445,7 +446,7 @@ class UnsteadyLog(MemoryHistory):
     entry, and whose followers may be held up."""
 
     def __init__(self, delays: Iterator[int]) -> None:
-        super().__init__(max_updates=10_000, max_bytes=10**8)
+        super().__init__(Retention(max_updates=10_000, max_bytes=10**8))
         self._delays = delays
         self.flows = asyncio.Event()
         self.flows.set()

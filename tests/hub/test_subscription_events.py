@@ -18,6 +18,7 @@ from hub import Settings, create_app
 from hub import hub as hub_module
 from hub.auth.grant import Grant
 from hub.errors import Closing
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
 from hub.http.stream import Stream
@@ -325,7 +326,7 @@ class WatchedLog(MemoryHistory):
     """A log that notes who is connected when something is appended, and may be told to wait, or to fail once."""
 
     def __init__(self) -> None:
-        super().__init__(max_updates=1000, max_bytes=10**6)
+        super().__init__(Retention(max_updates=1000, max_bytes=10**6))
         self.connected: Callable[[], int] = int
         self.noted: list[tuple[bool, int]] = []
         self.open = asyncio.Event()

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from hub import Settings
 from hub.auth.grant import Grant
 from hub.errors import Busy, LimitExceeded, RequestError
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
 from hub.http.response import EventStream
@@ -269,7 +270,7 @@ class World:
         self.count = 0
         self.connections: list[Connection] = []
         self.note: Note = lambda what, connection: None
-        self.log = log or MemoryHistory(max_updates=settings.history_updates, max_bytes=settings.history_bytes)
+        self.log = log or MemoryHistory(Retention(settings.history_updates, settings.history_bytes))
         self.hub = Hub(
             settings, self.log, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9, random=Random(self.now)
         )

@@ -32,7 +32,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
-from hub.history.base import EARLIEST, Beat, Entry, Page, Retention, Stats
+from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 from hub.history.redis import scripts
 from hub.history.redis.url import CONNECT_TIMEOUT, open_client
 from hub.protocol.subscriptions import Present, to_json
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
     from typing import Self
 
-    from hub.history.base import Change
+    from hub.history.base import Change, Retention
     from hub.history.redis.scripts import Script
     from hub.protocol.updates import Update
 
@@ -85,17 +85,15 @@ class RedisHistory:
     def __init__(
         self,
         url: str,
+        retention: Retention,
         *,
-        window: float = 0.0,
-        node_timeout: float = 10.0,
         name: str = "mercure",
         random: Random | None = None,
-        **bounds: Any,
     ) -> None:
         self._client, self._sentinel, self._where = open_client(url)
-        self._bounds = _bounds(Retention(**bounds))
-        self._window = math.ceil(window * 1_000)
-        self._node = base.new_node(), round(node_timeout * 1_000)
+        self._bounds = _bounds(retention)
+        self._window = math.ceil(retention.idempotency_window * 1_000)
+        self._node = base.new_node(), round(retention.node_timeout * 1_000)
         keys = ["log", "ids", "marks", "meta", "nodes", "alive:", "present:", "seen", "presence", "presence-marks"]
         self._keys = [f"{{{name}}}:{key}" for key in keys]
         self._random = random or Random()  # noqa: S311
@@ -107,20 +105,15 @@ class RedisHistory:
         self._anchors = _Anchor(0, b""), _Anchor(0, b"")  # of published entries, and of those about presence
 
     @classmethod
-    def from_url(cls, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Self:
+    def from_url(cls, url: str, retention: Retention) -> Self:
         """`?name=` is what the keys begin with; what else is in the query is for redis-py."""
         plain, _, query = url.partition("?")
         options = query.split("&")
         name = next((unquote(option[5:]) for option in options if option.startswith("name=")), "mercure")
         if not name or "{" in name or "}" in name:
             raise ConfigurationError(f"history_url: name {name!r} is empty, or has braces")
-        return cls(
-            f"{plain}?{'&'.join(option for option in options if not option.startswith('name='))}",
-            window=window,
-            node_timeout=node_timeout,
-            name=name,
-            **bounds,
-        )
+        rest = "&".join(option for option in options if not option.startswith("name="))
+        return cls(f"{plain}?{rest}", retention, name=name)
 
     # -- updates
 

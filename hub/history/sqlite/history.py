@@ -14,12 +14,12 @@ import contextlib
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import base
-from hub.history.base import Beat, Entry, Page, Retention, Stats
+from hub.history.base import Beat, Entry, Page, Stats
 from hub.history.sqlite.commits import Commits
 from hub.history.sqlite.database import Database
 from hub.history.sqlite.following import Following
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from typing import Self
 
-    from hub.history.base import Change
+    from hub.history.base import Change, Retention
     from hub.history.sqlite.transaction import Writing
     from hub.protocol.subscriptions import Present
     from hub.protocol.updates import Update
@@ -41,30 +41,26 @@ class SqliteHistory:
     def __init__(
         self,
         path: str | os.PathLike[str],
+        retention: Retention,
         *,
-        window: float = 0.0,
-        node_timeout: float = 10.0,
         synchronous: str = "full",
         clock: Callable[[], float] | None = None,
         since_boot: Callable[[], float] = time.monotonic,
-        **bounds: Any,
     ) -> None:
         if synchronous not in ("full", "normal"):
             raise ConfigurationError(f"history_url: synchronous is full or normal, and not {synchronous!r}")
         self.path = os.path.abspath(path)
         self.node = base.new_node()
-        self._retention = Retention(**bounds)
-        self._window = window
-        self._node_timeout = node_timeout
+        self._retention = retention
         self._since_boot = since_boot
         self._database = Database(self.path, synchronous)
         self._following = Following(self._database)
         self._commits = Commits(
-            self._database, self.node, self._retention, clock or base.steady_clock(), self._following.appended
+            self._database, self.node, retention, clock or base.steady_clock(), self._following.appended
         )
 
     @classmethod
-    def from_url(cls, url: str, *, window: float, node_timeout: float, **bounds: Any) -> Self:
+    def from_url(cls, url: str, retention: Retention) -> Self:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))
         path = unquote(parts.path)[1:]  # sqlite:///a.db is relative, sqlite:////a.db is not
@@ -73,16 +69,16 @@ class SqliteHistory:
                 "history_url is sqlite:///relative/path.db or sqlite:////absolute/path.db, and after it at most "
                 "?synchronous=full or ?synchronous=normal"
             )
-        return cls(path, window=window, node_timeout=node_timeout, **bounds, **options)  # type: ignore[arg-type]
+        return cls(path, retention, synchronous=options.get("synchronous", "full"))
 
     # -- writing
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         rows = [row_of(update) for update in updates]
-        if not self._window or presence:
+        if not self._retention.idempotency_window or presence:
             return await self._commits.write(lambda writing: writing.append(rows, presence=presence), len(rows))
         seen = [base.seen_as(publisher, update.id) for update in updates]
-        window, most = math.ceil(self._window * 1_000), self._retention.max_updates
+        window, most = math.ceil(self._retention.idempotency_window * 1_000), self._retention.max_updates
         return await self._commits.write(lambda writing: writing.append_new(rows, seen, window, most), len(rows))
 
     async def load(self, entries: Sequence[Entry]) -> None:
@@ -104,9 +100,9 @@ class SqliteHistory:
 
     async def beat(self) -> Beat:
         def beat(writing: Writing) -> tuple[int, list[tuple[str, str]]]:
-            writing.give_time(self._since_boot(), self._node_timeout)
+            writing.give_time(self._since_boot(), self._retention.node_timeout)
             self._touch(writing)
-            return writing.beat(self.node, self._since_boot(), self._node_timeout)
+            return writing.beat(self.node, self._since_boot(), self._retention.node_timeout)
 
         present, orphans = await self._commits.write(beat)
         return Beat(present, list(map(present_of, orphans)))

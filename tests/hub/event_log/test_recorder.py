@@ -27,6 +27,7 @@ from hub.event_log import recorder as event_log
 from hub.event_log import segments
 from hub.event_log.segments import _PART, Beat, Directory, _last_line, _salvage, _Segments
 from hub.history import base
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.file import files_of
 from hub.http.uvicorn_connection import UvicornConnection
@@ -139,7 +140,7 @@ def test_a_connection_was_written_what_its_lines_say_and_nothing_else(
 ) -> None:
     async def play(directory: str) -> World:
         settings = plain(heartbeat=10, event_log=directory, **chosen)
-        async with world(settings, SlowHistory(max_updates=10_000, max_bytes=2**26)) as here:
+        async with world(settings, SlowHistory(Retention(max_updates=10_000, max_bytes=2**26))) as here:
             for what, *arguments in actions:
                 await perform(here, what, *arguments)
         return here
@@ -332,7 +333,7 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
     async def play(directory: str) -> None:
         # The next node has another clock, by which all segments are too old to be kept.
         settings = plain(heartbeat=10, event_log=directory, event_log_keep=0, **chosen)
-        async with world(settings, SlowHistory(max_updates=10_000, max_bytes=2**26)) as here:
+        async with world(settings, SlowHistory(Retention(max_updates=10_000, max_bytes=2**26))) as here:
             node, log = here.hub.event_log, here.log
             assert node is not None
             for number, (what, *arguments) in enumerate(actions):
@@ -1134,7 +1135,7 @@ async def test_updates_that_are_forgotten_before_they_are_written_are_told(
 async def test_an_event_log_that_begins_later_than_its_hub_lacks_nothing_that_was_forgotten_before(
     tmp_path: Path, quick: None
 ) -> None:
-    log = MemoryHistory(max_updates=10, max_bytes=2**20)
+    log = MemoryHistory(Retention(max_updates=10, max_bytes=2**20))
     await log.append([Update(("a",), id=str(n)) for n in range(25)])
     async with world(plain(event_log=str(tmp_path), history_updates=10), log) as here:
         await here.publish("a")
@@ -1158,7 +1159,7 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "PAGES", 1)
-    history = MemoryHistory(max_updates=100, max_bytes=2**20, presence_updates=2)
+    history = MemoryHistory(Retention(max_updates=100, max_bytes=2**20, presence_updates=2))
     async with world(plain(event_log=str(tmp_path)), history) as here:
         await here.publish("a")
         await until(lambda: here.hub.event_log is not None and here.hub.event_log._position == 1)

@@ -7,6 +7,7 @@ import itertools
 import math
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,7 @@ from hypothesis.stateful import (
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import HISTORIES, base, open_history
-from hub.history.base import EARLIEST, Change, Entry
+from hub.history.base import EARLIEST, Change, Entry, Retention
 from hub.history.redis.history import RedisHistory
 from hub.history.sqlite.history import SqliteHistory
 from hub.history.sqlite.transaction import row_of
@@ -69,8 +70,7 @@ def new_url(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str]:
 
 
 def node_of(url: str, **chosen: Any) -> History:
-    bounds = {"max_updates": 100_000, "max_bytes": 2**30, "max_age": math.inf}
-    return open_history(url, **bounds | chosen)
+    return open_history(url, replace(Retention(max_updates=100_000, max_bytes=2**30), **chosen))
 
 
 @asynccontextmanager
@@ -558,7 +558,7 @@ async def later(node: Any, seconds: float) -> None:
 async def test_an_id_that_was_seen_is_left_out_for_as_long_as_the_window(
     kind: str, new_url: Callable[[str], str]
 ) -> None:
-    async with nodes(new_url(kind), window=3_600.0) as (node,):
+    async with nodes(new_url(kind), idempotency_window=3_600.0) as (node,):
         await node.append(named("old"))
         await later(node, 1_800)
         entries = await node.append(named("old", "a", "b", "a"))
@@ -575,7 +575,7 @@ async def test_an_id_that_was_seen_is_left_out_for_as_long_as_the_window(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_id_that_was_seen_belongs_to_its_publisher(kind: str, new_url: Callable[[str], str]) -> None:
     """Else one that may publish to one topic could suppress what another publishes to any other."""
-    async with nodes(new_url(kind), 2 if kind in SHARED else 1, window=3_600.0) as made:
+    async with nodes(new_url(kind), 2 if kind in SHARED else 1, idempotency_window=3_600.0) as made:
         one, other = made[0], made[-1]
         first, second = Update(("b",), id="order-7"), Update(("a",), id="order-7", private=True)
         assert len(await one.append([first], publisher="B")) == 1
@@ -596,7 +596,7 @@ async def test_an_id_that_was_seen_belongs_to_its_publisher(kind: str, new_url: 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_as_many_ids_are_remembered_as_updates_are_kept(kind: str, new_url: Callable[[str], str]) -> None:
-    async with nodes(new_url(kind), max_updates=3, window=3_600.0) as (node,):
+    async with nodes(new_url(kind), max_updates=3, idempotency_window=3_600.0) as (node,):
         for n in range(20):
             await node.append(named(str(n)))
         assert len(await node.append(named(*map(str, range(20))))) == 17
@@ -605,7 +605,7 @@ async def test_as_many_ids_are_remembered_as_updates_are_kept(kind: str, new_url
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_id_whose_append_has_failed_is_not_remembered(kind: str, new_url: Callable[[str], str]) -> None:
-    async with nodes(new_url(kind), window=3_600.0) as (node,):
+    async with nodes(new_url(kind), idempotency_window=3_600.0) as (node,):
         with pytest.raises(UnicodeEncodeError):
             await node.append([*named("a"), Update(("t",), "\ud800", id="b")])
         assert ids_of(await node.append(named("a", "b"))) == ["a", "b"]
@@ -613,7 +613,7 @@ async def test_an_id_whose_append_has_failed_is_not_remembered(kind: str, new_ur
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_imported_or_announced_suppresses_nothing(kind: str, new_url: Callable[[str], str]) -> None:
-    async with nodes(new_url(kind), window=3_600.0) as (node,):
+    async with nodes(new_url(kind), idempotency_window=3_600.0) as (node,):
         await node.load([Entry(7, update, 1_000) for update in named("a")])
         await node.announce([arrival("p", "b")])
         assert len(await node.append(named("b", "c", "c"), presence=True)) == 3

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from hub.errors import PositionExpired
 from hub.history import base
-from hub.history.base import EARLIEST
+from hub.history.base import EARLIEST, Retention
 from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
 
@@ -39,7 +39,7 @@ class AgainstNaive(RuleBasedStateMachine):
     @initialize(updates=st.integers(1, 5), size=st.sampled_from([1, 1_000, 100_000]))
     def begin(self, updates: int, size: int) -> None:
         self.bounds = updates, size
-        self.log = MemoryHistory(max_updates=updates, max_bytes=size)
+        self.log = MemoryHistory(Retention(max_updates=updates, max_bytes=size))
         self.kept: list[tuple[int, Update]] = []
         self.end = 0
 
@@ -103,7 +103,7 @@ TestAgainstNaive.settings = settings(max_examples=40, deadline=None)
 @pytest.mark.anyio
 async def test_n112_t85_the_log_keeps_its_bounds_whatever_is_appended_and_never_less_than_they_allow() -> None:
     size = Update(("t",), "x" * 100, id="i").size
-    log = MemoryHistory(max_updates=4, max_bytes=10 * size)
+    log = MemoryHistory(Retention(max_updates=4, max_bytes=10 * size))
     for batch in (3, 1, 1, 6, 4, 2):
         await log.append([Update(("t",), "x" * 100, id="i")] * batch)
         log._check()
@@ -113,14 +113,14 @@ async def test_n112_t85_the_log_keeps_its_bounds_whatever_is_appended_and_never_
     assert [entry.position for entry in await log.read(EARLIEST)] == [18]  # the newest one always
     await log.append([Update(("t",), id="small")])
     assert [entry.update.id for entry in await log.read(EARLIEST)] == ["small"]
-    exact = MemoryHistory(max_updates=10, max_bytes=3 * size)
+    exact = MemoryHistory(Retention(max_updates=10, max_bytes=3 * size))
     await exact.append([Update(("t",), "x" * 100, id="i")] * 5)
     assert [entry.position for entry in await exact.read(EARLIEST)] == [3, 4, 5]
 
 
 @pytest.mark.anyio
 async def test_r43_an_update_is_one_record_whatever_the_number_of_its_topics() -> None:
-    log = MemoryHistory(max_updates=3, max_bytes=10**6)
+    log = MemoryHistory(Retention(max_updates=3, max_bytes=10**6))
     await log.append([Update(("a", "b", "c", "a"), id="1"), Update(("a",), id="2"), Update(("b", "c"), id="3")])
     assert [(e.position, e.update.id, e.update.topics) for e in await log.read(EARLIEST)] == [
         (1, "1", ("a", "b", "c", "a")),
@@ -131,7 +131,7 @@ async def test_r43_an_update_is_one_record_whatever_the_number_of_its_topics() -
 
 @pytest.mark.anyio
 async def test_a_batch_is_one_awakening_of_who_follows() -> None:
-    log = MemoryHistory(max_updates=100, max_bytes=10**6)
+    log = MemoryHistory(Retention(max_updates=100, max_bytes=10**6))
     pages = log.follow(0)
     first = asyncio.ensure_future(anext(pages))
     await asyncio.sleep(0)
@@ -144,7 +144,7 @@ async def test_a_batch_is_one_awakening_of_who_follows() -> None:
 
 @pytest.mark.anyio
 async def test_n115_n112_an_id_that_was_used_twice_stands_for_its_earliest_entry_that_is_left() -> None:
-    log = MemoryHistory(max_updates=3, max_bytes=10**6)
+    log = MemoryHistory(Retention(max_updates=3, max_bytes=10**6))
     for id in "abab":
         await log.append([Update(("t",), id=id)])
     assert (await log.find("b"), await log.find("a")) == (2, 3)  # the first a is forgotten
@@ -157,7 +157,7 @@ async def test_pages_are_bounded_in_entries_and_in_bytes(monkeypatch: pytest.Mon
     monkeypatch.setattr(base, "PAGE_ENTRIES", 3)
     small = Update(("t",), "x", id="i")
     monkeypatch.setattr(base, "PAGE_BYTES", 4 * small.size)
-    log = MemoryHistory(max_updates=100, max_bytes=100 * small.size)
+    log = MemoryHistory(Retention(max_updates=100, max_bytes=100 * small.size))
     for size in (1, 1, 1, 1, 10, 1.5, 1.5):  # an x takes two bytes, one of them in the frame
         await log.append([Update(("t",), "x" * int(size * small.size), id="i") if size != 1 else small])
     pages = []
@@ -170,7 +170,7 @@ async def test_pages_are_bounded_in_entries_and_in_bytes(monkeypatch: pytest.Mon
 
 @pytest.mark.anyio
 async def test_followers_get_every_entry_once_whenever_they_begin() -> None:
-    log = MemoryHistory(max_updates=1_000, max_bytes=10**6)
+    log = MemoryHistory(Retention(max_updates=1_000, max_bytes=10**6))
 
     async def follow(after: int) -> list[int]:
         positions: list[int] = []

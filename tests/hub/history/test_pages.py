@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 class Counting(MemoryHistory):
     def __init__(self) -> None:
-        super().__init__(max_updates=1_000, max_bytes=2**30)
+        super().__init__(Retention(max_updates=1_000, max_bytes=2**30))
         self.reads: list[int] = []
         self.open = asyncio.Event()
         self.open.set()

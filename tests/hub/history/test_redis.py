@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from ipaddress import ip_address
@@ -27,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history import redis as package
-from hub.history.base import EARLIEST, Change
+from hub.history.base import EARLIEST, Change, Retention
 from hub.history.redis import history as module
 from hub.history.redis import scripts
 from hub.history.redis.history import RedisHistory
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from hub.history.base import Entry
 
 pytestmark = pytest.mark.anyio
+
+RETENTION = Retention(max_updates=1_000, max_bytes=2**24)
 
 
 @pytest.fixture
@@ -69,9 +72,9 @@ async def node() -> AsyncIterator[Callable[..., RedisHistory]]:
     """Open the log as one more node; each is closed, and the keys are looked at, when the test ends."""
     opened: list[RedisHistory] = []
 
-    def open_node(url: str | RedisServer, **options: Any) -> RedisHistory:
+    def open_node(url: str | RedisServer, *, name: str = "mercure", **chosen: Any) -> RedisHistory:
         url = url if isinstance(url, str) else url.url
-        opened.append(RedisHistory(url, **{"max_updates": 1_000, "max_bytes": 2**24} | options))
+        opened.append(RedisHistory(url, replace(RETENTION, **chosen), name=name))
         return opened[-1]
 
     yield open_node
@@ -512,7 +515,7 @@ async def test_a_log_of_which_a_key_is_gone_begins_anew(
 async def test_no_id_is_remembered_of_which_the_update_was_lost(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
-    first, second = node(server, window=3_600), node(server, window=3_600)
+    first, second = node(server, idempotency_window=3_600), node(server, idempotency_window=3_600)
     await lose_a_tail(server, first, second)
     assert ids(await append(first, "a b c d")) == "c d"
     assert await append(second, "a b c d") == []
@@ -1078,7 +1081,7 @@ def test_a_url_that_names_no_log_is_refused_without_its_password(url: str, messa
 
 
 def from_url(url: str) -> RedisHistory:
-    return RedisHistory.from_url(url, max_updates=10, max_bytes=2**20, window=0.0, node_timeout=10.0)
+    return RedisHistory.from_url(url, Retention(max_updates=10, max_bytes=2**20))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ import pytest
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base
-from hub.history.base import EARLIEST, Change
+from hub.history.base import EARLIEST, Change, Retention
 from hub.history.sqlite import file as sqlite_file
 from hub.history.sqlite import repair, transaction, wakeup
 from hub.history.sqlite.history import SqliteHistory
@@ -33,9 +34,11 @@ from tests.hub.history.test_contract import everything, ids_of, named
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.anyio
+
+RETENTION = Retention(max_updates=10**6, max_bytes=2**40)
 
 
 @pytest.fixture
@@ -44,9 +47,10 @@ def path(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def log_at(path: str, **chosen: Any) -> AsyncIterator[SqliteHistory]:
-    bounds: dict[str, Any] = {"max_updates": 10**6, "max_bytes": 2**40, "synchronous": "normal"}
-    log = SqliteHistory(path, **bounds | chosen)
+async def log_at(
+    path: str, *, synchronous: str = "normal", since_boot: Callable[[], float] = time.monotonic, **chosen: Any
+) -> AsyncIterator[SqliteHistory]:
+    log = SqliteHistory(path, replace(RETENTION, **chosen), synchronous=synchronous, since_boot=since_boot)
     try:
         yield log
     finally:
@@ -59,11 +63,12 @@ class Process:
     def __init__(self, path: str, code: str = "await log.append([Update(('t',), id=f'{name} {n}')]); print(n)") -> None:
         program = f"""
 import asyncio, itertools, sys
+from hub.history.base import Retention
 from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.updates import Update
 async def main():
     name = sys.argv[2]
-    log = SqliteHistory(sys.argv[1], max_updates=10**6, max_bytes=2**40)
+    log = SqliteHistory(sys.argv[1], Retention(max_updates=10**6, max_bytes=2**40))
     for n in itertools.count():
         {code}
         sys.stdout.flush()
@@ -256,7 +261,7 @@ async def test_what_is_too_much_is_forgotten_in_portions(path: str, monkeypatch:
 async def test_a_clock_that_is_set_changes_nothing_while_the_hub_runs(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with log_at(path, max_age=3_600, window=600) as log:
+    async with log_at(path, max_age=3_600, idempotency_window=600) as log:
         await log.append(named("a", "b"))
         now = time.time()
         for jump in (86_400, -86_400):
@@ -516,12 +521,12 @@ async def test_a_row_of_who_is_present_that_cannot_be_read_holds_nobody_up(path:
 
 
 async def test_no_id_is_remembered_of_which_the_update_was_lost(path: str) -> None:
-    async with log_at(path, window=3_600) as log:
+    async with log_at(path, idempotency_window=3_600) as log:
         await log.append(named(*map(str, range(300))))
         assert await log.append(named("199", "299")) == []
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE log SET topics = '{' WHERE position = 200")
-    async with log_at(path, window=3_600) as log:
+    async with log_at(path, idempotency_window=3_600) as log:
         with suppress(PositionExpired):
             await everything(log)
         assert ids_of(await log.append(named("199", "199"))) == ["199"]

@@ -32,7 +32,7 @@ from hub.cli import history as history_cli
 from hub.cli import main
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history, transfer
-from hub.history.base import EARLIEST, Entry, record
+from hub.history.base import EARLIEST, Entry, Retention, record
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
@@ -164,17 +164,16 @@ def test_a_log_out_of_reach_is_told_without_its_password() -> None:
 
 
 def test_nothing_is_forgotten_because_a_log_was_opened(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
-    bounds: dict[str, float] = {}
+    opened: list[Retention] = []
 
-    def open_with(url: str, **chosen: Any) -> History:
-        bounds.update(chosen)
-        return open_history(url, **chosen)
+    def open_with(url: str, retention: Retention) -> History:
+        opened.append(retention)
+        return open_history(url, retention)
 
     monkeypatch.setattr(transfer, "open_history", open_with)
     fill(log, [replace(entry, time=0) for entry in made(10)])
     assert "Updates   310\n" in run("stats", "--url", log).stdout
-    limits = ("max_updates", "max_bytes", "presence_updates", "presence_bytes")
-    assert bounds == dict.fromkeys(limits, sys.maxsize)
+    assert set(opened) == {Retention(sys.maxsize, sys.maxsize, math.inf, sys.maxsize, sys.maxsize)}
 
 
 # -- stats
@@ -341,7 +340,7 @@ def test_large_updates_make_small_groups_and_batches(tmp_path: Path, monkeypatch
 
     async def load() -> int:
         entries = ((n / 30, entry) for n, entry in enumerate(large, 1))
-        async with aclosing(MemoryHistory(max_updates=100, max_bytes=2**30)) as log:
+        async with aclosing(MemoryHistory(Retention(max_updates=100, max_bytes=2**30))) as log:
             return await transfer.load(log, entries, note=steps.append)
 
     assert asyncio.run(load()) == 30
@@ -478,7 +477,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, log: str, monkeypat
             return await super().read(after)
 
     monkeypatch.setattr(
-        transfer, "open_log", lambda url, create=False: Full(tmp_path / "mercure.db", max_updates=9**9, max_bytes=9**9)
+        transfer, "open_log", lambda url, create=False: Full(tmp_path / "mercure.db", Retention(9**9, 9**9))
     )
     for format in FORMATS:
         assert told(run("export", tmp_path / f"x.{format}", "--url", log), 1) == "No space left on device"
@@ -534,7 +533,7 @@ def test_what_the_log_forgets_meanwhile_is_told(tmp_path: Path, monkeypatch: pyt
                 await self.load(made(300))
             return await super().stats()
 
-    monkeypatch.setattr(transfer, "open_log", lambda url, create=False: Filled(max_updates=10_000, max_bytes=2**30))
+    monkeypatch.setattr(transfer, "open_log", lambda url, create=False: Filled(Retention(10_000, 2**30)))
     file = tmp_path / "x.ndjson"
     exported = run("export", file)
     monkeypatch.undo()
@@ -566,7 +565,7 @@ def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: 
             return await super().read(after)
 
     async def export() -> None:
-        async with aclosing(Changing(path, max_updates=9**9, max_bytes=9**9)) as log:
+        async with aclosing(Changing(path, Retention(max_updates=9**9, max_bytes=9**9))) as log:
             write = none if when == "before it reads" else change
             await transfer.export(log, write, note=none)
 

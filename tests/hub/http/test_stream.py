@@ -18,6 +18,7 @@ from hub import broadcaster
 from hub.auth.grant import Grant
 from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
+from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import _finish, _step
 from hub.http.response import EventStream
@@ -151,7 +152,7 @@ def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
     naive = Naive(configuration)
 
     async def play() -> None:
-        log = (SlowHistory if slow else MemoryHistory)(max_updates=10_000, max_bytes=2**26)
+        log = (SlowHistory if slow else MemoryHistory)(Retention(max_updates=10_000, max_bytes=2**26))
         async with world(configuration, log) as here:
             here.note = naive.note
             for what, *arguments in actions:
@@ -542,7 +543,7 @@ async def test_publishers_that_wait_for_room_get_it_though_dispatch_was_before_t
             await here.settle(5)  # whoever waited for that has looked
             return entries
 
-    async with world(plain(history_updates=4), Late(max_updates=4, max_bytes=2**20)) as here:
+    async with world(plain(history_updates=4), Late(Retention(max_updates=4, max_bytes=2**20))) as here:
         await asyncio.wait_for(asyncio.gather(*(here.publish("a") for _ in range(9))), 10)
 
 
@@ -736,7 +737,7 @@ async def test_n106_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
 
 @pytest.mark.parametrize("rounds", range(5))
 async def test_n106_a_cursor_ahead_of_dispatch_is_not_forgotten_while_the_log_is_asked(rounds: int) -> None:
-    async with world(SETTINGS, SlowHistory(max_updates=100, max_bytes=2**20)) as here:
+    async with world(SETTINGS, SlowHistory(Retention(max_updates=100, max_bytes=2**20))) as here:
         async with here.hub.broadcaster._turn:
             ahead = await here.connect("a", after=await here.publish("a"))
             await here.settle(rounds)
