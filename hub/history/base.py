@@ -234,6 +234,17 @@ class History(Protocol):
 
     async def stats(self) -> Stats: ...
 
+    def would_create(self) -> str | None:
+        """Return the path of the file that the first use of this history creates; None if it creates none."""
+        ...
+
+    async def backup(self, target: str) -> None:
+        """Write what the history holds now into a new file, while it is used; a history can be opened on the file.
+
+        Raises ConfigurationError if it cannot do that, and FileExistsError if there is such a file.
+        """
+        ...
+
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
         """Forget the oldest published updates, but not the newest one, until they are within these bounds, and with
         them the presence updates that are older; and presence updates above that age.  At most some thousands in a

@@ -237,6 +237,12 @@ class MemoryHistory:
         moved = [replace(entry, position=position) for position, entry in enumerate(entries, self._end + 1)]
         self._put(moved, self._published)
 
+    def would_create(self) -> str | None:
+        return None
+
+    async def backup(self, target: str) -> None:
+        raise ConfigurationError("backup is for a log in SQLite: a log in memory ends with its process; or use export")
+
     async def aclose(self) -> None:
         pass
 

@@ -39,7 +39,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hub.errors import ConfigurationError, HistoryUnavailable, InvalidRequest, PositionExpired
 from hub.history import base, open_history
 from hub.history.base import EARLIEST, Retention
-from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import check_text
 
 if TYPE_CHECKING:
@@ -118,8 +117,8 @@ def open_log(url: str, *, create: bool = False) -> History:
             "HUB_HISTORY_URL, as in sqlite:///mercure.db"
         )
     history = open_history(url, Retention(sys.maxsize, sys.maxsize, math.inf, sys.maxsize, sys.maxsize))
-    if isinstance(history, SqliteHistory) and not create and not os.path.exists(history.path):
-        raise ConfigurationError(f"there is no log at {history.path}: name one with --url or HUB_HISTORY_URL")
+    if not create and (path := history.would_create()) is not None:
+        raise ConfigurationError(f"there is no log at {path}: name one with --url or HUB_HISTORY_URL")
     return history
 
 
@@ -141,11 +140,7 @@ async def prune(
 
 
 async def backup(history: History, target: Path) -> None:
-    """Write the log into a new file, which a hub can be given in its place.  For SQLite alone."""
-    if not isinstance(history, SqliteHistory):
-        raise ConfigurationError(
-            "backup is for a log in SQLite: Redis has its own, as BGSAVE and its append-only file; or use export"
-        )
+    """Write the history into a new file, which a hub can be given in its place.  Raises as `History.backup`."""
     with when_whole(target) as part:
         await history.backup(str(part))
 

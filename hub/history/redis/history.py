@@ -256,6 +256,14 @@ class RedisHistory:
         forgotten: int = (await self._call(scripts.PRUNE, *bounds)).value
         return forgotten
 
+    def would_create(self) -> str | None:
+        return None
+
+    async def backup(self, target: str) -> None:
+        raise ConfigurationError(
+            "backup is for a log in SQLite: Redis has its own, as BGSAVE and its append-only file; or use export"
+        )
+
     async def aclose(self) -> None:
         with contextlib.suppress(HistoryUnavailable, TimeoutError):
             if self._epoch:

@@ -140,6 +140,9 @@ class SqliteHistory:
     async def stats(self) -> Stats:
         return await self._database.read(lambda reading: reading.stats())
 
+    def would_create(self) -> str | None:
+        return None if os.path.exists(self.path) else self.path
+
     async def backup(self, target: str) -> None:
         """Write what the log is now into a new file, while it is used.  Raises FileExistsError where there is one.
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hub.errors import PositionExpired
+from hub.errors import ConfigurationError, PositionExpired
 from hub.history import base
 from hub.history.base import EARLIEST, Retention
 from hub.history.memory import MemoryHistory
@@ -18,6 +18,7 @@ from hub.protocol.updates import Update
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from pathlib import Path
 
     from hub.history.base import Entry
 
@@ -189,3 +190,12 @@ async def test_followers_get_every_entry_once_whenever_they_begin() -> None:
 
     *got, _ = await asyncio.gather(follow(0), follow(5), append())
     assert got == [list(range(1, 301)), list(range(6, 301))]
+
+
+@pytest.mark.anyio
+async def test_a_log_in_memory_creates_no_file_and_has_no_backup(tmp_path: Path) -> None:
+    log = MemoryHistory(Retention(max_updates=1, max_bytes=1))
+    assert log.would_create() is None
+    with pytest.raises(ConfigurationError, match="backup is for a log in SQLite"):
+        await log.backup(str(tmp_path / "copy"))
+    assert list(tmp_path.iterdir()) == []
