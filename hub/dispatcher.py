@@ -56,7 +56,7 @@ class Dispatcher:
         try:
             await self._find_end()
         except HistoryUnavailable as error:
-            log.warning("the log is not there yet; until it is, nobody is served", reason=error.reason)
+            log.warning("the history is not there yet; until it is, nobody is served", reason=error.reason)
 
     async def run(self) -> None:
         """Dispatch new entries, for ever."""
@@ -75,12 +75,12 @@ class Dispatcher:
                         self._event_log.dispatched(entries)
             except PositionExpired as error:
                 # Entries are gone that were sent to no one.  A client that comes back learns it by its cursor (N108).
-                log.error("dispatch fell behind the log; all streams are closed", reason=str(error))
+                log.error("dispatch fell behind the history; all streams are closed", reason=str(error))
                 await self._patiently(self._find_end)
                 await self._close_all("updates were lost")
             except HistoryUnavailable as error:
                 if self.is_ready:
-                    log.warning("the log cannot be followed", reason=error.reason)
+                    log.warning("the history cannot be followed", reason=error.reason)
                 await asyncio.sleep(self._random.uniform(*base.RETRY))
             except Exception:
                 log.exception("dispatch failed")

@@ -167,7 +167,7 @@ class HistoryUnavailable(RequestError):
     headers: Mapping[str, str] = {"Retry-After": "2"}
 
     def __init__(self, reason: str) -> None:
-        super().__init__("the log of updates cannot be reached or written now; try again in a moment")
+        super().__init__("the history cannot be reached or written now; try again in a moment")
         self.reason = reason
 
 

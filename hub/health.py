@@ -57,8 +57,8 @@ class Health:
                 self._failing_since = None
             except Exception as error:
                 reason = error.reason if isinstance(error, HistoryUnavailable) else repr(error)
-                log.warning("the log does not work", reason=reason)
+                log.warning("the history does not work", reason=reason)
                 self._failing_since = now if self._failing_since is None else self._failing_since
         if self._failing_since is None or (patient and now - self._failing_since < PATIENCE):
             return None
-        return "the log of updates cannot be reached or written"
+        return "the history cannot be reached or written"

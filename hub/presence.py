@@ -240,7 +240,7 @@ class Presence:
                 await self._publish_changes(self._together(self._change(one, active=False) for one in gone))
             return bool(gone)
         except HistoryUnavailable as error:
-            log.warning("the log does not work", reason=error.reason)
+            log.warning("the history does not work", reason=error.reason)
         except Exception:
             log.exception("a look at the other nodes failed")
         return False

@@ -37,7 +37,7 @@ Url = Annotated[
         "--url",
         "--transport",
         metavar="URL",
-        help="Of the log, as the hub has it.",
+        help="Of the history, as the hub has it.",
         envvar=["HUB_HISTORY_URL", "HUB_TRANSPORT_URL"],
     ),
 ]
@@ -126,7 +126,9 @@ def export_log(
         done = _with(url, lambda log: transfer.export(log, write, after=after, note=note))
     typer.echo(f"exported {done.updates:,} updates", err=True)
     for first, last in done.gaps:
-        typer.echo(f"hub: positions {first} to {last} are missing: the log forgot them before they were read", err=True)
+        typer.echo(
+            f"hub: positions {first} to {last} are missing: the history forgot them before they were read", err=True
+        )
     raise typer.Exit(1 if done.gaps else 0)
 
 
@@ -135,7 +137,9 @@ def import_log(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What export has written; - is NDJSON from stdin.")],
     url: Url = URL,
     format: FormatName = None,
-    append: Annotated[bool, typer.Option("--append", help="After what the log has; else it must be empty.")] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="After what the history has; else it must be empty.")
+    ] = False,
 ) -> None:
     """Put what was exported into a log.
 
@@ -152,7 +156,7 @@ def import_log(
 
             async def load(log: History) -> int:
                 if not append and await log.newest() is not None:
-                    raise ConfigurationError("the log has updates already: --append adds to them")
+                    raise ConfigurationError("the history has updates already: --append adds to them")
                 if file != "-":
                     for number, (share, _) in enumerate(transfer.read(name, chosen, source)):
                         if number % transfer.BATCH == 0:
@@ -175,7 +179,7 @@ def backup(
     """
     with _told("read"):
         _with(url, lambda log: transfer.backup(log, file))
-    typer.echo(f"copied the log to {file}, {decimal(file.stat().st_size)}")
+    typer.echo(f"copied the history to {file}, {decimal(file.stat().st_size)}")
 
 
 # -- around them
@@ -199,7 +203,7 @@ def _told(doing: str) -> Iterator[None]:
     except (OSError, LookupError, ValueError) as error:
         status, message = 2 if isinstance(error, ConfigurationError) else 1, str(error)
     except HistoryUnavailable as error:
-        status, message = 1, f"cannot {doing} the log: {error.reason}"
+        status, message = 1, f"cannot {doing} the history: {error.reason}"
     else:
         return
     typer.echo(f"hub: {message}", err=True)

@@ -43,7 +43,7 @@ def serve(
         ),
     ] = False,
     park: Annotated[bool, typer.Option(help="Whether streams do without a task, which takes half the memory.")] = True,
-    workers: Annotated[int, typer.Option(help="Processes that serve it; they share its log.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that serve it; they share its history.", min=1)] = 1,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
 ) -> None:
     """Serve one hub until SIGINT or SIGTERM; its streams then end over HUB_DRAIN seconds, at a second one at once."""
@@ -58,7 +58,7 @@ def serve(
         settings = fitting(settings_from_environment(**chosen))
         if workers > 1 and settings.history_url.get_secret_value().startswith("memory:"):
             raise ConfigurationError(
-                "a log in memory is of one process, and there are to be several: set "
+                "a history in memory is of one process, and there are to be several: set "
                 "HUB_HISTORY_URL, as in sqlite:///mercure.db"
             )
         address = _resolve(host, port)

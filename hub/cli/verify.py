@@ -26,7 +26,7 @@ def verify(
     patience: Annotated[float, typer.Option(help="Seconds to wait at the end for what is missing.", min=0.1)] = 30,
     private: Annotated[float, typer.Option(help="Share of private updates.", min=0, max=1)] = 0,
     may_lose: Annotated[
-        bool, typer.Option("--may-lose", help="The log may lose what it has taken, if it tells: as one in memory.")
+        bool, typer.Option("--may-lose", help="The history may lose what it has taken, if it tells: as one in memory.")
     ] = False,
     token: Annotated[str, typer.Option(help="Publishes, and reads all.", envvar="HUB_TOKEN")] = "",
     dev: Annotated[bool, typer.Option("--dev", help="With the token for development.")] = False,

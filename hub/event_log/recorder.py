@@ -319,7 +319,7 @@ class EventLog:
                 if more <= len(part.wanted):
                     return part.wanted[more - 1].position
                 more -= len(part.wanted)
-        log.warning("where a connection ended is not in the log any more", id=gone.subscriber.id)
+        log.warning("where a connection ended is not in the history any more", id=gone.subscriber.id)
         return None
 
     async def _write_updates(self) -> bool:

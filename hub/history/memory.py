@@ -241,7 +241,9 @@ class MemoryHistory:
         return None
 
     async def backup(self, target: str) -> None:
-        raise ConfigurationError("backup is for a log in SQLite: a log in memory ends with its process; or use export")
+        raise ConfigurationError(
+            "backup is for a history in SQLite: a history in memory ends with its process; or use export"
+        )
 
     async def aclose(self) -> None:
         pass

@@ -113,12 +113,12 @@ def open_log(url: str, *, create: bool = False) -> History:
     """
     if url.partition(":")[0] == "memory":
         raise ConfigurationError(
-            "a log in memory is of one process, and nobody else can open it: name another one with --url or "
+            "a history in memory is of one process, and nobody else can open it: name another one with --url or "
             "HUB_HISTORY_URL, as in sqlite:///mercure.db"
         )
     history = open_history(url, Retention(sys.maxsize, sys.maxsize, math.inf, sys.maxsize, sys.maxsize))
     if not create and (path := history.would_create()) is not None:
-        raise ConfigurationError(f"there is no log at {path}: name one with --url or HUB_HISTORY_URL")
+        raise ConfigurationError(f"there is no history at {path}: name one with --url or HUB_HISTORY_URL")
     return history
 
 
@@ -153,7 +153,7 @@ async def export(history: History, write: Write, *, after: str | None = None, no
     before = await history.stats()
     position = EARLIEST if after is None else await history.find(after)
     if position is None:
-        raise LookupError(f"id {after!r} is not in the log")
+        raise LookupError(f"id {after!r} is not in the history")
     updates, gaps = 0, list[Gap]()
     if before.oldest is None or before.newest is None:
         return Exported(0, gaps)
@@ -200,7 +200,7 @@ async def load(history: History, entries: Iterable[tuple[float | None, Entry]], 
             if len(batch) == BATCH or size >= BATCH_BYTES:
                 await flush(share)
     except ValueError as error:
-        raise ValueError(f"{error}; {count:,} updates from before it are in the log") from None
+        raise ValueError(f"{error}; {count:,} updates from before it are in the history") from None
     if batch:
         await flush(1.0)
     return count

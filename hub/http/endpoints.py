@@ -169,7 +169,7 @@ class Endpoints:
             if not waits:
                 raise
             # EventSource comes back after an end, with the same cursor, and stays away for ever after a 503.
-            log.warning("a stream ended before it began: the log is unavailable", reason=error.reason)
+            log.warning("a stream ended before it began: the history is unavailable", reason=error.reason)
             first = events.HEARTBEAT + hub.admission.retry_hint()
             ended = Response(first, headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(wanted.last_event_id)

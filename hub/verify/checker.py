@@ -243,7 +243,7 @@ class _Check:
             if n not in self._had:
                 self.findings.note("lost", "", None, f"{update} was acknowledged, and nobody had it")
             elif n not in self._places and update.began > floor:
-                self.findings.note("lost", "", None, f"{update} is in the log no more, which has earlier ones")
+                self.findings.note("lost", "", None, f"{update} is in the history no more, which has earlier ones")
             if update.told and update.id and update.told != update.id:
                 self.findings.note("corruption", "", None, f"{update} came with the id {update.id}")
 

@@ -181,7 +181,7 @@ class RedisHistory:
                 page = Page(entries, forgotten=reply.offset + reply.presence, full=bool(full))
                 last = page[-1].position - reply.offset if page else reply.last
                 return page, last if last == reply.last else None
-        raise PositionExpired(f"position {after} is of an earlier epoch of the log")
+        raise PositionExpired(f"position {after} is of an earlier epoch of the history")
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         end: int | None = None
@@ -200,13 +200,13 @@ class RedisHistory:
                 if self._closed:
                     raise
                 if not failures:
-                    log.warning("the log is out of reach; following it waits", reason=error.reason)
+                    log.warning("the history is out of reach; following it waits", reason=error.reason)
                 end, failures = None, failures + 1
                 first, longest = BACK_OFF
                 await asyncio.sleep(self._random.uniform(first, min(longest, first * 2 ** min(failures, 16))))
                 continue
             if failures:
-                log.info("the log is back; following it goes on", failures=failures)
+                log.info("the history is back; following it goes on", failures=failures)
                 failures = 0
             if page:
                 yield page
@@ -261,7 +261,7 @@ class RedisHistory:
 
     async def backup(self, target: str) -> None:
         raise ConfigurationError(
-            "backup is for a log in SQLite: Redis has its own, as BGSAVE and its append-only file; or use export"
+            "backup is for a history in SQLite: Redis has its own, as BGSAVE and its append-only file; or use export"
         )
 
     async def aclose(self) -> None:
@@ -291,11 +291,13 @@ class RedisHistory:
         heard = _Anchor(*newest), _Anchor(presence_n, presence_mark)
         if epoch > self._epoch:
             if self._epoch:
-                log.warning("the log has lost entries; a new epoch begins", epoch=epoch)
+                log.warning("the history has lost entries; a new epoch begins", epoch=epoch)
                 self._offset += base.EPOCH
             self._epoch, self._anchors = epoch, heard
         elif strays and anchors == self._anchors:
-            log.warning("this node does not know what became of the log while it heard nothing of it; it begins anew")
+            log.warning(
+                "this node does not know what became of the history while it heard nothing of it; it begins anew"
+            )
             self._offset += base.EPOCH
             self._anchors = heard
         elif epoch == self._epoch:  # it may be older than another answer that came before it

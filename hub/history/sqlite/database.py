@@ -97,7 +97,7 @@ class Database:
                 self._file.close_readers()
                 self._writer.submit(self._file.writer.close)  # by its own thread, which may be using it
             if previous is not None and file.offset != previous.offset:
-                log.error("the log is another file now, in another epoch", path=self.path)
+                log.error("the history is another file now, in another epoch", path=self.path)
             self._file, self._failed = file, None
             return file
 
@@ -139,7 +139,9 @@ class Database:
             if not self.is_current(file):
                 return
             log.error(
-                "the log is damaged; what can be read goes on in a new file", path=self.path, reason=reason_of(error)
+                "the history is damaged; what can be read goes on in a new file",
+                path=self.path,
+                reason=reason_of(error),
             )
             try:
                 salvaged = salvage(file, self.end - file.offset)
@@ -149,7 +151,7 @@ class Database:
                 ) from failure
             if salvaged is not None:
                 kept, lost, aside = salvaged
-                log.error("the log goes on", path=self.path, updates=kept, lost=lost, damaged=aside)
+                log.error("the history goes on", path=self.path, updates=kept, lost=lost, damaged=aside)
 
     # -- from a thread of its own
 

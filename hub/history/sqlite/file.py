@@ -172,10 +172,10 @@ class File:
             return False
         if mark == _MARK:
             raise ConfigurationError(
-                f"history_url: {self.path} is a log of another version, {version}, and not {_VERSION}"
+                f"history_url: {self.path} is a history of another version, {version}, and not {_VERSION}"
             )
         if mark or version or self.writer.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise ConfigurationError(f"history_url: {self.path} is a database, and not the log of a hub")
+            raise ConfigurationError(f"history_url: {self.path} is a database, and not the history of a hub")
         return True
 
     def _renew_after_a_crash(self, synchronous: str) -> None:

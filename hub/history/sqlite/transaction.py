@@ -264,11 +264,11 @@ class Reading:
         published, presence = forgotten_positions(self._connection)
         last, place = last_position(self._connection), 0 if after == EARLIEST else after - self._offset
         if place < 0:
-            raise PositionExpired(f"position {after} is of an earlier epoch of the log")
+            raise PositionExpired(f"position {after} is of an earlier epoch of the history")
         if after != EARLIEST and place < published:
             raise base.position_expired(after, self._offset + published)
         if place > last:
-            raise PositionExpired(f"position {after} is after {self._offset + last}, the last one of the log")
+            raise PositionExpired(f"position {after} is after {self._offset + last}, the last one of the history")
         page = Page(forgotten=self._offset + presence)
         first = next_position(self._connection, place)
         if first is None:

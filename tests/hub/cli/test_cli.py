@@ -124,7 +124,7 @@ def test_a_history_that_cannot_be_opened_stops_the_start(workers: str, tmp_path:
         ("text/log.db", ": there is no such directory"),
         ("text", ": this file is not a database"),
         ("directory", ": this is a directory"),
-        ("other.db", " is a database, and not the log of a hub"),
+        ("other.db", " is a database, and not the history of a hub"),
     ):
         told = refused("--workers", workers, HUB_HISTORY_URL=f"sqlite:///{tmp_path}/{name}")
         assert told == f"history_url: {tmp_path}/{name}{reason}"

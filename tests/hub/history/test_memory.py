@@ -196,6 +196,6 @@ async def test_followers_get_every_entry_once_whenever_they_begin() -> None:
 async def test_a_log_in_memory_creates_no_file_and_has_no_backup(tmp_path: Path) -> None:
     log = MemoryHistory(Retention(max_updates=1, max_bytes=1))
     assert log.would_create() is None
-    with pytest.raises(ConfigurationError, match="backup is for a log in SQLite"):
+    with pytest.raises(ConfigurationError, match="backup is for a history in SQLite"):
         await log.backup(str(tmp_path / "copy"))
     assert list(tmp_path.iterdir()) == []

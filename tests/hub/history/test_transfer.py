@@ -133,7 +133,7 @@ def test_a_log_in_memory_is_refused() -> None:
 def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
     path, target = tmp_path / "none.db", tmp_path / "copy.ndjson"
     for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", target], ["backup", target]):
-        assert f"there is no log at {path}: name one" in told(run(*command, "--url", f"sqlite:///{path}"), 2)
+        assert f"there is no history at {path}: name one" in told(run(*command, "--url", f"sqlite:///{path}"), 2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,7 +159,7 @@ def test_a_log_out_of_reach_is_told_without_its_password() -> None:
     url = f"redis://me:{SECRET}@127.0.0.1:{free_port()}"
     for command, doing in ((["stats"], "read"), (["prune", "--keep-updates", "1"], "write")):
         message = told(run(*command, HUB_HISTORY_URL=url), 1)
-        assert message.startswith(f"cannot {doing} the log: redis://127.0.0.1:")
+        assert message.startswith(f"cannot {doing} the history: redis://127.0.0.1:")
         assert SECRET not in message
 
 
@@ -355,7 +355,7 @@ def test_an_export_after_an_id_begins_with_the_next_one(tmp_path: Path, log: str
         positions = [json.loads(line)["position"] for line in file.read_bytes().splitlines()]
         assert positions == ([] if first is None else list(range(first, 301)))
     assert told(run("export", tmp_path / "x.ndjson", "--after", "urn:0", "--url", log), 1) == (
-        "id 'urn:0' is not in the log"
+        "id 'urn:0' is not in the history"
     )
     assert not (tmp_path / "x.ndjson").exists()
 
@@ -539,7 +539,7 @@ def test_what_the_log_forgets_meanwhile_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     assert (exported.exit_code, exported.stderr) == (
         1,
-        "exported 138 updates\nhub: positions 129 to 290 are missing: the log forgot them before they were read\n",
+        "exported 138 updates\nhub: positions 129 to 290 are missing: the history forgot them before they were read\n",
     )
     positions = [json.loads(line)["position"] for line in file.read_bytes().splitlines()]
     assert positions == [*range(1, 129), *range(291, 301)]
@@ -639,7 +639,7 @@ def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_p
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("hub: stdin line 2101: the line: Invalid JSON")
-    assert ended.stderr.endswith("; 2,000 updates from before it are in the log\n")
+    assert ended.stderr.endswith("; 2,000 updates from before it are in the history\n")
     assert len(entries_of(there)) == 2_000
     file, nothing = tmp_path / "x.ndjson", sqlite(tmp_path / "nothing")
     file.write_text("\n".join([*lines, "{"]))
@@ -650,7 +650,7 @@ def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_p
 def test_a_log_that_has_updates_is_added_to_when_asked_for(tmp_path: Path, log: str) -> None:
     file = tmp_path / "x.ndjson"
     run("export", file, "--url", log)
-    assert told(run("import", file, "--url", log), 2) == "the log has updates already: --append adds to them"
+    assert told(run("import", file, "--url", log), 2) == "the history has updates already: --append adds to them"
     assert len(entries_of(log)) == 300
     assert run("import", file, "--append", "--url", log).stdout == "imported 300 updates\n"
     first, second = entries_of(log)[:300], entries_of(log)[300:]
@@ -749,7 +749,7 @@ def test_a_backup_is_a_log_in_a_new_epoch(tmp_path: Path, log: str) -> None:
     (tmp_path / "copy.db.part").write_text("of one that was killed")
     done = run("backup", tmp_path / "copy.db", "--url", log)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"copied the log to {tmp_path}/copy.db, ")
+    assert done.stdout.startswith(f"copied the history to {tmp_path}/copy.db, ")
     copy = f"sqlite:///{tmp_path}/copy.db"
     assert entries_of(copy) == entries_of(log)
     epochs = {json.loads(run("stats", "--json", "--url", url).stdout)["epoch"] for url in (log, copy)}
@@ -776,7 +776,7 @@ def test_from_sqlite_to_redis_and_back(tmp_path: Path, log: str) -> None:
         assert run("import", back, "--url", there).stdout == "imported 101 updates\n"
         assert [replace(e, position=e.position + 200) for e in entries_of(there)] == entries_of(log)[200:]
         assert run("prune", "--keep-updates", "1", "--url", server.url).stdout.startswith("forgot 300 updates; 1 ")
-        assert "backup is for a log in SQLite" in told(run("backup", tmp_path / "x", "--url", server.url), 2)
+        assert "backup is for a history in SQLite" in told(run("backup", tmp_path / "x", "--url", server.url), 2)
     assert not (tmp_path / "x").exists()
 
 

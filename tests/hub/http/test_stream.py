@@ -556,10 +556,10 @@ async def test_n106_t71_many_publishers_at_once_do_not_push_each_other_off_the_l
         await asyncio.wait_for(asyncio.gather(*(here.hub.publish(update, grant=EVERYTHING) for update in updates)), 10)
         await here.settle()
         assert connection.ids == [f"x{n}" for n in range(100)]
-        larger = Update(("a",), "x" * 10_000, id="larger than half the log")
+        larger = Update(("a",), "x" * 10_000, id="larger than half the history")
         await asyncio.wait_for(here.hub.publish(larger, grant=EVERYTHING), 10)
         await here.settle()
-        assert connection.ids[-1] == "larger than half the log"
+        assert connection.ids[-1] == "larger than half the history"
 
 
 async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
