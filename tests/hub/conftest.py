@@ -4,10 +4,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.asgi import application
 from tests.hub.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
+
+    from hub.http.application import HubApplication
 
 
 @pytest.fixture(scope="module", params=["task", "parked"])
@@ -16,3 +19,10 @@ def streams(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "parks", request.param == "parked")
         yield
+
+
+@pytest.fixture(params=[True, False], ids=["both", "current"])
+async def app(request: pytest.FixtureRequest) -> AsyncIterator[HubApplication]:
+    """A hub of both dialects, and one of the current alone."""
+    async with application(classic=request.param) as app:
+        yield app

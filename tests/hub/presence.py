@@ -1,14 +1,31 @@
-"""What the tests of subscriptions share: where they are, a token that may see all, and their documents."""
+"""What the tests of subscriptions share: their paths, a token that may see all, their documents, and any text."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from hypothesis import strategies as st
+
+from hub.protocol.topics import FORBIDDEN
 from tests.asgi import PATH, current_token
+
+if TYPE_CHECKING:
+    from hub.http.application import HubApplication
 
 BELOW: Final = PATH + "/subscriptions"
 EVERYTHING: Final = current_token(publish=["*"], subscribe=["*"])
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+TEXTS: Final = st.text(
+    st.sampled_from("%+* /\\\"'{}?#[]&=:~é\u2028\U0001f600")
+    | st.characters(codec="utf-8", exclude_characters="".join(FORBIDDEN))
+)
+"""Patterns and topics, with many characters that a path encodes."""
+
+
+def subscribers(app: HubApplication) -> list[str]:
+    """Return the ids of the subscribers that are live, oldest first."""
+    return [subscriber.id for subscriber in app.state.hub.broadcaster.subscribers()]
 
 
 def encoded(text: str) -> str:

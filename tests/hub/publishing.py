@@ -6,6 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import pytest
+
 from hub.protocol.requests import read_updates
 from tests.asgi import FORM, NDJSON, PATH, Answer, application, ask, bearer, current_token, follow
 
@@ -60,3 +62,16 @@ async def watched(**settings: Any) -> AsyncIterator[Watched]:
         follow(app, ("match", "*"), headers=reader) as stream,
     ):
         yield Watched(app, stream)
+
+
+@pytest.fixture(params=[True, False], ids=["both", "current"])
+async def each_hub(request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    """A hub of both dialects, and one of the current alone."""
+    async with watched(classic=request.param) as hub:
+        yield hub
+
+
+@pytest.fixture
+async def both_dialects() -> AsyncIterator[Watched]:
+    async with watched() as hub:
+        yield hub

@@ -6,6 +6,7 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import pytest
 from joserfc import jws
 from joserfc.errors import SecurityWarning
 
@@ -13,12 +14,14 @@ from hub import Settings
 from hub.auth.authorizer import Authorizer
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.keys import REGISTRY, import_key
+from hub.errors import InvalidToken
 from hub.protocol.topics import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from hub.auth.grant import Action, Grant
     from hub.protocol.topics import TopicMatcher
 
 T = TypeVar("T")
@@ -115,3 +118,21 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise AssertionError("it waits")
+
+
+HUB: Final = authorizer()
+"""A hub with the settings above, which remembers tokens."""
+
+
+def verified(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> Grant:
+    """Return what a valid `token` grants."""
+    return at_once(hub.verify(action, token, resource=resource))
+
+
+def refused(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> str:
+    """Return why `token` is invalid, as the log has it; the answer to the client is always the same (N91)."""
+    with pytest.raises(InvalidToken, match=r"^the token is not valid here; the hub's log says why$") as caught:
+        verified(token, hub, action, resource)
+    assert (caught.value.status, caught.value.challenge) == (401, "invalid_token")
+    assert token not in caught.value.reason
+    return caught.value.reason

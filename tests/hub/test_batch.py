@@ -21,11 +21,11 @@ from hub.protocol.requests import FORM, NDJSON
 from hub.protocol.updates import Update
 from tests.asgi import NDJSON as NDJSON_HEADER
 from tests.asgi import PATH, ask, bearer, classic_token, current_token, follow
-from tests.hub.publishing import Watched, parse_updates, watched
+from tests.hub.publishing import Watched, both_dialects, each_hub, parse_updates, watched
 from tests.wire import Event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -33,17 +33,8 @@ if TYPE_CHECKING:
 
 SETTINGS = Settings(dev=True)
 
-
-@pytest.fixture(params=[True, False], ids=["classic too", "current only"])
-async def hub(request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
-    async with watched(classic=request.param) as hub:
-        yield hub
-
-
-@pytest.fixture
-async def classic_hub() -> AsyncIterator[Watched]:
-    async with watched() as hub:
-        yield hub
+hub = each_hub  # fixtures under the names that these tests use
+classic_hub = both_dialects
 
 
 # -- what is taken

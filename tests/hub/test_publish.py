@@ -16,12 +16,12 @@ from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, scope_of
-from tests.hub.publishing import Watched, watched
+from tests.hub.publishing import Watched, both_dialects, each_hub, watched
 from tests.hub.signing import sign
 from tests.wire import Event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -32,17 +32,8 @@ pytestmark = pytest.mark.anyio
 Field = tuple[str, str]
 URLENCODED = "application/x-www-form-urlencoded"
 
-
-@pytest.fixture(params=[True, False], ids=["classic too", "current only"])
-async def hub(request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
-    async with watched(classic=request.param) as hub:
-        yield hub
-
-
-@pytest.fixture
-async def classic_hub() -> AsyncIterator[Watched]:
-    async with watched() as hub:
-        yield hub
+hub = each_hub  # fixtures under the names that these tests use
+classic_hub = both_dialects
 
 
 # -- what is taken

@@ -17,7 +17,6 @@ from hub import Settings, create_app
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http import endpoints
-from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from tests import wire
 from tests.asgi import (
@@ -33,7 +32,7 @@ from tests.asgi import (
     publish,
     scope_of,
 )
-from tests.hub.presence import BELOW, EVERYTHING, document, encoded
+from tests.hub.presence import BELOW, EVERYTHING, TEXTS, document, encoded, subscribers
 from tests.waiting import HANG
 from tests.wire import Event, Reply
 
@@ -51,19 +50,8 @@ pytestmark = pytest.mark.anyio
 LINK = '</.well-known/mercure>; rel="mercure"; last-event-id="{}"; type="mercure"; content-type="application/json"'
 
 
-@pytest.fixture(params=[True, False], ids=["both", "current"])
-async def app(request: pytest.FixtureRequest) -> AsyncIterator[HubApplication]:
-    """A hub of both dialects, and one of the current alone."""
-    async with application(classic=request.param) as app:
-        yield app
-
-
 async def get(app: HubApplication, below: str = "", *headers: tuple[str, str | bytes], method: str = "GET") -> Answer:
     return await ask(app, method, BELOW + below, [bearer(EVERYTHING), *headers])
-
-
-def subscribers(app: HubApplication) -> list[str]:
-    return [subscriber.id for subscriber in app.state.hub.broadcaster.subscribers()]
 
 
 # -- documents
@@ -390,8 +378,6 @@ async def test_n139_the_hub_s_own_segments_are_not_to_be_encoded(app: HubApplica
         assert (await ask(app, "GET", path, [bearer(narrow)])).status in (403, 404)
 
 
-CHARACTERS = st.characters(codec="utf-8", exclude_characters="".join(FORBIDDEN))
-TEXTS = st.text(st.sampled_from("%+* /\\\"'{}?#[]&=:~é\u2028\U0001f600") | CHARACTERS)
 MATCHERS = st.one_of(
     st.tuples(st.just("exact"), TEXTS),
     st.tuples(

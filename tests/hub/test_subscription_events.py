@@ -12,7 +12,6 @@ from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hub import Settings, create_app
 from hub import hub as hub_module
@@ -23,7 +22,7 @@ from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
 from hub.http.stream import Stream
 from hub.protocol.subscriptions import Subscription
-from hub.protocol.topics import FORBIDDEN, MatcherCompiler
+from hub.protocol.topics import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import (
     FORM,
@@ -39,7 +38,7 @@ from tests.asgi import (
     scope_of,
 )
 from tests.hub import signing
-from tests.hub.presence import BELOW, EVERYTHING, encoded
+from tests.hub.presence import BELOW, EVERYTHING, TEXTS, encoded
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -50,13 +49,6 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=[True, False], ids=["both", "current"])
-async def app(request: pytest.FixtureRequest) -> AsyncIterator[HubApplication]:
-    """A hub of both dialects, and one of the current alone."""
-    async with application(classic=request.param) as app:
-        yield app
 
 
 @contextlib.asynccontextmanager
@@ -155,8 +147,6 @@ async def test_n6_n121_the_topic_is_below_the_path_of_the_hub(path: str) -> None
 
 
 COMPILER = MatcherCompiler("https://hub.example/.well-known/mercure")
-CHARACTERS = st.characters(codec="utf-8", exclude_characters="".join(FORBIDDEN))
-TEXTS = st.text(st.sampled_from("%+* /\\\"'{}?#[]&=:~é\u2028\U0001f600") | CHARACTERS)
 
 
 @settings(deadline=None)

@@ -8,19 +8,18 @@ import pytest
 
 from hub.auth.grant import DETAIL_TYPE
 from hub.errors import InvalidToken
+from tests.hub import signing
 from tests.hub.signing import ISSUER_KEY, NOW, RESOURCE, at_once, authorizer, current, detail, patterns, sign
 
 HUB = authorizer(max_matchers=5, max_pattern=50)
 
 
 def verified(*details: Any, **claims: Any) -> Any:
-    return at_once(HUB.verify("publish", current(*details, **claims), resource=RESOURCE))
+    return signing.verified(current(*details, **claims), HUB)
 
 
 def refused(*details: Any, **claims: Any) -> str:
-    with pytest.raises(InvalidToken) as caught:
-        verified(*details, **claims)
-    return caught.value.reason
+    return signing.refused(current(*details, **claims), HUB)
 
 
 # -- what is granted

@@ -16,6 +16,7 @@ from joserfc import jwk
 from hub.auth.grant import Action
 from hub.errors import InvalidToken
 from tests.hub.signing import (
+    HUB,
     ISSUER,
     ISSUER_KEY,
     NOW,
@@ -29,29 +30,17 @@ from tests.hub.signing import (
     current,
     detail,
     patterns,
+    refused,
     sign,
+    verified,
 )
 
 if TYPE_CHECKING:
     from hub.auth.authorizer import Authorizer
 
-HUB = authorizer()
 A = detail({"match": "a"})
 OTHER_ISSUER = "https://other.example"
 OTHER_KEY = "the key of another issuer, to be trusted"
-
-
-def refused(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> str:
-    """Why `token` is refused, in the log: what the client is told is always the same (N91)."""
-    with pytest.raises(InvalidToken, match=r"^the token is not valid here; the hub's log says why$") as caught:
-        at_once(hub.verify(action, token, resource=resource))
-    assert (caught.value.status, caught.value.challenge) == (401, "invalid_token")
-    assert token not in caught.value.reason
-    return caught.value.reason
-
-
-def verified(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> Any:
-    return at_once(hub.verify(action, token, resource=resource))
 
 
 # -- the header
