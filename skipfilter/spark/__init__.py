@@ -5,7 +5,7 @@
     updates  ──► topics  ───┘
 
 __main__       ─ the commands
-  ├► page          ─ a report as one file of HTML
+  ├► page/         ─ a report as one file of HTML
   ├► report        ─ what happened on a day; audit ─ which sessions could read what
   │    └► fanout · gaps · files    ─ how many an update reached; what may be missing; tables on disk
   └► matching      ─ updates and sessions to the four outputs

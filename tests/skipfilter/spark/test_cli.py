@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import skipfilter.spark.__main__ as pipeline
 from skipfilter.spark import Workload, cli, files, generate_sessions, generate_updates
 from skipfilter.spark.cli import reason
-from skipfilter.spark.page import _short
+from skipfilter.spark.page.formats import short
 from skipfilter.spark.schemas import SESSIONS, UPDATES
 from tests.skipfilter.spark.test_files import snapshot
 from tests.skipfilter.spark.worlds import Session, Update, World, by_brute_force
@@ -89,7 +89,7 @@ def test_the_readme_s_commands_do_what_they_say(spark: SparkSession, day: Path) 
     }  # fmt: skip
     html = (day / "report" / "index.html").read_text("utf-8")
     assert "<svg" in html
-    assert f"<dt>deliveries</dt><dd><strong>{_short(total)}</strong>" in html
+    assert f"<dt>deliveries</dt><dd><strong>{short(total)}</strong>" in html
     overview = spark.read.parquet(str(day / "report" / "overview")).first()
     assert overview is not None
     assert (overview.updates, overview.deliveries) == (1000, total)

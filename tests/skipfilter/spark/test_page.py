@@ -1,4 +1,4 @@
-"""skipfilter.spark.page: one file that asks for nothing, shows what was found, and stays small."""
+"""skipfilter.spark.page: one file that asks for nothing, shows figures, and stays small."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from skipfilter.spark import page
-from skipfilter.spark.page import BARS, CELLS, LONGEST, MOMENTS, POINTS, TOPICS, Found, collect, render
+from skipfilter.spark.page.content import BARS, CELLS, MOMENTS, POINTS, TOPICS, Content, bin_of, collect
+from skipfilter.spark.page.document import render
+from skipfilter.spark.page.formats import LONGEST, short
 from skipfilter.spark.report import report
 from tests.waiting import HANG
 
@@ -24,11 +25,11 @@ START = datetime(2026, 1, 31, tzinfo=UTC)
 EVIL = "<script>alert(1)</script>\"'&$x_1$ %s \x00\u202e\u2028"
 
 
-def found(bins: int = 24, topics: list[str] | None = None, private: int = 300) -> Found:
+def content(bins: int = 24, topics: list[str] | None = None, private: int = 300) -> Content:
     """What a day may have been."""
     times = [START + timedelta(hours=n) for n in range(bins)]
     names = ["https://example.com/1", EVIL, "é" * 500] if topics is None else topics
-    return Found(
+    return Content(
         overview={
             "start": START, "end": START + timedelta(hours=bins), "updates": 1_000, "deliveries": 1_234_567,
             "published_bytes": 10_000, "delivered_bytes": 2_345_678, "topics": 77, "sessions": 500, "subscribers": 444,
@@ -57,29 +58,29 @@ def found(bins: int = 24, topics: list[str] | None = None, private: int = 300) -
     )  # fmt: skip
 
 
-NOBODY = found()._replace(
-    overview=dict.fromkeys(found().overview, 0) | {"start": None, "end": None},
+NOBODY = content()._replace(
+    overview=dict.fromkeys(content().overview, 0) | {"start": None, "end": None},
     traffic=[], churn=[], moments=[], distribution=[], topics=[], heat=[], selectors=[],
-    fanout=dict.fromkeys(found().fanout) | {"updates": 0},
+    fanout=dict.fromkeys(content().fanout) | {"updates": 0},
     private={"updates": 0, "private": 0, "share": None, "to_nobody": 0, "unauthorised": 0},
-    lengths=dict.fromkeys(found().lengths) | {"sessions": 0, "still_connected": 0},
+    lengths=dict.fromkeys(content().lengths) | {"sessions": 0, "still_connected": 0},
     capacity=[{"measure": "connections", "per": "moment", "peak": 0, "at": None, "planned": 0.0}], gaps=[],
 )  # fmt: skip
 
 
-FOUND = {
-    "a day": found(),
-    "an hour": found(bins=1),
-    "no topics": found(topics=[]),
-    "nothing private": found(private=0),
+CONTENTS = {
+    "a day": content(),
+    "an hour": content(bins=1),
+    "no topics": content(topics=[]),
+    "nothing private": content(private=0),
     "nobody": NOBODY,
 }
 
 
 @cache
 def page_of(name: str) -> str:
-    """The page of what was found, which takes a second to draw."""
-    return render(FOUND[name], EVIL)
+    """The page of this content.  It takes a second to draw."""
+    return render(CONTENTS[name], EVIL)
 
 
 class Read(HTMLParser):
@@ -112,7 +113,7 @@ class Read(HTMLParser):
             self.text.append(data)
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", CONTENTS)
 def test_it_is_well_formed_and_names_nothing_twice(name: str) -> None:
     read = Read(page_of(name))
     ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
@@ -192,24 +193,24 @@ def test_plots_have_the_colours_of_the_style_sheet_alone() -> None:
     plots = text.partition("<main>")[2]
     assert "var(--a)" in plots
     assert "#" not in plots.replace("url(#", "").replace('href="#', "").replace("&#", "")
-    assert "prefers-color-scheme:dark" in text
+    assert "prefers-color-scheme: dark" in text
     for variable in ("ink", "muted", "grid", "a", "b", "c"):
-        assert page.STYLE.count(f"--{variable}:#") == 2  # light and dark
+        assert text.count(f"--{variable}: #") == 2  # light and dark
 
 
-def test_figures_are_as_found() -> None:
+def test_figures_are_as_content() -> None:
     text = " ".join(" ".join(Read(page_of("a day")).text).split())
     for told in ("1.23 M", "2.35 MB", "30%", "180 (60.0%)", "100 (33.3%)", "at 3 × subscribers", "21 MB", "1 d 1 h"):
         assert told in text, told
 
 
 def test_the_same_report_makes_the_same_file() -> None:
-    assert render(found(), EVIL) == page_of("a day")
+    assert render(content(), EVIL) == page_of("a day")
 
 
 def test_the_largest_page_is_small() -> None:
     topics = [f"{n}" * 200 for n in range(TOPICS)]
-    largest = found(bins=BARS, topics=topics)
+    largest = content(bins=BARS, topics=topics)
     moments = [{"time": START + timedelta(minutes=n), "peak": n * n % 997} for n in range(POINTS)]
     assert len(render(largest._replace(moments=moments), "Title")) < 800_000
 
@@ -226,7 +227,7 @@ def test_the_largest_page_is_small() -> None:
 )
 def test_bins_are_as_long_as_they_must_be(days: int, per: str, fine: str) -> None:
     length = timedelta(days=days)
-    assert (page._bin(length, BARS), page._bin(length, MOMENTS)) == (per, fine)
+    assert (bin_of(length, BARS), bin_of(length, MOMENTS)) == (per, fine)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_bins_are_as_long_as_they_must_be(days: int, per: str, fine: str) -> Non
     [(0, "0"), (999, "999"), (9_999, "9,999"), (12_345, "12.3\xa0k"), (999_999, "1\xa0M"), (1e6, "1\xa0M"), (2.5e12, "2.5\xa0T"), (None, "–")],
 )  # fmt: skip
 def test_short_numbers(number: float | None, text: str) -> None:
-    assert page._short(number) == text
+    assert short(number) == text
 
 
 def test_a_real_report_becomes_a_page(spark: SparkSession, tmp_path: Path, chromium: str) -> None:

@@ -1,0 +1,87 @@
+"""Numbers, times and text as the page shows them.  Each function is pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from skipfilter.spark.fanout import Per
+
+LONGEST: Final = 120
+"""Characters of a topic that are shown."""
+
+
+def topic(topic: str) -> str:
+    """Return a topic with what cannot be seen escaped, cut after LONGEST characters."""
+    seen = visible(topic[: LONGEST + 1])
+    return seen if len(seen) <= LONGEST else f"{seen[:LONGEST]}…"
+
+
+def visible(text: str) -> str:
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def whole(number: float | None) -> str:
+    return "–" if number is None else f"{number:,.0f}"
+
+
+def decimal(number: float | None) -> str:
+    return "–" if number is None else f"{number:,.1f}"
+
+
+def short(number: float | None) -> str:
+    """Three digits or so: 1.23 M; all of them below 10,000."""
+    return whole(number) if number is None or number < 1e4 else _scaled(number, ("", "k", "M", "G", "T"))
+
+
+def size(number: float | None) -> str:
+    return "–" if number is None else _scaled(number, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def _scaled(number: float, units: Sequence[str]) -> str:
+    for unit in units[:-1]:
+        if number < 999.5:
+            return f"{number:.3g}\N{NO-BREAK SPACE}{unit}"
+        number /= 1_000
+    return (
+        f"{number:,.3g}\N{NO-BREAK SPACE}{units[-1]}"
+        if number < 999.5
+        else f"{number:,.0f}\N{NO-BREAK SPACE}{units[-1]}"
+    )
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    first = next((at for at, (count, _) in enumerate(parts) if count), 3)
+    return " ".join(f"{count}\N{NO-BREAK SPACE}{unit}" for count, unit in parts[first : first + 2])
+
+
+def clock(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}" if time.second else f"{time:%Y-%m-%d %H:%M}"
+
+
+def bin_label(time: datetime, per: Per, one_day: bool) -> str:
+    """Where a bin begins; at midnight its day, if there are several."""
+    formats = {
+        "second": "%H:%M:%S",
+        "minute": "%H:%M",
+        "hour": "%H:%M",
+        "day": "%d\N{NO-BREAK SPACE}%b",
+        "month": "%b\N{NO-BREAK SPACE}%Y",
+    }
+    midnight = not one_day and time.hour == time.minute == time.second == 0 and formats.get(per, "").startswith("%H")
+    return f"{time:{formats['day'] if midnight else formats.get(per, '%Y')}}"
+
+
+def period(start: datetime | None, end: datetime | None) -> str:
+    if start is None or end is None:
+        return "No updates."
+    return f"{clock(start.replace(microsecond=0))} to {clock(end.replace(microsecond=0))} UTC"
