@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.benchmark import Case, Lines
-from bench.load import Load, run
+from bench.load import run
 from bench.servers import HANG, hub, in_turn
 from bench.servers import versions as versions
+from bench.targets import Load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.benchmark import Bars, Case
-from bench.load import Load
 from bench.servers import hub_on, in_turn, log_versions, once
+from bench.targets import Load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,8 +22,8 @@ from hub.settings import DEVELOPMENT_TOKEN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.load import Target
     from bench.measure import Figures
+    from bench.targets import Target
 
     Ask: TypeAlias = Callable[[HTTPConnection, int], None]
     """A request by a connection; numbered, so that no two are alike."""

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.benchmark import Bars, Case
-from bench.load import Load
 from bench.servers import SERVERS, in_turn, installed, once
 from bench.servers import versions as versions
+from bench.targets import Load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.benchmark import Bars, Case
-from bench.load import Load, replay
+from bench.load import replay
 from bench.servers import hub_on, in_turn, log_versions
+from bench.targets import Load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

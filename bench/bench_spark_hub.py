@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bench.load import Target
     from bench.measure import Figures
+    from bench.targets import Target
 
 QUESTION = "How fast is a hub as a source and a sink of Spark?"
 WORKLOAD = (

@@ -30,7 +30,7 @@ from bench.workloads import SEED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bench.load import Load, Target
+    from bench.targets import Load, Target
 
 _MARK: Final = ord("~")
 _TIME: Final = re.compile(rb"~(\d{19})")

@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bench.benchmark import BENCH, Document, significant
-from bench.load import Load, quantiles, run
+from bench.load import quantiles, run
 from bench.measure import machine, processor_time, resident
 from bench.servers import hub, versions
+from bench.targets import Load
 from bench.workloads import SEED
 
 if TYPE_CHECKING:

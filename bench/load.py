@@ -19,14 +19,13 @@ import os
 import socket
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields, replace
-from itertools import count
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
-from urllib.parse import quote, urlsplit
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from bench.clients import Clients
 from bench.measure import processor_time, resident
-from hub.auth.signing import sign_classic_token
+from bench.targets import FromEarliest, Load, Mercure, Target
 from hub.settings import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
@@ -34,138 +33,8 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-T = TypeVar("T")
-
-_DAY: Final = 86_400
 _WARM_UP: Final = (5, 100)  # updates before the measurement, at least and at most: one a group
 _SPLIT: Final = 20  # ticks of the clock that user and system time are sampled with
-
-
-def option(default: T, help: str) -> T:
-    """A field that is also a flag of the command line."""
-    return field(default=default, metadata={"help": help})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Who reads, who writes, and how much."""
-
-    connections: int = option(1_000, "subscribers that are counted")
-    groups: int = option(1, "topics; a subscriber wants one of them, an update is about one, at random")
-    rate: float = option(20.0, "updates a second; 0 for as many as WINDOW allows")
-    window: int = option(1, "with rate 0: updates that are not yet delivered to everybody")
-    seconds: float = option(3.0, "for which updates are published")
-    poisson: bool = option(True, "random gaps between updates, else equal ones")
-    payload: int = option(192, "bytes of the data of an update; the frame of a hub has some 60 more")
-    batch: int = option(1, "updates of one request, as NDJSON where the server takes it")
-    publishers: int = option(32, "connections to publish on, which are made when they are needed")
-    new_topics: bool = option(False, "every update is about a topic that was never seen before")
-    private: bool = option(False, "updates are private, and every subscriber has a token for its topic")
-    unwanted: bool = option(False, "updates are about what nobody wants")
-    fresh_tokens: bool = option(False, "every publish request has a token that was never seen before")
-    spin: bool = option(True, "look for what comes all the time, with a processor of its own, rather than be woken")
-    patience: float = option(5.0, "seconds without a delivery after which those that are missing are lost")
-    stuck: int = option(0, "further subscribers, who never read")
-    visitors: float = option(0.0, "further subscribers who come in a second, and go half a second later")
-    newcomers: float = option(0.0, "further subscribers who come in a second and stay, for what nobody publishes")
-
-
-class Dialect(Protocol):
-    """How a server is spoken to."""
-
-    batches: bool
-    """Whether a request may have more than one update."""
-
-    def subscribe(self, group: int, load: Load) -> bytes:
-        """The request of a subscriber."""
-        ...
-
-    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
-        """The request that publishes `updates`: group, number within it, and data."""
-        ...
-
-
-class Mercure:
-    """The classic dialect.  `key` signs the tokens that are not given: of private subscriptions, and fresh ones."""
-
-    def __init__(self, url: str, *, token: str = "", key: str = DEVELOPMENT_KEY, batches: bool = True) -> None:
-        self.batches = batches
-        parts = urlsplit(url)
-        self._request = f"%s {parts.path}%s HTTP/1.1\r\nHost: {parts.netloc}\r\n"
-        self._key = key
-        self._numbers = count()
-        self._token = token or self._signed(publish=["*"])
-
-    def subscribe(self, group: int, load: Load) -> bytes:
-        template = f"https://example.com/{group}/{{item}}"
-        head = self._request % ("GET", f"?topic={quote(template, safe='')}") + "Accept: text/event-stream\r\n"
-        if load.private:
-            head += f"Authorization: Bearer {self._signed(subscribe=[template])}\r\n"
-        return f"{head}\r\n".encode()
-
-    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
-        token = self._signed(publish=["*"]) if load.fresh_tokens else self._token
-        if load.batch > 1 and self.batches:
-            type = "application/x-ndjson"
-            private = ', "private": true' if load.private else ""
-            body = "".join(
-                f'{{"topic": "https://example.com/{group}/{number}", "data": "{data}"{private}}}\n'
-                for group, number, data in updates
-            )
-        else:
-            type = "application/x-www-form-urlencoded"
-            [(group, number, data)] = updates
-            body = f"topic=https%3A%2F%2Fexample.com%2F{group}%2F{number}&data={data}"
-            body += "&private=on" if load.private else ""
-        head = f"Authorization: Bearer {token}\r\nContent-Type: {type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        return (self._request % ("POST", "") + head + body).encode()
-
-    def _signed(self, *, publish: Sequence[str] = (), subscribe: Sequence[str] = ()) -> str:
-        """A new token, of which no two are the same."""
-        number, now = next(self._numbers), time.time()
-        return sign_classic_token(
-            self._key, "HS256", publish=publish, subscribe=subscribe, payload=number, seconds=_DAY, now=now
-        )
-
-
-class _FromEarliest:
-    """Another dialect of Mercure, with subscribers who want all that the log has."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.batches = dialect.batches
-        self._dialect = dialect
-
-    def subscribe(self, group: int, load: Load) -> bytes:
-        return self._dialect.subscribe(group, load).replace(b" HTTP/1.1", b"&last_event_id=earliest HTTP/1.1", 1)
-
-    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
-        return self._dialect.publish(updates, load)
-
-
-class Nchan:
-    """nginx's module nchan, as `servers.nchan` sets it up: a group is a channel."""
-
-    batches = False
-
-    def subscribe(self, group: int, load: Load) -> bytes:
-        return f"GET /subscribe?topic={group} HTTP/1.1\r\nHost: nchan\r\nAccept: text/event-stream\r\n\r\n".encode()
-
-    def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
-        [(group, _, data)] = updates
-        head = f"POST /publish?topic={group} HTTP/1.1\r\nHost: nchan\r\nContent-Type: text/plain\r\n"
-        return f"{head}Content-Length: {len(data)}\r\n\r\n{data}".encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A server.  What it takes of the machine is known where `pids` names all its processes."""
-
-    host: str
-    port: int
-    dialect: Dialect
-    pids: tuple[int, ...] = ()
-    publish_port: int | None = None
-    """Of another node, to publish at; None for the same one."""
 
 
 def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None = None, every: float = 10.0) -> Figures:
@@ -231,7 +100,7 @@ def replay(load: Load, target: Target) -> Figures:
     """
     hub = target.pids[0]
     with (
-        closing(Clients(load, replace(target, dialect=_FromEarliest(target.dialect)))) as clients,
+        closing(Clients(load, replace(target, dialect=FromEarliest(target.dialect)))) as clients,
         _own_core(),
         _no_garbage(),
     ):

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bench.clients import raise_file_limit
-from bench.load import Mercure, Nchan, Target, run
+from bench.load import run
 from bench.measure import summary
+from bench.targets import Mercure, Nchan, Target
 from hub.settings import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from bench.load import Load
     from bench.measure import Figures
+    from bench.targets import Load
 
 Server: TypeAlias = "Callable[[], AbstractContextManager[Target]]"
 

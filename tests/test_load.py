@@ -12,10 +12,11 @@ import pytest
 from bench.benchmark import table
 from bench.clients import Clients, Subscriber, due_times
 from bench.hold import hold
-from bench.load import Load, Mercure, Target, main, run
+from bench.load import main, run
 from bench.measure import summary
 from bench.report import draw
 from bench.servers import installed
+from bench.targets import Load, Mercure, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
