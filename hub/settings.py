@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Annotated, Any, Final, Literal, TypeAlias
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Final, TypeAlias
 
 import structlog
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     SecretStr,
-    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -23,57 +20,24 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hub.errors import ConfigurationError
+from hub.issuers import Algorithm, Issuer, Keys, KeySetURL, Role
 from hub.protocol.origins import normal_origin
+from hub.validation import is_true, sentences, text_like
 from hub.variables import PREFIX, RENAMED, renamed_variables, unknown_variables
 
 log = structlog.stdlib.get_logger("hub")
 
-Algorithm: TypeAlias = Literal[
-    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
-]
-Role: TypeAlias = Literal["publisher", "subscriber"]
-
-
-def _like(pattern: str, description: str, *, is_url: bool = False) -> AfterValidator:
-    """Validate a text by a regular expression; the error shows the description in its place."""
-
-    def check(text: str) -> str:
-        try:
-            if is_url:
-                _ = urlsplit(text).port  # raises ValueError if a bracket is missing or the port is too large
-            fits = re.fullmatch(pattern, text) is not None
-        except ValueError:
-            fits = False
-        if not fits:
-            raise ValueError(f"should be {description}")
-        return text
-
-    return AfterValidator(check)
-
-
 Origin: TypeAlias = Annotated[
     str,
-    _like(
+    text_like(
         r"\*|null|[a-z][a-z0-9+.-]*://((\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])?(:[0-9]+)?",
         "an origin, as in https://app.example.com or https://*.example.com:8443; or * or null",
-    ),
-]
-KeySetURL: TypeAlias = Annotated[
-    str,
-    _like(
-        r"(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]|file:///).+",
-        "a URL that begins with https://, with file:///, or with http:// and localhost, 127.0.0.1 or [::1]",
-        is_url=True,
     ),
 ]
 
 DAY: Final = 86_400.0
 YEAR: Final = 366 * DAY
 """Seconds."""
-
-PUBLIC_KEY_ALGORITHMS: Final[tuple[Algorithm, ...]] = (
-    "EdDSA", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
-)  # fmt: skip
 
 DEVELOPMENT_KEY: Final = "!ChangeThisMercureHubJWTSecretKey!"
 """The key that the reference hub ships for development, and that clients' examples sign with (V34)."""
@@ -102,55 +66,6 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
 _ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
 
 
-class Keys(BaseModel):
-    """Where the keys of one role come from: one key, or a key set behind a URL (R7)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    key: SecretStr | None = None
-    """A shared secret of at least 32 bytes, or of any length in development; or a public key in PEM."""
-    algorithm: Algorithm | None = None
-    """What the key signs with: HS256 for a secret, and to be said for PEM."""
-
-    jwks_url: KeySetURL | None = None
-    """Of a JWK Set: https, http of this machine, or a file, which is read once."""
-    algorithms: tuple[Algorithm, ...] = Field(PUBLIC_KEY_ALGORITHMS, min_length=1)
-    """What the keys of the set may sign with."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Keys:
-        if (self.key is None) == (self.jwks_url is None):
-            raise ValueError("set one of key and jwks_url")
-        if self.jwks_url is not None and self.algorithm is not None:
-            raise ValueError("algorithm is that of key; those of jwks_url are its algorithms")
-        if self.key is not None and "algorithms" in self.model_fields_set:
-            raise ValueError("algorithms are those of jwks_url; that of key is its algorithm")
-        if self.jwks_url is not None and not set(self.algorithms) <= set(PUBLIC_KEY_ALGORITHMS):
-            raise ValueError("a key set is public, so none of its algorithms may be HS256, HS384 or HS512")
-        return self
-
-
-class Issuer(BaseModel):
-    """Who signs current tokens, and with which keys (N67).  A role without keys is refused (R7)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str = Field(min_length=1)
-    """The `iss` of its tokens, byte for byte."""
-    keys: Keys | None = None
-    """Of both roles, where they have none of their own."""
-    publisher: Keys | None = None
-    subscriber: Keys | None = None
-    authorization_server: bool = False
-    """Whether clients can get tokens there, so that the hub's metadata names it (N147)."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Issuer:
-        if self.keys is None and self.publisher is None and self.subscriber is None:
-            raise ValueError(f"issuer {self.id!r} has no keys")
-        return self
-
-
 class Settings(BaseModel):
     """What one hub is to be.
 
@@ -166,7 +81,7 @@ class Settings(BaseModel):
 
     path: Annotated[
         str,
-        _like(
+        text_like(
             r"(/\.{0,2}[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+",
             "a path like /.well-known/mercure, of letters, digits and . _ ~ - between slashes, without one at its end",
         ),
@@ -178,7 +93,7 @@ class Settings(BaseModel):
         tuple[
             Annotated[
                 str,
-                _like(
+                text_like(
                     r"https?://[^/?#\s]+",
                     "a scheme and a host, as in https://hub.example.com, without a path",
                     is_url=True,
@@ -193,7 +108,7 @@ class Settings(BaseModel):
     resource: (
         Annotated[
             str,
-            _like(
+            text_like(
                 r"[a-z][a-z0-9+.-]*:[^#\s{}]+",
                 "an absolute URL without a fragment, as in https://hub.example.com/.well-known/mercure",
                 is_url=True,
@@ -234,7 +149,7 @@ class Settings(BaseModel):
     has begun with it ends with its token, or after `max_lifetime`."""
 
     cookie: Annotated[
-        str, _like(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "the name of a cookie: letters, digits and !#$%&'*+.^_`|~-")
+        str, text_like(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "the name of a cookie: letters, digits and !#$%&'*+.^_`|~-")
     ] = "__Secure-mercure_access_token"
     """Name of the cookie that may carry a token (N59); `mercureAuthorization` is read after it (V86)."""
 
@@ -367,7 +282,7 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             # Not its own text: pydantic's would repeat the value, and the value may be a key.
-            raise ConfigurationError(_sentences(error)) from None
+            raise ConfigurationError(sentences(error)) from None
 
     @field_validator("issuers", mode="before")
     @classmethod
@@ -395,9 +310,9 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if not _is_true(values.get("dev", False)):
+        if not is_true(values.get("dev", False)):
             return values
-        roles = _ROLES if _is_true(values.get("classic", True)) else ()
+        roles = _ROLES if is_true(values.get("classic", True)) else ()
         keys = {f"{role}_key": DEVELOPMENT_KEY for role in roles if values.get(f"{role}_jwks_url") is None}
         return {**_DEVELOPMENT, **keys, **values}
 
@@ -408,7 +323,7 @@ class Settings(BaseModel):
                 keys = self.classic_keys(role)
             except ValidationError as error:
                 names = f"{role}_key, {role}_jwks_url and {role}_algorithm"
-                raise ValueError(f"{names} do not fit together: {_sentences(error)}") from None
+                raise ValueError(f"{names} do not fit together: {sentences(error)}") from None
             if keys and not self.classic:
                 raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
@@ -503,21 +418,3 @@ def settings_from_environment(**chosen: Any) -> Settings:
     environment = _Environment(**(renamed | chosen))
     own = {"history_url": environment.history_url}  # what a server takes, unless told otherwise
     return Settings(**own | environment.model_dump(exclude_unset=True))
-
-
-def _is_true(value: object) -> bool:
-    try:
-        return TypeAdapter(bool).validate_python(value)
-    except ValidationError:  # which its field reports
-        return False
-
-
-def _sentences(error: ValidationError) -> str:
-    """What is wrong with which setting; without the values, one of which may be a key."""
-    sentences = []
-    for each in error.errors(include_url=False, include_input=False):
-        name = ".".join(map(str, each["loc"]))
-        reason = "there is no such setting" if each["type"] == "extra_forbidden" else each["msg"]
-        reason = reason.removeprefix("Value error, ").removeprefix("Input ")
-        sentences.append(f"{name}: {reason}" if name else reason)
-    return "; ".join(sentences)

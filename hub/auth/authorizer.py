@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import Action
     from hub.auth.keys import KeySource, TrustedKeys
+    from hub.issuers import Keys
     from hub.protocol.requests import Headers
     from hub.protocol.topics import MatcherCompiler
-    from hub.settings import Keys, Settings
+    from hub.settings import Settings
     from skipfilter import Selector
 
 _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}

@@ -32,7 +32,7 @@ from joserfc import jwk, jws
 from joserfc.errors import JoseError, SecurityWarning
 
 from hub.errors import ConfigurationError, InvalidToken, KeysUnavailable
-from hub.settings import Algorithm
+from hub.issuers import Algorithm
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from joserfc.jwa import JWSAlgModel
 
-    from hub.settings import Keys
+    from hub.issuers import Keys
 
 log = structlog.stdlib.get_logger("hub")
 
