@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from typing import Annotated, Any, Final, TypeAlias
@@ -20,6 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hub.errors import ConfigurationError
+from hub.history.base import Retention
 from hub.issuers import Algorithm, Issuer, Keys, KeySetURL, Role
 from hub.protocol.origins import normal_origin
 from hub.validation import is_true, sentences, text_like
@@ -357,6 +359,19 @@ class Settings(BaseModel):
             self.anonymous
             or bool(self.classic_keys("subscriber"))
             or any(one.keys or one.subscriber for one in self.issuers)
+        )
+
+    @property
+    def retention(self) -> Retention:
+        """What the history keeps, and for how long."""
+        return Retention(
+            max_updates=self.history_updates,
+            max_bytes=self.history_bytes,
+            max_age=self.history_age or math.inf,
+            presence_updates=self.presence_updates,
+            presence_bytes=self.presence_bytes,
+            idempotency_window=self.idempotency_window,
+            node_timeout=self.node_timeout,
         )
 
     @property

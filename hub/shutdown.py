@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+import signal
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from hub.errors import Closing, TooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from random import Random
 
     from hub.broadcaster import Broadcaster
@@ -90,3 +92,32 @@ class Shutdown:
             for subscriber in subscribers[closed:due]:
                 self._broadcaster.close(subscriber.id, SHUTTING_DOWN)
             closed = due
+
+
+@contextmanager
+def before_signals(callback: Callable[[], None]) -> Iterator[None]:
+    """Have `callback` called in this event loop at SIGINT and SIGTERM, before whoever handles them now."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    entered = True
+
+    def handle(number: int, frame: Any) -> None:
+        if entered:  # another hub, entered since and left later, may still call this
+            loop.call_soon_threadsafe(callback)
+        handler = handlers[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number, handler in handlers.items():
+        if callable(handler):
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        entered = False
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)

@@ -20,7 +20,7 @@ import pytest
 import structlog
 from xdist.scheduler import LoadScopeScheduling
 
-from hub.http.application import log_to_stdlib
+from hub.logs import log_to_stdlib
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.waiting import HANG, until
 

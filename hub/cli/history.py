@@ -22,7 +22,7 @@ from rich.filesize import decimal
 
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
-from hub.http.application import log_to_stdlib
+from hub.logs import log_to_stdlib
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -15,13 +15,12 @@ import typer
 
 from hub.auth.signing import development_token
 from hub.errors import ConfigurationError
-from hub.http.application import LogFormatter, check_files, create_app, log_to_stdlib
+from hub.http.application import create_app
 from hub.http.endpoints import DEBUGGER
-from hub.process.server import fitting, run
+from hub.logs import LogFormatter, log_to_stdlib
+from hub.process.server import check_files, fitting, run
 from hub.process.workers import supervise
-from hub.settings import (
-    settings_from_environment,
-)
+from hub.settings import settings_from_environment
 
 if TYPE_CHECKING:
     from hub.hub import Hub

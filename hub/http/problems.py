@@ -31,13 +31,23 @@ def respond(error: RequestError | HTTPException, request: Request, settings: Set
         if error.challenge is not None:
             # With public URLs, the origin of a request that gets so far is one of them (R6).
             headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(request.origin))
-        return _problem(error.status, error.title, str(error), headers)
+        return problem(error.status, error.title, str(error), headers)
     headers = dict(error.headers or {})
     details = {
         404: f"there is nothing at this path; the hub is at {settings.path}",
         405: f"the methods of this path are {headers.get('Allow')}",
     }
-    return _problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
+    return problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
+
+
+def problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:
+    """Return a problem document as a response."""
+    return JSONResponse(
+        {"type": "about:blank", "title": title, "status": status, "detail": detail},
+        status_code=status,
+        headers=headers,
+        media_type="application/problem+json",
+    )
 
 
 def _challenge(error: str, metadata: str | None) -> str:
@@ -46,12 +56,3 @@ def _challenge(error: str, metadata: str | None) -> str:
     if metadata and not set('"\\').intersection(metadata) and metadata.isascii():
         parameters.append(f'resource_metadata="{metadata}"')
     return " ".join(["Bearer", ", ".join(parameters)]).strip()
-
-
-def _problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:
-    return JSONResponse(
-        {"type": "about:blank", "title": title, "status": status, "detail": detail},
-        status_code=status,
-        headers=headers,
-        media_type="application/problem+json",
-    )

@@ -17,7 +17,6 @@ the client is still sending.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -30,6 +29,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from hub.errors import HeadTooLarge, InvalidRequest, RequestError, TargetTooLong
 from hub.http.open_connections import CONNECTIONS, Connections
+from hub.http.problems import problem
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -424,17 +424,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._end()
 
     def _write_problem(self, error: RequestError) -> None:
-        document = {"type": "about:blank", "title": error.title, "status": error.status, "detail": str(error)}
-        body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-        headers = [
-            *self.server_state.default_headers,
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-            (b"x-content-type-options", b"nosniff"),
-        ]
+        answer = problem(error.status, error.title, str(error), {})
+        own = [(b"connection", b"close"), (b"x-content-type-options", b"nosniff")]
+        headers = [*self.server_state.default_headers, *answer.raw_headers, *own]
         lines = [name + b": " + value + b"\r\n" for name, value in headers]
-        self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body]))
+        self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", answer.body]))
 
     def _end(self) -> None:
         """End the connection when the client has read what was written, or after a while."""

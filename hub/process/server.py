@@ -12,12 +12,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
 
-from hub.errors import ConfigurationError
+from hub.errors import ConfigurationError, HistoryUnavailable
+from hub.history import open_history
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from hub.process.workers import STARTUP_FAILURE
 
@@ -62,6 +65,32 @@ def fitting(settings: Settings) -> Settings:
         "LimitNOFILE of systemd"
     )
     return settings.model_copy(update={"max_connections": fit})
+
+
+def check_files(settings: Settings) -> None:
+    """Open what the hub writes to, and close it again.  Raises ConfigurationError if that can never work.
+
+    A log that cannot be reached now is no such error: the hub waits for it.  Call it outside an event loop.
+    """
+    if settings.event_log:
+        try:
+            Path(settings.event_log).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            reason = "this is not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigurationError(f"event_log: {settings.event_log}: {reason}") from None
+        if not os.access(settings.event_log, os.W_OK | os.X_OK):
+            raise ConfigurationError(f"event_log: {settings.event_log}: there is no permission to write there")
+
+    async def open_and_leave() -> None:
+        history = open_history(settings.history_url.get_secret_value(), settings.retention)
+        try:
+            await history.end()
+        except HistoryUnavailable:
+            pass
+        finally:
+            await history.aclose()
+
+    asyncio.run(open_and_leave())
 
 
 def raised_file_limit() -> int:

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hub.errors
-from hub import errors
+from hub import errors, logs
 from hub.errors import RequestError
-from hub.http import application as application_module
-from hub.http.application import LogFormatter
+from hub.logs import LogFormatter
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.signing import sign
@@ -567,7 +566,7 @@ def test_a_traceback_of_the_hub_keeps_its_lines_and_none_of_them_is_forged(caplo
 
 def test_a_line_that_is_not_written_costs_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
     escaped: list[str] = []
-    monkeypatch.setattr(application_module, "printable", escaped.append)
+    monkeypatch.setattr(logs, "printable", escaped.append)
     log = structlog.stdlib.get_logger("hub.quiet")
     logging.getLogger("hub.quiet").setLevel(logging.WARNING)
     log.info("a\x1b")
