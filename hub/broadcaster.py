@@ -26,6 +26,7 @@ from pyroaring import BitMap64, FrozenBitMap64
 from sortedcontainers import SortedDict
 
 from hub.protocol import events
+from hub.protocol.topics import subscriptions_path
 from hub.timer_wheel import Wheel
 from skipfilter import SelectorIndex, SkipFilter
 
@@ -167,7 +168,7 @@ class Broadcaster:
         self.dispatched = 0
         self._heartbeat = heartbeat
         self._clock = clock
-        self._own = urlsplit(base_url).path + "/subscriptions/"
+        self._own = subscriptions_path(urlsplit(base_url).path) + "/"
         self._interest = Interest(base_url)
         self._filter: SkipFilter[Receiver, Key] = SkipFilter(
             self._interest, capacity=2 * cached_topics, lock=nullcontext()

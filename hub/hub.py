@@ -31,7 +31,7 @@ from hub.health import Health
 from hub.history.base import EARLIEST
 from hub.presence import Presence
 from hub.protocol.topics import MatcherCompiler
-from hub.protocol.updates import check_fields, check_topic
+from hub.protocol.updates import EARLIEST_ID, check_fields, check_topic
 from hub.reading import Reading
 from hub.shutdown import Shutdown
 from hub.slices import Slices
@@ -216,17 +216,17 @@ class Hub:
         if not self.dispatcher.is_ready:
             raise HistoryUnavailable("it has not been there since this node was started")
         if not last_event_id:
-            return await self._end(), None if last_event_id is None else "earliest"
-        if last_event_id != "earliest":
+            return await self._end(), None if last_event_id is None else EARLIEST_ID
+        if last_event_id != EARLIEST_ID:
             if (found := await self.history.find(last_event_id, presence=presence)) is not None:
                 return found, last_event_id
             log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if not self.settings.replay_unknown:
-                return await self._end(), "earliest"
+                return await self._end(), EARLIEST_ID
         # In an empty history, the position before all entries is its end.  The end is asked for first: there may be
         # an entry by the second question.
         end = await self.history.end()
-        return EARLIEST if await self.history.newest() else end, "earliest"
+        return EARLIEST if await self.history.newest() else end, EARLIEST_ID
 
     async def _end(self) -> int:
         """Return the position after every update whose publish was answered, though it may not be dispatched yet."""

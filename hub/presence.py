@@ -22,6 +22,7 @@ from hub.errors import Closing, HistoryUnavailable
 from hub.history import base
 from hub.history.base import Change
 from hub.protocol.subscriptions import Present
+from hub.protocol.updates import EARLIEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -102,7 +103,7 @@ class Presence:
         # So the list contains every change up to the cursor, if the cursor is taken first.
         newest = await self._history.newest()
         repeated = newest is not None and await self._history.find(newest.update.id) != newest.position
-        cursor = "earliest" if newest is None else newest.update.id
+        cursor = EARLIEST_ID if newest is None else newest.update.id
         return PresentNow(cursor, repeated, await self._history.present())
 
     async def arrive(self, subscriber: Subscriber) -> None:

@@ -6,7 +6,7 @@ import math
 import uuid
 from typing import TYPE_CHECKING
 
-from hub.protocol.topics import may_match_below
+from hub.protocol.topics import may_match_below, subscriptions_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,6 +56,6 @@ def may_want_presence(subscribed: Iterable[Selector], grant: Grant, path: str) -
     """Whether a subscriber may receive presence updates of the hub at `path`, which are private; True if not clear."""
     if not grant.subscribe:
         return False
-    below = path + "/subscriptions"
+    below = subscriptions_path(path)
     granted = ((matcher.type, matcher.pattern) for matcher in grant.subscribe)
     return all(any(may_match_below(*selector, below) for selector in some) for some in (granted, subscribed))

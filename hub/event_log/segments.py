@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from hub.history import codec
+from hub.history.node import new_node
+from hub.protocol.topics import subscriptions_path
+
 try:
     import fcntl
 except ImportError:  # not on Windows: there, one process at a time is to write a directory
@@ -69,11 +73,11 @@ class Directory:
 
     def __init__(self, settings: Settings, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         self.path = os.path.abspath(settings.event_log)
-        self.node = base.new_node()
+        self.node = new_node()
         self._settings = settings
         self._clock = clock
         self._wall_clock = wall_clock
-        self._own = settings.path + "/subscriptions/"
+        self._own = subscriptions_path(settings.path) + "/"
         self._sessions = _Segments(Path(self.path, "sessions"), self.node, settings, clock, wall_clock)
         self._updates = _Segments(Path(self.path, "updates"), self.node, settings, clock, wall_clock)
         self._nodes = Path(self.path, "nodes")
@@ -117,7 +121,7 @@ class Directory:
         self._updates.write([self._update(entry, epoch) for entry in entries])
 
     def _update(self, entry: Entry, epoch: str | None) -> dict[str, Any]:
-        record = base.record(entry)
+        record = codec.record(entry)
         data = record.pop("data")
         size = len(data.encode("utf-8"))
         update = {"hub": self._settings.url, "epoch": epoch} | record

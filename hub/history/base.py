@@ -16,10 +16,10 @@ subscribers, and an arrival and the update about it are one.
 There are two kinds of entries in this one order: updates that were published, and presence updates.  Each kind has
 bounds of its own, so subscribers that come and go never push out what was published.
 
-What a transport promises:
+What a history promises:
 
 - one order.  All nodes see the same entries in the same order, and each of them once.
-- durability.  What `append` has returned is kept, through whatever the transport promises to survive; each says what.
+- durability.  What `append` has returned is kept, through whatever the history promises to survive; each says what.
   What it has not returned is in the log wholly or not at all.
 - lookup.  `find` goes by an index, in a log of any length.
 - no gap.  A reader misses no published update and sees nothing twice, or gets PositionExpired.  `follow` does not miss
@@ -37,21 +37,19 @@ from __future__ import annotations
 
 import math
 import sys
-import time
-import uuid
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from hub.errors import PositionExpired
 from hub.protocol import events
-from hub.protocol.updates import Update
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from hub.protocol.subscriptions import Present
+    from hub.protocol.updates import Update
 
 PAGE_ENTRIES: Final = 128
 PAGE_BYTES: Final = 2**20
@@ -281,52 +279,10 @@ def page_end(after: int) -> int:
     return after - after % PAGE_ENTRIES + PAGE_ENTRIES
 
 
-def steady_clock() -> Callable[[], float]:
-    """Seconds since 1970 as the system had them when this was called, and from then on whatever it is set to.
-
-    So a clock that is set while a hub is running does not make its whole log old at once, or new for ever.
-    """
-    offset = time.time() - time.monotonic()
-    return lambda: offset + time.monotonic()
-
-
-async def current_epoch(transport: History) -> tuple[int, str]:
+async def current_epoch(history: History) -> tuple[int, str]:
     """Return the epoch of a log now: its positions, divided by EPOCH, and its name."""
     while True:
-        leap = await transport.end() // EPOCH
-        name = (await transport.stats()).epoch
-        if await transport.end() // EPOCH == leap:
+        leap = await history.end() // EPOCH
+        name = (await history.stats()).epoch
+        if await history.end() // EPOCH == leap:
             return leap, name
-
-
-def new_node() -> str:
-    """The name of a node, which no other has."""
-    return uuid.uuid4().hex
-
-
-def record(entry: Entry) -> dict[str, Any]:
-    """An entry as JSON has it, for export and for whoever keeps it.  What is not there is null."""
-    update = entry.update
-    return {
-        "position": entry.position,
-        "time": entry.time,
-        "id": update.id,
-        "topics": list(update.topics),
-        "private": update.private,
-        "type": update.type,
-        "retry": update.retry,
-        "data": update.data,
-    }
-
-
-def from_record(record: dict[str, Any]) -> Entry:
-    """The entry of a record.  Raises KeyError, TypeError or ValueError for what is none."""
-    update = Update(
-        tuple(record["topics"]),
-        record["data"],
-        private=record["private"],
-        id=record["id"],
-        type=record["type"],
-        retry=record["retry"],
-    )
-    return Entry(record["position"], update, record["time"])

@@ -15,6 +15,7 @@ from sortedcontainers import SortedDict
 from hub.errors import ConfigurationError
 from hub.history import base
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
+from hub.history.node import steady_clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -47,7 +48,7 @@ class MemoryHistory:
     def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
         self._retention = retention
         self._window = retention.idempotency_window
-        self._clock = clock or base.steady_clock()
+        self._clock = clock or steady_clock()
         self._entries: dict[int, Entry] = {}
         self._gaps: SortedDict[int, int] = SortedDict()
         self._positions: defaultdict[str, deque[int]] = defaultdict(deque)

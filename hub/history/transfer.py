@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hub.errors import ConfigurationError, HistoryUnavailable, InvalidRequest, PositionExpired
-from hub.history import base, open_history
+from hub.history import codec, open_history
 from hub.history.base import EARLIEST, Retention
 from hub.protocol.topics import check_text
 
@@ -252,7 +252,7 @@ def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None,
 
 
 class _Record(BaseModel):
-    """What `base.record` makes of an entry."""
+    """What `codec.record` makes of an entry."""
 
     model_config = ConfigDict(strict=True)
 
@@ -268,7 +268,7 @@ class _Record(BaseModel):
 
 def _entry(record: bytes | dict[str, Any]) -> Entry:
     valid = _Record.model_validate_json(record) if isinstance(record, bytes) else _Record.model_validate(record)
-    entry = base.from_record(vars(valid))
+    entry = codec.from_record(vars(valid))
     update = entry.update
     # Else an id could end its line in an event stream.
     for name, text in (("id", update.id), ("type", update.type or ""), *(("topic", topic) for topic in update.topics)):
@@ -284,7 +284,7 @@ def _told(error: ValidationError) -> str:
 def _write_ndjson(file: BinaryIO) -> Iterator[Write]:
     def write(entries: Sequence[Entry]) -> None:
         for entry in entries:
-            line = json.dumps(base.record(entry), ensure_ascii=False, separators=(",", ":"))
+            line = json.dumps(codec.record(entry), ensure_ascii=False, separators=(",", ":"))
             file.write(line.encode("utf-8") + b"\n")
 
     yield write
@@ -308,7 +308,7 @@ def _write_parquet(file: BinaryIO) -> Iterator[Write]:
     def write(entries: Sequence[Entry]) -> None:
         nonlocal size
         for entry in entries:
-            rows.append(base.record(entry))
+            rows.append(codec.record(entry))
             size += entry.size
             if len(rows) == ROW_GROUP or size >= ROW_GROUP_BYTES:
                 flush()

@@ -61,7 +61,7 @@ from hub.protocol.requests import (
     read_updates,
 )
 from hub.protocol.subscriptions import CONTEXT, to_json
-from hub.protocol.topics import MATCHER_TYPES
+from hub.protocol.topics import MATCHER_TYPES, subscriptions_path
 from hub.subscriber import Subscriber, may_want_presence
 from skipfilter.text import shown
 
@@ -118,7 +118,7 @@ class Endpoints:
         if settings.issuers:  # without current tokens a client must not take the hub for a current one (N153)
             routes += [Route(path, _cold(self.metadata)) for path in self._metadata_paths()]
         if settings.subscriptions:
-            who = settings.path + "/subscriptions"
+            who = subscriptions_path(settings.path)
             routes += [Route(who, _cold(self.subscriptions)), Route(who + "/{rest:path}", _cold(self.subscriptions))]
         if settings.debugger:
             page = settings.path + DEBUGGER

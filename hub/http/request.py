@@ -20,37 +20,25 @@ TOKENS: Final = "hub.tokens"
 
 
 class Request:
-    """One request.  Its properties are computed when they are asked for."""
+    """One request.  `origin`, `address` and `raw_path` are computed when they are asked for."""
 
-    __slots__ = ("_receive", "_scope")
+    __slots__ = ("_receive", "_scope", "headers", "method", "query", "tokens")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._scope = scope
         self._receive = receive
-
-    @property
-    def method(self) -> str:
-        return cast("str", self._scope["method"])
+        self.method: str = scope["method"]
+        self.query: bytes = scope["query_string"]
+        """The query as it came, without tokens."""
+        self.tokens: tuple[str, ...] = scope[TOKENS]
+        """The tokens of the query."""
+        self.headers: Headers = scope["headers"]
+        """(name, value) in their order; names are in lower case."""
 
     @property
     def raw_path(self) -> str:
         """The path as it came, with escapes, and without the query.  Raises InvalidRequest if it is not UTF-8."""
         return decode_utf_8("the path", self._scope.get("raw_path") or quote(self._scope["path"]).encode())
-
-    @property
-    def query(self) -> bytes:
-        """The query as it came, without tokens."""
-        return cast("bytes", self._scope["query_string"])
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """The tokens of the query."""
-        return cast("tuple[str, ...]", self._scope[TOKENS])
-
-    @property
-    def headers(self) -> Headers:
-        """(name, value) in their order; names are in lower case."""
-        return cast("Headers", self._scope["headers"])
 
     @property
     def origin(self) -> str:

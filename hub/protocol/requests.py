@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from hub.errors import InvalidRequest, NotFound, TooLarge
-from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text
+from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text, subscriptions_path
 from hub.protocol.updates import Update, new_id
 from skipfilter.text import shown
 
@@ -80,7 +80,7 @@ def parse_form(text: bytes, strict: Container[str]) -> list[tuple[str, str]]:
             raw_name, _, raw_value = pair.partition(b"=")
             name, value = _unquote(raw_name).decode("utf-8", "replace"), _unquote(raw_value)
             pairs.append(
-                (name, decode_utf_8(shown(name), value) if name in strict else value.decode("utf-8", "replace"))
+                (name, decode_utf_8(repr(name), value) if name in strict else value.decode("utf-8", "replace"))
             )
     return pairs
 
@@ -337,7 +337,7 @@ def parse_subscription_path(path: str, limits: Limits) -> SubscriptionPath:
 
     A first segment that is a matcher type is one (V87).
     """
-    below = limits.path + "/subscriptions"
+    below = subscriptions_path(limits.path)
     if not (path + "/").startswith(below + "/"):  # the hub's own segments, percent-encoded
         raise NotFound(f"subscriptions are at {below}")
     segments = path[len(below) :].split("/")[1:]

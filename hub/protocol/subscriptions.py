@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from uritemplate import URITemplate
 
-from hub.protocol.topics import CLASSIC
+from hub.protocol.topics import CLASSIC, subscriptions_path
 from hub.protocol.updates import Update
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CONTEXT: Final = {"@context": "https://mercure.rocks/"}
 """What makes JSON of the classic dialect JSON-LD (V65)."""
 
-_PATH: Final = URITemplate("{+hub}/subscriptions{/match_type,match,subscriber}")
-_CLASSIC_PATH: Final = URITemplate("{+hub}/subscriptions{/match,subscriber}")
+_PATH: Final = URITemplate("{+collection}{/match_type,match,subscriber}")
+_CLASSIC_PATH: Final = URITemplate("{+collection}{/match,subscriber}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,10 @@ class Subscription:
     def path(self) -> str:
         template = _CLASSIC_PATH if self.is_classic else _PATH
         path: str = template.expand(
-            hub=self.hub, match_type=self.match_type, match=self.match, subscriber=self.subscriber
+            collection=subscriptions_path(self.hub),
+            match_type=self.match_type,
+            match=self.match,
+            subscriber=self.subscriber,
         )
         return path
 

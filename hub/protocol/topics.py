@@ -184,6 +184,11 @@ def may_match_below(type: str, pattern: str, path: str) -> bool:
     return fixed.startswith(path) or path.startswith(fixed)
 
 
+def subscriptions_path(path: str) -> str:
+    """Return the path of the subscription API of the hub at `path`: the topics of presence updates begin with it."""
+    return f"{path}/subscriptions"
+
+
 def is_reserved(topic: str, path: str) -> bool:
     """Whether `topic`, resolved against a hub URL with this path, is that path or below it (N44).
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 import uuid
 from dataclasses import dataclass, field
+from typing import Final
 
 from hub.errors import InvalidRequest
 from hub.protocol.topics import WILDCARD, check_text, is_reserved
 from skipfilter.text import shown
+
+EARLIEST_ID: Final = "earliest"
+"""As a cursor, it stands for the position before all that the history has (N110); no update has it (N116)."""
 
 
 def new_id() -> str:
@@ -54,7 +58,7 @@ def check_fields(update: Update) -> None:
     if not update.topics:
         raise InvalidRequest('missing "topic" field')
     check_text("id", update.id)
-    if update.id.startswith("#") or update.id == "earliest":
+    if update.id.startswith("#") or update.id == EARLIEST_ID:
         raise InvalidRequest(f"id {shown(update.id)} is reserved")
     if update.id != update.id.strip(" ") or not update.id:
         # A header, which brings it back as a cursor, loses the spaces around it (R77).

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import httpx2
 
 from hub.protocol.events import Blocks, parse_block
+from hub.protocol.updates import EARLIEST_ID
 from hub.spark.errors import DataLoss, Refused, Silent
 from hub.spark.options import OFF, REQUIRED, Connection
 from hub.spark.retry import PASSING, Attempts, reason_of, retry_after, said
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from hub.protocol.events import Block
 
-EARLIEST: Final = "earliest"
-"""The cursor before all that a hub has (N110)."""
 _MILLISECONDS: Final = re.compile("[0-9]{1,18}")
 """What fits into 64 bits."""
 _DECODE: Final = json.JSONDecoder().raw_decode
@@ -176,7 +175,7 @@ _TELLS_NO_METADATA: Final = (
 def require_metadata(connection: Connection, wanted: Sequence[tuple[str, str]]) -> None:
     """Raise BadInput if the hub answers, and does not tell metadata.  What else is wrong, reading will report."""
     with contextlib.suppress(httpx2.TransportError), connection.open() as client:
-        headers = _cursor(EARLIEST, REQUIRED) + connection.headers()
+        headers = _cursor(EARLIEST_ID, REQUIRED) + connection.headers()
         response = client.head(connection.url, params=list(wanted), headers=headers)
         if response.status_code == 200 and not _tells_metadata(response):
             raise BadInput(_TELLS_NO_METADATA)
@@ -187,7 +186,7 @@ def _require_known(response: httpx2.Response, after: str) -> None:
     names = (b"mercure-last-event-id", b"last-event-id")  # the second is the classic one (V52)
     cursors = [value for name in names for key, value in response.headers.raw if key.lower() == name]
     answered = cursors[0].decode("utf-8", "replace") if cursors else None
-    if after not in (answered, EARLIEST):
+    if after not in (answered, EARLIEST_ID):
         raise DataLoss(
             f"the hub no longer has the event {after!r}, so what came after it may be gone too: keep more history "
             "there (history_updates, history_bytes, history_age), read more often, or go on with what there is by "

@@ -75,6 +75,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
+from hub.protocol.updates import EARLIEST_ID
 from hub.spark import reader
 from hub.spark.errors import DataLoss, Silent
 from hub.spark.options import (
@@ -88,7 +89,7 @@ from hub.spark.options import (
     seconds,
     whole_number,
 )
-from hub.spark.reader import EARLIEST, follow, parse_metadata
+from hub.spark.reader import follow, parse_metadata
 from skipfilter.spark.errors import BadInput
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Source:
         return cls(
             parse_connection(options),
             wanted,
-            options.get("startingfrom", EARLIEST),
+            options.get("startingfrom", EARLIEST_ID),
             flag(options, "failOnDataLoss", default=True),
             most or None,
             seconds(options, "idleTimeout", 30.0),
@@ -233,10 +234,10 @@ def measure(
     try:
         return _measure(source, after, most, until, taken)
     except DataLoss as error:
-        if source.fail_on_data_loss or after == EARLIEST:
+        if source.fail_on_data_loss or after == EARLIEST_ID:
             raise
         log.warning("%s; going on with the earliest event", error)
-        return _measure(source, EARLIEST, most, until, taken)
+        return _measure(source, EARLIEST_ID, most, until, taken)
 
 
 def _measure(source: Source, after: str, most: int | None, until: str | None, taken: Container[str]) -> Span | None:
@@ -301,7 +302,7 @@ def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
     """Those events of a span that the hub still has, and a warning of others."""
 
     def is_known(id: str) -> bool:
-        return id == EARLIEST or reader.knows(source.connection, source.wanted, id)
+        return id == EARLIEST_ID or reader.knows(source.connection, source.wanted, id)
 
     if not is_known(span.end):
         log.warning(
@@ -311,7 +312,7 @@ def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
     after = span.after
     if not is_known(after):
         log.warning("the hub no longer has the event %r, nor some of what came after it", after)
-        after = EARLIEST
+        after = EARLIEST_ID
     for events in follow(source.connection, source.wanted, after, idle=source.idle, metadata=source.metadata):
         ids = [id for id, *_ in events]
         if span.end in ids:
@@ -373,8 +374,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         after = self._source.starting_from
         if after == LATEST:
-            newest = measure(self._source, EARLIEST)
-            after = EARLIEST if newest is None else newest.end
+            newest = measure(self._source, EARLIEST_ID)
+            after = EARLIEST_ID if newest is None else newest.end
         return {"last_event_id": after}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 from zlib import crc32
 
 from hub.protocol.events import Blocks, parse_block
+from hub.protocol.updates import EARLIEST_ID
 from hub.verify.checker import Corrupted, History, Stretch, Update, check
 from hub.verify.client import ANSWER_TIMEOUT, SLOW_BUFFER, Connection, Node
 from hub.verify.report import Plan, Progress, Report
@@ -249,7 +250,7 @@ class _Client:
         if self._kind >= 8 and not self._is_last:
             await asyncio.sleep(run.random.uniform(0.2, 0.6) * run.plan.seconds)
         if self._kind == 8:
-            self._cursor = "earliest"
+            self._cursor = EARLIEST_ID
         elif self._kind == 9:
             acknowledged = [n for n, update in enumerate(run.updates) if update.acknowledged < math.inf]
             self._goes_on_from(run.random.choice(acknowledged))

@@ -29,7 +29,7 @@ from skipfilter.spark.cli import Conf, Tables, job, say, step
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.gaps import of_time, sentences
 from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
-from skipfilter.spark.matching import BROADCAST_BYTES, Matching
+from skipfilter.spark.matching import BROADCAST_BYTES, Matching, of_days
 from skipfilter.spark.page import page
 from skipfilter.spark.posting_lists import postings
 from skipfilter.spark.report import report as what_happened
@@ -124,7 +124,7 @@ def match(
         days = first and first.date(), last and last.date()
         updates, sessions = _updates(spark, tables), _sessions(spark, tables)
         by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
-        updates, sessions = files.of_days(updates, sessions, *days, by)
+        updates, sessions = of_days(updates, sessions, *days, by)
         with ExitStack() as prepared:
             with step(f"postings and keys, by {by}"):
                 matchings = [

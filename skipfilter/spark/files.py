@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from datetime import date, timedelta
+from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, DataFrameWriter
     from pyspark.sql.types import StructField, StructType
-
-    from skipfilter.spark.matching import By
 
     Days = tuple[date | None, date | None]
 
@@ -334,29 +332,3 @@ def _files_in(spark: SparkSession, path: str) -> set[str]:
 
 def _empty(table: DataFrame) -> DataFrame:
     return table.sparkSession.createDataFrame([], table.schema)
-
-
-def of_days(
-    updates: DataFrame, sessions: DataFrame, first: date | None, last: date | None, by: By
-) -> tuple[DataFrame, DataFrame]:
-    """The updates of the days from `first` to `last`, and the sessions that may have received any of them.
-
-    None is for no bound.  Work and memory then go with these days rather than with the tables.
-    """
-    if first is not None:
-        updates = updates.filter(F.col("dt") >= first)
-    if last is not None:
-        updates = updates.filter(F.col("dt") <= last)
-    if by == "position":  # whoever reads the log from before has received what was there before it came
-        bounds = updates.agg(F.min("position").alias("first"), F.max("position").alias("last")).first()
-        assert bounds is not None
-        if bounds["first"] is not None:
-            sessions = sessions.filter(
-                (F.col("after") < bounds["last"]) & (F.col("until").isNull() | (F.col("until") >= bounds["first"]))
-            )
-        return updates, sessions
-    if first is not None:
-        sessions = sessions.filter(F.col("disconnected_at").isNull() | (F.col("disconnected_at") > first))
-    if last is not None:
-        sessions = sessions.filter(F.col("connected_from") < last + timedelta(days=1))
-    return updates, sessions

@@ -21,6 +21,7 @@ That deliveries are counted by two searches of sorted windows, rather than joine
 from __future__ import annotations
 
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict
 
@@ -36,6 +37,7 @@ from skipfilter.spark.wide_selectors import Wide, index_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import date
     from typing import Self, Unpack
 
     from pyspark.sql import Column, DataFrame
@@ -256,3 +258,29 @@ def _deliveries(events: DataFrame, references: DataFrame, sessions: Sessions, ou
     if output == "received":
         found = found.groupBy("subscriber_id").agg(F.sum("received").alias("received"))
     return found
+
+
+def of_days(
+    updates: DataFrame, sessions: DataFrame, first: date | None, last: date | None, by: By
+) -> tuple[DataFrame, DataFrame]:
+    """The updates of the days from `first` to `last`, and the sessions that may have received any of them.
+
+    None is for no bound.  Work and memory then go with these days rather than with the tables.
+    """
+    if first is not None:
+        updates = updates.filter(F.col("dt") >= first)
+    if last is not None:
+        updates = updates.filter(F.col("dt") <= last)
+    if by == "position":  # whoever reads the log from before has received what was there before it came
+        bounds = updates.agg(F.min("position").alias("first"), F.max("position").alias("last")).first()
+        assert bounds is not None
+        if bounds["first"] is not None:
+            sessions = sessions.filter(
+                (F.col("after") < bounds["last"]) & (F.col("until").isNull() | (F.col("until") >= bounds["first"]))
+            )
+        return updates, sessions
+    if first is not None:
+        sessions = sessions.filter(F.col("disconnected_at").isNull() | (F.col("disconnected_at") > first))
+    if last is not None:
+        sessions = sessions.filter(F.col("connected_from") < last + timedelta(days=1))
+    return updates, sessions

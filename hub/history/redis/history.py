@@ -31,8 +31,9 @@ import structlog
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
-from hub.history import base
+from hub.history import base, codec
 from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
+from hub.history.node import new_node
 from hub.history.redis import scripts
 from hub.history.redis.url import CONNECT_TIMEOUT, open_client
 from hub.protocol.subscriptions import Present, to_json
@@ -93,7 +94,7 @@ class RedisHistory:
         self._client, self._sentinel, self._where = open_client(url)
         self._bounds = _bounds(retention)
         self._window = math.ceil(retention.idempotency_window * 1_000)
-        self._node = base.new_node(), round(retention.node_timeout * 1_000)
+        self._node = new_node(), round(retention.node_timeout * 1_000)
         keys = ["log", "ids", "marks", "meta", "nodes", "alive:", "present:", "seen", "presence", "presence-marks"]
         self._keys = [f"{{{name}}}:{key}" for key in keys]
         self._random = random or Random()  # noqa: S311
@@ -141,7 +142,7 @@ class RedisHistory:
             about = (subscriber.id, subscriber.to_json()) if subscriber else ("", "")
             arguments += change, *about, len(entries)
             for entry in entries:
-                text = to_json(base.record(entry))
+                text = to_json(codec.record(entry))
                 arguments += entry.update.id, entry.size, text, entry.time if change == "load" else ""
                 arguments.append(base.seen_as(publisher, entry.update.id) if self._window and not change else b"")
                 written.append(entry.update)
@@ -336,7 +337,7 @@ def _position(entry: Entry) -> int:
 def _entries(*found: Iterable[tuple[bytes, list[bytes]]], offset: int) -> Iterator[Entry]:
     for id, (_, time, _, update) in itertools.chain(*found):
         position = offset + int(id.partition(b"-")[0])
-        yield base.from_record(json.loads(update) | {"position": position, "time": int(time)})
+        yield codec.from_record(json.loads(update) | {"position": position, "time": int(time)})
 
 
 def _present(id: bytes, matchers: bytes) -> Present:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import base
 from hub.history.base import Beat, Entry, Page, Stats
+from hub.history.node import new_node, steady_clock
 from hub.history.sqlite.commits import Commits
 from hub.history.sqlite.database import Database
 from hub.history.sqlite.following import Following
@@ -50,14 +51,12 @@ class SqliteHistory:
         if synchronous not in ("full", "normal"):
             raise ConfigurationError(f"history_url: synchronous is full or normal, and not {synchronous!r}")
         self.path = os.path.abspath(path)
-        self.node = base.new_node()
+        self.node = new_node()
         self._retention = retention
         self._since_boot = since_boot
         self._database = Database(self.path, synchronous)
         self._following = Following(self._database)
-        self._commits = Commits(
-            self._database, self.node, retention, clock or base.steady_clock(), self._following.appended
-        )
+        self._commits = Commits(self._database, self.node, retention, clock or steady_clock(), self._following.appended)
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:

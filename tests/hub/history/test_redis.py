@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
-from hub.history import base
+from hub.history import base, codec
 from hub.history import redis as package
 from hub.history.base import EARLIEST, Change, Retention
 from hub.history.redis import history as module
@@ -102,7 +102,7 @@ async def check_keys(log: RedisHistory) -> None:
         if not about:
             assert not found
             continue
-        update_of = {n: base.from_record(record).update for n, _, record in found}
+        update_of = {n: codec.from_record(record).update for n, _, record in found}
         sized = [(n, f"{time} {update_of[n].size} {record['id']}") for n, time, record in found]
         assert marked == [(f"{n} {mark}".encode(), n) for n, mark in sized]
         expected += [f"{record['id']}\0{n:016d}{time}".encode() for n, time, record in found]

@@ -32,7 +32,8 @@ from hub.cli import history as history_cli
 from hub.cli import main
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history, transfer
-from hub.history.base import EARLIEST, Entry, Retention, record
+from hub.history.base import EARLIEST, Entry, Retention
+from hub.history.codec import record
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
@@ -447,7 +448,7 @@ def stop(entry):
         time.sleep(99)
     return record(entry)
 
-record, transfer.base.record = transfer.base.record, stop
+record, transfer.codec.record = transfer.codec.record, stop
 main(["history", "export", sys.argv[1]])
 """
 

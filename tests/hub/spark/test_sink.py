@@ -18,11 +18,11 @@ from pyspark.sql.types import StructType
 
 from hub import Settings
 from hub.protocol.requests import FORM, NDJSON
+from hub.protocol.updates import EARLIEST_ID
 from hub.spark import register
 from hub.spark.errors import NotTaken, Unreachable
 from hub.spark.options import Connection
 from hub.spark.publisher import Publisher, as_form
-from hub.spark.reader import EARLIEST
 from hub.spark.sink import Sink, check_columns, publish, requests, row_id, to_update
 from hub.spark.source import SCHEMA, Reader, Source, Span
 from skipfilter.spark.errors import BadInput
@@ -188,7 +188,7 @@ def test_a_table_or_an_option_must_say_whether_updates_are_private() -> None:
 def test_a_mirror_of_a_hub_that_tells_nothing_publishes_nothing(other: OtherHub) -> None:
     other.frames, other.applied = [b"id: 1\ndata: secret\n\n: all\n\n"], "wait=0"
     options = {"url": other.url, "match": "*"}
-    rows = list(Reader(Source.parse(options)).read(InputPartition(Span(EARLIEST, "1", 1))))
+    rows = list(Reader(Source.parse(options)).read(InputPartition(Span(EARLIEST_ID, "1", 1))))
     with pytest.raises(BadInput, match="row 0: column 'topics' is null"):
         publish(Sink.parse({"url": other.url}), iter(rows))
     mapped = [rows[0].set_column(rows[0].schema.get_field_index("topics"), "topics", [["a"]])]

@@ -21,11 +21,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from hub.protocol.events import HEARTBEAT, frame
 from hub.protocol.topics import FORBIDDEN
-from hub.protocol.updates import Update
+from hub.protocol.updates import EARLIEST_ID, Update
 from hub.spark import register, source
 from hub.spark.errors import DataLoss, Refused, Silent, Unreachable
 from hub.spark.options import Connection
-from hub.spark.reader import EARLIEST, EventParser, follow
+from hub.spark.reader import EventParser, follow
 from hub.spark.source import Reader, Source, Span, StreamReader, measure, to_arrow
 from skipfilter.spark.errors import BadInput, PipelineError
 from tests.hub.spark.hubs import events_in, metadata_in, other_hub, publish, token_file
@@ -268,7 +268,7 @@ STEPS = st.lists(
 
 
 @settings(max_examples=60)
-@given(STEPS, st.booleans(), st.sampled_from([EARLIEST, "latest"]))
+@given(STEPS, st.booleans(), st.sampled_from([EARLIEST_ID, "latest"]))
 def test_batches_are_what_was_published_each_once_whatever_was_planned_again(
     shared_hub: HubProcess, token: str, steps: list[tuple[str, Any]], permitted: bool, start: str
 ) -> None:
@@ -447,16 +447,16 @@ def test_a_refusal_is_told_and_not_tried_again(start_hub: Callable[..., HubProce
     hub = start_hub()
     (tmp_path / "bad").write_text(hub.token[:-3] + "abc", "utf-8")
     with pytest.raises(Refused, match="401: the token is not valid") as raised:
-        measure(source_of(hub, tokenFile=str(tmp_path / "bad")), EARLIEST)
+        measure(source_of(hub, tokenFile=str(tmp_path / "bad")), EARLIEST_ID)
     assert hub.token[:-3] not in str(raised.value)
     with pytest.raises(Refused, match="400: parameter"):
-        list(follow(Connection(hub.url), [("match_regexp", "a")], EARLIEST, idle=5))
+        list(follow(Connection(hub.url), [("match_regexp", "a")], EARLIEST_ID, idle=5))
 
 
 def test_a_hub_that_is_not_there_is_given_up(hub: HubProcess) -> None:
     hub.stop()
     with pytest.raises(Unreachable, match="2 times in a row"):
-        measure(source_of(hub, retries="1"), EARLIEST)
+        measure(source_of(hub, retries="1"), EARLIEST_ID)
 
 
 # -- a hub that goes away and comes back
@@ -478,7 +478,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_repeats_nothing(
         ids += publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
     got: list[str] = []
     restarted = False
-    for events in follow(Connection(hub.url), [("match", "*")], EARLIEST, idle=5):
+    for events in follow(Connection(hub.url), [("match", "*")], EARLIEST_ID, idle=5):
         got += [event[0] for event in events]
         if not restarted:
             restart(start_hub, hub, **log)
@@ -490,7 +490,7 @@ def test_a_restart_that_loses_the_log_is_no_end(start_hub: Callable[..., HubProc
     hub = start_hub()
     for _ in range(25):
         publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
-    reading = follow(Connection(hub.url), [("match", "*")], EARLIEST, idle=5)
+    reading = follow(Connection(hub.url), [("match", "*")], EARLIEST_ID, idle=5)
     next(reading)
     restart(start_hub, hub)
     with pytest.raises(DataLoss):
@@ -516,7 +516,7 @@ def test_another_hub_that_keeps_back_the_end_is_not_waited_for_for_ever() -> Non
         hub.frames = [b"id: 1\ndata: x\n\n"]
         for hub.beat in (0.02, 60.0):
             reader = StreamReader(source_of(hub, idleTimeout="0.2"))
-            rows = reader.read(reader.partitions({}, Span(EARLIEST, "2", 2).offset())[0])
+            rows = reader.read(reader.partitions({}, Span(EARLIEST_ID, "2", 2).offset())[0])
             with pytest.raises(Silent, match=r"no event has come for 0\.2 seconds, and 1 of 2 rows are to come"):
                 list(rows)
 
@@ -527,7 +527,7 @@ def test_a_hub_that_tells_no_metadata_leaves_nulls_or_is_refused_at_once(applied
     with other_hub() as hub:
         hub.frames = [b": " + comment + b"\nid: 1\ndata: x\n\n", b": all\n\n"]
         hub.applied = applied
-        partition = InputPartition(Span(EARLIEST, "1", 1))
+        partition = InputPartition(Span(EARLIEST_ID, "1", 1))
         for chosen in ("auto", "off"):
             (row,) = rows_of(Reader(source_of(hub, metadata=chosen)).read(partition))
             assert [row[name] for name in COLUMNS] == [None] * 5
@@ -649,7 +649,7 @@ def test_a_stream_goes_on_from_its_checkpoint_over_restarts_and_says_the_same_ag
     hub = start_hub(**log)
     token = token_file(hub, tmp_path)
     publish(hub, {"topic": "a", "data": "before"})
-    options = {"tokenFile": token, "maxRowsPerBatch": "4", "startingFrom": EARLIEST}
+    options = {"tokenFile": token, "maxRowsPerBatch": "4", "startingFrom": EARLIEST_ID}
     ids = [event.id for event in events_in(hub)]
     ids += publish(hub, *({"topic": "a", "private": number % 2 == 0} for number in range(9)))
     query = run(stream_of(mercure, hub, **options), tmp_path)

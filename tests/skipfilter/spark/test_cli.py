@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import skipfilter.spark.__main__ as pipeline
 from skipfilter.spark import Workload, cli, files, generate_sessions, generate_updates
 from skipfilter.spark.cli import reason
+from skipfilter.spark.matching import of_days
 from skipfilter.spark.page.formats import short
 from skipfilter.spark.schemas import SESSIONS, UPDATES
 from tests.skipfilter.spark.test_files import snapshot
@@ -134,7 +135,7 @@ def test_only_sessions_that_may_matter_are_looked_at(spark: SparkSession) -> Non
         [Session(0, [], [], 0, 5), Session(1, [], [], 0, 6), Session(2, [], [], 5, None), Session(3, [], [], 6, None)],
     )
     updates, sessions = world.tables(spark, 1)
-    _, found = files.of_days(updates, sessions, None, None, "position")
+    _, found = of_days(updates, sessions, None, None, "position")
     assert sorted(row.subscriber_id for row in found.collect()) == [1, 2]
     assert by_brute_force(world) == set()
 
