@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hub.subscriber import Subscriber
     from skipfilter import CompiledSelector, Selector
 
-SLICE: Final = 256
+SLICE_WRITES: Final = 256
 """Writes between two looks at the other tasks: about 2 ms."""
 WRITE: Final = 2**12
 """Bytes that cost about as much as another write."""
@@ -54,7 +54,7 @@ EARLY: Final = 0.25
 """The share of its time by which a heartbeat may come early: who was written the same is not beaten at once."""
 TICK: Final = 1.0
 """Seconds between two looks at the clock, which is one that nobody sets."""
-LOOK: Final = 40.0
+LOST_CHECK_SECONDS: Final = 40.0
 """Seconds between two looks at a connection that gets no heartbeats."""
 LATE: Final = 2 * TICK
 """Seconds by which a heartbeat may come late; a connection is closed so much before its token expires (N82)."""
@@ -265,7 +265,7 @@ class Broadcaster:
             # Who is live now gets them from here; who joins before the last write has read them in the log.
             live, position = self._live.copy(), entries[-1].position
             self.move_to(position)
-            now, left = self._clock(), SLICE
+            now, left = self._clock(), SLICE_WRITES
             for ids, body in await self._choices(entries, live):
                 cost = 1 + len(body) // WRITE + len(entries) // JOINS
                 for receiver in self._filter.values(ids):
@@ -274,7 +274,7 @@ class Broadcaster:
                         receiver.write(body, position)
                     left -= cost
                     if left <= 0:
-                        left = SLICE
+                        left = SLICE_WRITES
                         await asyncio.sleep(0)
             self.dispatched = position
 
@@ -343,7 +343,7 @@ class Broadcaster:
         """Send heartbeats to the idle, and close what is at its end.  To be called once a TICK."""
         async with self._turn:
             now = self._clock()
-            async for some in _in_turns(self._wheel.turn(now), SLICE):
+            async for some in _in_turns(self._wheel.turn(now), SLICE_WRITES):
                 for receiver in some:
                     if receiver.subscriber.id in self._connected:
                         self._see_to(receiver, now)
@@ -362,7 +362,7 @@ class Broadcaster:
         self._schedule(receiver)
 
     def _schedule(self, receiver: Receiver) -> None:
-        beat = self._beat(receiver) if self._heartbeat else self._clock() + LOOK
+        beat = self._beat(receiver) if self._heartbeat else self._clock() + LOST_CHECK_SECONDS
         self._wheel.set(receiver, min(beat, receiver.subscriber.deadline - LATE))
 
     def _beat(self, receiver: Receiver) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-SLICE: Final = 16
+CLOSED_AT_ONCE: Final = 16
 """Streams that are closed between two looks at the other tasks."""
 PAUSE: Final = 1.0
 """Seconds before another try, if a dispatch has failed."""
@@ -109,7 +109,7 @@ class Dispatcher:
         """End all streams: a client that comes back goes on from its cursor."""
         for count, subscriber in enumerate(self._broadcaster.subscribers(), 1):
             self._broadcaster.close(subscriber.id, reason)
-            if count % SLICE == 0:
+            if count % CLOSED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:

@@ -37,7 +37,7 @@ log = structlog.stdlib.get_logger("hub")
 
 SHARE: Final = 8
 """One part in so many of the presence updates that the history keeps may be in flight on each node."""
-BATCH: Final = 256
+BATCH_CHANGES: Final = 256
 """Announcements that are appended together."""
 ANNOUNCE_TIMEOUT: Final = 1.0
 """Seconds that a connection waits until it is announced."""
@@ -147,7 +147,7 @@ class Presence:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout_at(min(due, now() + base.RETRY[1]) if waiting else due):
                             waiting.append(await self._queue.get())
-                while len(waiting) < BATCH and not self._queue.empty():
+                while len(waiting) < BATCH_CHANGES and not self._queue.empty():
                     waiting.append(self._queue.get_nowait())
                 await self._publish_waiting(waiting)
         finally:
@@ -187,7 +187,7 @@ class Presence:
         """Return the longest prefix that fits in flight, but always at least one."""
         first: list[Change] = []
         count = size = 0
-        for change in islice(changes, BATCH):
+        for change in islice(changes, BATCH_CHANGES):
             count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
             if first and not self._backpressure.fits(count, size):
                 break

@@ -9,7 +9,7 @@ each of them asks the index once a topic, and lets other tasks run when its slic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hub.history.base import EARLIEST
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
     from hub.slices import Slices
     from hub.subscriber import Subscriber
+
+
+CHUNK_BYTES: Final = 2**16
+"""Bytes of frames that a reader joins into one write."""
 
 
 class Part(NamedTuple):

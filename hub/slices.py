@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SLICE: Final = 0.001
+SLICE_SECONDS: Final = 0.001
 """Seconds of work between two pauses."""
 TURNS: Final = 4
 """Turns of the event loop that a pause lasts: a publish needs about so many from its request to its answer."""
@@ -37,7 +37,7 @@ class Slices:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._left = SLICE
+        self._left = SLICE_SECONDS
         """Seconds of the slice that were not used when the running task began."""
         self._began = 0.0
         """When the running task began to use it."""
@@ -61,7 +61,7 @@ class Slices:
             for _ in range(TURNS):
                 await asyncio.sleep(0)
         finally:
-            self._paused, self._left = None, SLICE
+            self._paused, self._left = None, SLICE_SECONDS
             ended.set()
         await asyncio.sleep(0)  # so the tasks that waited go first
         await self._begin()

@@ -159,7 +159,7 @@ def import_log(
                     raise ConfigurationError("the history has updates already: --append adds to them")
                 if file != "-":
                     for number, (share, _) in enumerate(transfer.read(name, chosen, source)):
-                        if number % transfer.BATCH == 0:
+                        if number % transfer.BATCH_UPDATES == 0:
                             note(transfer.Step(0, share))
                     source.seek(0)
                 return await transfer.load(log, transfer.read(name, chosen, source), note=note)

@@ -22,7 +22,7 @@ except ImportError:  # not on Windows: there, one process at a time is to write 
 
 from hub.broadcaster import Interest
 from hub.errors import HistoryUnavailable, PositionExpired
-from hub.event_log.segments import LOOK, Beat, Directory, own_position
+from hub.event_log.segments import LOOK_SECONDS, Beat, Directory, own_position
 from hub.history import base
 from hub.history.base import EARLIEST
 from hub.reading import Reading
@@ -43,7 +43,7 @@ GATHER: Final = 0.02
 """Seconds for which what happens is gathered before it is written."""
 RECORDS: Final = 100_000
 """Connections that wait to be written before those that come are left out."""
-BATCH: Final = 1_000
+BATCH_RECORDS: Final = 1_000
 """Records of connections that are written at once."""
 PAGES: Final = 16
 """Pages of updates that are kept for this; older ones are read from the log again."""
@@ -190,7 +190,7 @@ class EventLog:
             if more:
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
+                async with asyncio.timeout(LOOK_SECONDS):
                     await self._woken.wait()
             if not self._is_closing:
                 await asyncio.sleep(GATHER)
@@ -239,7 +239,7 @@ class EventLog:
 
     async def _write_sessions(self, first: Beat) -> bool:
         """Write some records; whether all that waited are written.  `first` is for a node that has not begun."""
-        waiting = list(islice(self._records, BATCH))
+        waiting = list(islice(self._records, BATCH_RECORDS))
         is_whole = len(waiting) == len(self._records)
         records = [line for one in waiting for line in await self._lines(one)]
         left_out = bool(self._left_out)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 log = structlog.stdlib.get_logger("hub")
-LOOK: Final = 1.0
+LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at what is to be closed, who has died, and whether it was who writes the updates."""
 PRUNING: Final = 3_600.0
 """Seconds between two looks at what is too old to be kept."""
@@ -98,7 +98,7 @@ class Directory:
         """
         self._said = self._said or beat
         self._open(self._said)
-        if self._clock() >= self._looked + LOOK:
+        if self._clock() >= self._looked + LOOK_SECONDS:
             self._looked = self._clock()
             self._look(beat.epoch)
         for segments in (self._sessions, self._updates):

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 ROW_GROUP: Final = 50_000
 """Rows of a row group in Parquet, or fewer where they are large."""
 ROW_GROUP_BYTES: Final = 2**26
-BATCH: Final = 1_000
+BATCH_UPDATES: Final = 1_000
 """Updates that are imported at once, or fewer where they are large."""
 BATCH_BYTES: Final = 2**22
 
@@ -197,7 +197,7 @@ async def load(history: History, entries: Iterable[tuple[float | None, Entry]], 
         for share, entry in entries:
             batch.append(entry)
             size += entry.size
-            if len(batch) == BATCH or size >= BATCH_BYTES:
+            if len(batch) == BATCH_UPDATES or size >= BATCH_BYTES:
                 await flush(share)
     except ValueError as error:
         raise ValueError(f"{error}; {count:,} updates from before it are in the history") from None
@@ -337,7 +337,7 @@ def _read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None
         if missing := [column for column in schema.names if column not in rows.schema_arrow.names]:
             raise ValueError(f"it has no column {', '.join(missing)}")
         number, count = 0, rows.metadata.num_rows
-        for batch in rows.iter_batches(BATCH, columns=schema.names):
+        for batch in rows.iter_batches(BATCH_UPDATES, columns=schema.names):
             for record in batch.select(schema.names).cast(pyarrow.schema(fields)).cast(numbers).to_pylist():
                 number += 1
                 yield f"{name} row {number}", number / count, record

@@ -81,9 +81,9 @@ DEBUGGER: Final = "/debug/"
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
-PARSED: Final = 2**14
+PARSED_AT_ONCE: Final = 2**14
 """Bytes of a batch that are parsed between two looks at the other tasks: some 2 ms."""
-_CHUNK: Final = 100
+_SUBSCRIPTIONS_AT_ONCE: Final = 100
 """Subscriptions that are written between two looks at the other tasks."""
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 
@@ -187,11 +187,11 @@ class Endpoints:
         body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.headers)
         updates: list[Update] = []
-        turn = PARSED
+        turn = PARSED_AT_ONCE
         for start, update in read_updates(body, type, self._hub.settings):
             updates.append(update)
             if start >= turn:
-                turn = start + PARSED
+                turn = start + PARSED_AT_ONCE
                 await asyncio.sleep(0)
         await self._hub.publish(*updates, grant=grant)
         if type == NDJSON:
@@ -364,7 +364,7 @@ async def _collection(
         if subscription is not None:
             part.append(comma + to_json(subscription.document(json_ld=json_ld)))
             comma = ","
-        if count % _CHUNK == 0:
+        if count % _SUBSCRIPTIONS_AT_ONCE == 0:
             yield "".join(part)
             part = []
             await asyncio.sleep(0)

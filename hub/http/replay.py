@@ -42,6 +42,7 @@ from hub.http.response import SERVER_SEND
 from hub.http.sockets import tune
 from hub.http.uvicorn_connection import UvicornLink, link_of
 from hub.protocol import events
+from hub.reading import CHUNK_BYTES
 from hub.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
     from hub.subscriber import Subscriber
 
-_CHUNK: Final = 2**16  # bytes of frames that are joined into one write
 _SILENCE: Final = 1.0  # seconds
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -143,7 +143,7 @@ class Replay:
                 frames += [entry.frame for entry in part.wanted]
             size += part.size
             self.position = part.end
-            if size >= _CHUNK or now() > sent + _SILENCE:  # of a long log, of which little is wanted
+            if size >= CHUNK_BYTES or now() > sent + _SILENCE:  # of a long log, of which little is wanted
                 self._is_sending = True
                 yield b"".join(frames) or events.HEARTBEAT
                 self._is_sending = False

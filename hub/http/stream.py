@@ -23,6 +23,7 @@ import structlog
 from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
 from hub.protocol import events
+from hub.reading import CHUNK_BYTES
 from hub.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 log = structlog.stdlib.get_logger("hub")
-
-CHUNK_BYTES = 2**16
-"""Bytes of frames that are joined into one write while catching up."""
 
 
 class State(Enum):

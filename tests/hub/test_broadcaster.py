@@ -123,7 +123,7 @@ async def test_who_is_behind_cannot_join() -> None:
 async def test_who_comes_after_another_went_does_not_get_what_was_on_its_way_to_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hub.broadcaster.SLICE", 1)
+    monkeypatch.setattr("hub.broadcaster.SLICE_WRITES", 1)
     first, second, third = (receiver(subscribed=["a"]) for _ in range(3))
     hub = broadcaster(first, second)
     dispatch = asyncio.ensure_future(hub.dispatch(entries(Update(("a",)))))
@@ -212,7 +212,7 @@ class Turns:
 async def test_the_larger_the_frames_the_fewer_are_written_at_a_time(
     size: int, at_most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hub.broadcaster.SLICE", 16)
+    monkeypatch.setattr("hub.broadcaster.SLICE_WRITES", 16)
     several = [receiver(subscribed=["a"]) for _ in range(40)]
     hub = broadcaster(*several)
     slices = await Turns(*several).during(hub.dispatch(entries(Update(("a",), "x" * (size - 60), id="x"))))

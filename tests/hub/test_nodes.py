@@ -568,7 +568,7 @@ async def test_a_going_that_failed_for_another_reason_is_found_and_announced(qui
 async def test_many_who_are_gone_are_announced_some_at_a_time_and_who_comes_need_not_wait(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "BATCH", 10)
+    monkeypatch.setattr(presence, "BATCH_CHANGES", 10)
     log = FailingLog()
     gone = [Present(str(n), (("exact", str(n), None),)) for n in range(100)]
     log._present = {one.id: one for one in gone}

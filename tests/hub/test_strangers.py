@@ -43,7 +43,7 @@ async def test_who_replays_shares_what_was_asked_for_others(monkeypatch: pytest.
 
 
 async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.slices.SLICE", -1.0)  # each update is one
+    monkeypatch.setattr("hub.slices.SLICE_SECONDS", -1.0)  # each update is one
     async with world() as here:
         for n in range(300):
             await here.publish(str(n))

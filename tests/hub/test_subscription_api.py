@@ -631,7 +631,7 @@ def test_n137_n120_n135_who_begins_with_the_list_and_follows_its_cursor_knows_wh
             await presence.leave()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(endpoints, "_CHUNK", chunk)
+        patch.setattr(endpoints, "_SUBSCRIPTIONS_AT_ONCE", chunk)
         asyncio.run(play())
 
 
@@ -679,7 +679,7 @@ async def test_n134_a_list_is_json_however_long(count: int, app: HubApplication)
 
 
 async def test_n134_a_search_in_many_lets_others_run(app: HubApplication, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_CHUNK", 10)
+    monkeypatch.setattr(endpoints, "_SUBSCRIPTIONS_AT_ONCE", 10)
 
     async def turns() -> int:
         """How often others could run while somebody looked for what is not there."""

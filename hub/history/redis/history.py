@@ -52,7 +52,7 @@ TIMEOUT: Final = 5.0
 """Seconds that anything may take, waiting for its turn included."""
 CONNECTIONS: Final = 16
 """Connections that ask at a time, beside one for each `follow`."""
-LOOK: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """Seconds between two looks of who waits for new entries at whether the log is still the same."""
 BACK_OFF: Final = 0.05, 2.0
 """Seconds between two tries to reach the server again, the first and the longest; at random below that."""
@@ -192,7 +192,7 @@ class RedisHistory:
                 if end is not None:
                     # Only a bell: the page looks for the anchor too.  That also says when the log is flushed.
                     logs = self._keys[0], self._keys[8]
-                    wait = "BLOCK", round(LOOK * 1_000), "COUNT", 1, "STREAMS", *logs, f"{end}-0", f"{end}-0"
+                    wait = "BLOCK", round(CHECK_SECONDS * 1_000), "COUNT", 1, "STREAMS", *logs, f"{end}-0", f"{end}-0"
                     async with self._reaching():
                         await self._execute("XREAD", *wait)
                 page, end = await self._page(after, at_once=True)

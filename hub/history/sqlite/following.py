@@ -2,7 +2,7 @@
 
     commit here ───── entries ──► fresh ─┐
                                          ├─► pages
-    bell, or LOOK seconds ── the end ────┘
+    bell, or POLL_SECONDS seconds ── the end ────┘
 
 Entries that are not fresh are read from the file.
 """

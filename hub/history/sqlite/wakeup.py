@@ -1,7 +1,7 @@
 """Waking up other processes: a datagram to each of those that follow the log, when there are new entries.
 
 A process listens on a UDP port of 127.0.0.1, its bell, and writes the number into the table `node`.  A datagram says
-nothing but "look", and it may be lost: without one, a process looks every LOOK seconds.
+nothing but "look", and it may be lost: without one, a process looks every POLL_SECONDS seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-LOOK: Final = 0.1
+POLL_SECONDS: Final = 0.1
 """Seconds between two looks at whether another process has written, in case its datagram is lost."""
 
 
@@ -37,7 +37,7 @@ class Bell:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen on a port.  If there is none, `wait` still returns every LOOK seconds."""
+        """Listen on a port.  If there is none, `wait` still returns every POLL_SECONDS seconds."""
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
             bell.setblocking(False)
@@ -52,9 +52,9 @@ class Bell:
                 self._socket, self.port = None, 0
 
     async def wait(self) -> None:
-        """Wait until the bell has rung since the last call, and at most LOOK seconds."""
+        """Wait until the bell has rung since the last call, and at most POLL_SECONDS seconds."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK):
+            async with asyncio.timeout(POLL_SECONDS):
                 await self._rung.wait()
         self._rung.clear()
 

@@ -146,7 +146,7 @@ def test_a_connection_was_written_what_its_lines_say_and_nothing_else(
         return here
 
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcaster, "SLICE", 1)
+        patch.setattr(broadcaster, "SLICE_WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
         patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
@@ -169,7 +169,7 @@ def check(here: World, directory: Path) -> None:
 async def test_who_leaves_in_the_middle_of_a_dispatch_was_written_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
@@ -368,12 +368,12 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
         next_one.close(said(next_one), True)
 
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcaster, "SLICE", 1)
+        patch.setattr(broadcaster, "SLICE_WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
         patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         patch.setattr(event_log, "GATHER", 0.0)
-        patch.setattr(event_log, "BATCH", 2)
+        patch.setattr(event_log, "BATCH_RECORDS", 2)
         asyncio.run(play(directory))
 
 
@@ -391,7 +391,7 @@ def kill(here: World) -> None:
 async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "BATCH", 1)
+    monkeypatch.setattr(event_log, "BATCH_RECORDS", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         node = here.hub.event_log
         assert node is not None
@@ -895,8 +895,8 @@ def test_a_segment_has_its_name_also_where_the_directory_cannot_be_flushed(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "LOOK", 0.01)
-    monkeypatch.setattr(segments, "LOOK", 0.01)
+    monkeypatch.setattr(event_log, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(segments, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(event_log, "GATHER", 0.0)
 
 

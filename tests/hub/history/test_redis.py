@@ -727,7 +727,7 @@ async def test_whoever_waits_for_it_can_be_cancelled_at_any_moment(
 async def test_who_takes_long_over_a_page_hears_at_once_of_what_came_meanwhile(
     server: RedisServer, node: Callable[..., RedisHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK", 10 * HANG)
+    monkeypatch.setattr(module, "CHECK_SECONDS", 10 * HANG)
     monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)
     log = node(server)
     await append(log, "a")

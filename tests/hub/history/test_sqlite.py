@@ -663,7 +663,7 @@ async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -
         for _ in range(3):
             with pytest.raises(HistoryUnavailable):
                 await one.append(named("no"))
-            await asyncio.sleep(wakeup.LOOK)
+            await asyncio.sleep(wakeup.POLL_SECONDS)
         directory.unlink()
         (tmp_path / "away").rename(directory)
         with suppress(HistoryUnavailable, asyncio.CancelledError):
@@ -677,7 +677,7 @@ async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -
 
 
 async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakeup, "LOOK", 10 * HANG)
+    monkeypatch.setattr(wakeup, "POLL_SECONDS", 10 * HANG)
     async with log_at(path) as one, log_at(path) as other:
         await one.append(named("first"))
         pages = other.follow(0)

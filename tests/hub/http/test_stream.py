@@ -169,7 +169,7 @@ def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
             assert connection.ids == here.expected(connection)[: len(connection.ids)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcaster, "SLICE", slice)
+        patch.setattr(broadcaster, "SLICE_WRITES", slice)
         patch.setattr(base, "PAGE_ENTRIES", page)
         patch.setattr("hub.http.stream.CHUNK_BYTES", 20 * page)  # one small frame, or some
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
@@ -290,7 +290,7 @@ async def test_r30_t70_a_reader_without_room_leaves_and_holds_one_write() -> Non
 
 
 async def test_dispatch_lets_others_run_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE", 5)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 5)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
         await here.settle()
@@ -303,7 +303,7 @@ async def test_dispatch_lets_others_run_between_slices(monkeypatch: pytest.Monke
 
 
 async def test_who_leaves_in_the_middle_of_a_dispatch_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
@@ -319,7 +319,7 @@ async def test_t71_who_catches_up_in_the_middle_of_a_dispatch_is_passed_over(
     updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read from the log what the dispatch has yet to write to those after it."""
-    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(40)]
         first, *_, last = connections
@@ -649,7 +649,7 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
 
 async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a heartbeat that finds no room would take a place that is ahead of what was written."""
-    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
         await here.settle()
@@ -665,7 +665,7 @@ async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.Mon
 
 
 async def test_who_was_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
@@ -682,7 +682,7 @@ async def test_who_was_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_who_goes_during_a_round_of_heartbeats_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE", 1)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(6)]
         await here.settle()
@@ -697,7 +697,7 @@ async def test_who_goes_during_a_round_of_heartbeats_is_forgotten(monkeypatch: p
 
 
 async def test_a_round_of_heartbeats_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE", 5)
+    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 5)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
         await here.settle()
@@ -784,7 +784,7 @@ async def test_telling_who_fell_off_the_log_waits_for_nobody() -> None:
 
 
 async def test_a_replay_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.slices.SLICE", 0)
+    monkeypatch.setattr("hub.slices.SLICE_SECONDS", 0)
     async with world() as here:
         for n in range(100):
             await here.publish(f"b{n}")
