@@ -44,6 +44,9 @@ not park (`uvicorn hub:app`) what the server took counts as handed over, of whic
 
 The directory is for the processes of one machine, whose locks need one kernel.
 
-recorder    ─ what is recorded, and when
-  └► segments    ─ the files, their locks, and what is mended in them
+recorder    ─ EventLog: when something is written, and how far the log is exact
+  ├► sessions    ─ the connections of this node
+  ├► updates     ─ the updates of all nodes, if this one leads
+  └► marks       ─ what is missing
+       └► segments    ─ the files, their locks, and what is mended in them
 """

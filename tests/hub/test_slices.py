@@ -10,7 +10,8 @@ import pytest
 
 from hub import slices
 from hub.auth.grant import Grant
-from hub.event_log.recorder import EventLog, _Gone
+from hub.event_log.recorder import EventLog
+from hub.event_log.sessions import _Gone
 from hub.history.base import Entry, Page
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
@@ -229,7 +230,7 @@ async def test_the_event_log_where_it_looks_for_the_end_of_a_connection(clock: C
         await here.caught_up()
         clock.longest = 0.0
         async with clock.watched():
-            assert await here.hub.event_log._last_of(gone) == 151
+            assert await here.hub.event_log._sessions._last_of(gone) == 151
     assert SLICE_SECONDS <= clock.longest <= SLICE_SECONDS + WORK
 
 

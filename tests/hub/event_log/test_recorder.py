@@ -373,7 +373,7 @@ def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
         patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_WORDS", 10.0)
         patch.setattr(event_log, "GATHER", 0.0)
-        patch.setattr(event_log, "BATCH_RECORDS", 2)
+        patch.setattr("hub.event_log.sessions.BATCH_RECORDS", 2)
         asyncio.run(play(directory))
 
 
@@ -391,14 +391,14 @@ def kill(here: World) -> None:
 async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "BATCH_RECORDS", 1)
+    monkeypatch.setattr("hub.event_log.sessions.BATCH_RECORDS", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         node = here.hub.event_log
         assert node is not None
         assert node._task is not None
         node._task.cancel()  # rounds are as the test says
         node._task = None
-        write_updates = node._write_updates
+        write_updates = node._updates.write
 
         async def come() -> None:
             here.now += 1
@@ -407,8 +407,8 @@ async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
             await here.publish("a")
             await here.caught_up()
 
-        async def slowly() -> bool:
-            more = await write_updates()
+        async def slowly(*, closing: bool) -> bool:
+            more = await write_updates(closing=closing)
             await come()
             return more
 
@@ -423,7 +423,7 @@ async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
         assert mark() == began  # one of both is not written yet
         assert await node._try_round() is not None
         assert mark()[2:] == (2, began.time + 2 * 10**6)
-        monkeypatch.setattr(node, "_write_updates", slowly)
+        monkeypatch.setattr(node._updates, "write", slowly)
         assert await node._try_round() is not None
         assert mark()[2:] == (2, began.time + 2 * 10**6)
     node._directory.let_go()
@@ -436,13 +436,13 @@ async def test_a_node_that_could_not_write_all_leaves_as_if_it_was_killed(
         node = here.hub.event_log
         assert node is not None
 
-        async def fails() -> bool:
+        async def fails(*, closing: bool) -> bool:
             raise HistoryUnavailable("it is away")
 
         await here.connect("a")
         await here.settle()
         await here.publish("a")
-        monkeypatch.setattr(node, "_write_updates", fails)
+        monkeypatch.setattr(node._updates, "write", fails)
     next_one = directory_of(tmp_path, Clock())
     step(next_one)
     [gap] = gaps_in(tmp_path)
@@ -912,7 +912,7 @@ async def test_the_hub_goes_on_while_the_directory_cannot_be_written_and_nothing
             assert [(await stream.next_event()).id for _ in range(5)] == ids
         await until(lambda: "cannot be written" in caplog.text)
         path.unlink()
-        await until(lambda: app.state.hub.event_log._position == 5)
+        await until(lambda: app.state.hub.event_log._updates._position == 5)
     assert [update["id"] for update in updates_in(path)] == ids
     [session] = sessions_in(path).values()
     assert session.received(updates_in(path)) == ids
@@ -926,7 +926,7 @@ async def test_a_directory_that_is_removed_is_made_again(
     path = tmp_path / "events"
     async with started(event_log=str(path), subscriptions=False) as app:
         await publish_in(app, EVERYTHING, ("topic", "a"))
-        await until(lambda: app.state.hub.event_log._position == 1)
+        await until(lambda: app.state.hub.event_log._updates._position == 1)
         path.rename(tmp_path / "away")
         await until(lambda: "was removed" in caplog.text and "written again" in caplog.text)
         await publish_in(app, EVERYTHING, ("topic", "a"))
@@ -936,7 +936,7 @@ async def test_a_directory_that_is_removed_is_made_again(
 async def test_connections_that_there_is_no_room_for_are_left_out_with_both_their_ends(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_log, "RECORDS", 3)
+    monkeypatch.setattr("hub.event_log.sessions.RECORDS", 3)
     path = tmp_path / "events"
     path.write_text("no directory")
     async with started(event_log=str(path), subscriptions=False) as app:
@@ -944,15 +944,15 @@ async def test_connections_that_there_is_no_room_for_are_left_out_with_both_thei
         await until(lambda: "cannot be written" in caplog.text)
         async with follow(app, ("match", "1")), follow(app, ("match", "2")), follow(app, ("match", "3")):
             async with follow(app, ("match", "4")):
-                assert len(log._records) == 3
-            assert len(log._records) == 3
+                assert len(log._sessions._records) == 3
+            assert len(log._sessions._records) == 3
             async with follow(app, ("match", "5")):
                 path.unlink()
-                await until(lambda: not log._records)
+                await until(lambda: not log._sessions._records)
                 async with follow(app, ("match", "6")):
                     pass
-        assert not log._left_out
-        await until(lambda: not log._open)
+        assert not log._sessions._left_out
+        await until(lambda: not log._sessions._open)
     sessions = sessions_in(path).values()
     assert [one.come["selectors"][0]["pattern"] for one in sessions] == ["1", "2", "3", "6"]
     assert "connections_missing=2" in caplog.text
@@ -962,7 +962,7 @@ async def test_connections_that_there_is_no_room_for_are_left_out_with_both_thei
 async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gone(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "RECORDS", 1)
+    monkeypatch.setattr("hub.event_log.sessions.RECORDS", 1)
     path = tmp_path / "events"
     path.write_text("no directory")
     async with started(event_log=str(path), subscriptions=False) as app:
@@ -979,13 +979,13 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gon
                     patch.setattr(Directory, "step", counted)
                     await until(lambda: len(tries) > 1)
                 path.unlink()
-                await until(lambda: log._open)
+                await until(lambda: log._sessions._open)
                 [part] = (path / "sessions").iterdir()
                 [line] = [line for line in map(json.loads, part.read_text().splitlines()) if line["event"] == "gap"]
                 assert line["found"] is None
             await asyncio.sleep(0)
-            assert log._open  # one is there still
-        await until(lambda: not log._open)
+            assert log._sessions._open  # one is there still
+        await until(lambda: not log._sessions._open)
         before = time.time()
     [opened, closed] = gaps_in(path)
     assert closed == opened | {"found": closed["found"]}
@@ -1007,13 +1007,13 @@ async def test_a_connection_without_room_that_comes_while_a_mark_is_closed_has_a
     async with world(plain(event_log=str(tmp_path))) as here:
         assert here.hub.event_log is not None
         log = here.hub.event_log
-        monkeypatch.setattr(event_log, "RECORDS", 0)
+        monkeypatch.setattr("hub.event_log.sessions.RECORDS", 0)
         connection = await here.connect("a")
-        await until(lambda: log._open)
+        await until(lambda: log._sessions._open)
         monkeypatch.setattr(Directory, "step", meanwhile)
         connection.go()
-        await until(lambda: 99 in log._left_out and log._open)
-        log._left_out.clear()
+        await until(lambda: 99 in log._sessions._left_out and log._sessions._open)
+        log._sessions._left_out.clear()
     founds = [gap["found"] is None for gap in gaps_in(tmp_path)]
     assert sorted(founds) == [False, False, True, True]
 
@@ -1060,7 +1060,7 @@ async def test_a_directory_that_does_not_answer_keeps_no_hub_from_starting(
             id = await publish_in(app, EVERYTHING, ("topic", "a"))
             assert (await stream.next_event()).id == id
         answers.set()
-        await until(lambda: app.state.hub.event_log._position == 1)
+        await until(lambda: app.state.hub.event_log._updates._position == 1)
         monkeypatch.setattr(event_log, "LAST_LINES", 5.0)
     assert [update["id"] for update in updates_in(tmp_path)] == [id]
 
@@ -1084,13 +1084,13 @@ async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_begi
         async with follow(app, ("match", "a")) as stream:
             old = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")) for _ in range(3)]
             assert [(await stream.next_event()).id for _ in old] == old
-            await until(lambda: app.state.hub.event_log._position == 3)
+            await until(lambda: app.state.hub.event_log._updates._position == 3)
             for file in files_of(str(tmp_path / "log.db")):
                 os.rename(file, file + ".gone")
             await stream.end()
         new = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1"))]
-        await until(lambda: app.state.hub.event_log._position == base.EPOCH + 1)
-        app.state.hub.event_log._position = None  # as after a failure, which has it look up where it is
+        await until(lambda: app.state.hub.event_log._updates._position == base.EPOCH + 1)
+        app.state.hub.event_log._updates._position = None  # as after a failure, which has it look up where it is
         new.append(await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")))
         async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as stream:
             assert [(await stream.next_event()).id for _ in new] == new
@@ -1109,7 +1109,7 @@ async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_begi
 async def test_updates_that_are_forgotten_before_they_are_written_are_told(
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "PAGES", 1)
+    monkeypatch.setattr("hub.event_log.updates.PAGES", 1)
     path = tmp_path / "events"
     path.write_text("no directory")
     async with world(plain(event_log=str(path), history_updates=10)) as here:
@@ -1126,7 +1126,7 @@ async def test_updates_that_are_forgotten_before_they_are_written_are_told(
 
         monkeypatch.setattr(Directory, "write_updates", fails)
         path.unlink()
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._position == 25)
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._updates._position == 25)
         await here.publish("a")
         await here.caught_up()
     assert [update["position"] for update in updates_in(path)] == [*range(16, 27)]
@@ -1161,11 +1161,11 @@ async def test_of_updates_that_come_at_once_none_is_missing_though_the_log_forge
 async def test_presence_updates_that_are_forgotten_before_they_are_written_are_told(
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "PAGES", 1)
+    monkeypatch.setattr("hub.event_log.updates.PAGES", 1)
     history = MemoryHistory(Retention(max_updates=100, max_bytes=2**20, presence_updates=2))
     async with world(plain(event_log=str(tmp_path)), history) as here:
         await here.publish("a")
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._position == 1)
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._updates._position == 1)
 
         tries = []
 
@@ -1182,7 +1182,7 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
             await here.caught_up()
             count = len(tries)
             await until(lambda: len(tries) > count + 1)  # what was read before that is not written after it
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._position == 12)
+        await until(lambda: here.hub.event_log is not None and here.hub.event_log._updates._position == 12)
     assert [update["position"] for update in lines_of(tmp_path / "updates")] == [1, 10, 11, 12]
     [told] = [record.getMessage() for record in caplog.records if "are missing from" in record.getMessage()]
     assert "first=2 last=9" in told or "'first': 2, 'last': 9" in told
@@ -1195,12 +1195,12 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
 async def test_a_disk_that_fails_while_updates_come_makes_them_late_and_loses_none(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_log, "PAGES", 2)
+    monkeypatch.setattr("hub.event_log.updates.PAGES", 2)
     async with world(plain(event_log=str(tmp_path))) as here:
         log = here.hub.event_log
         assert log is not None
         await here.publish("a")
-        await until(lambda: log._position == 1)
+        await until(lambda: log._updates._position == 1)
         write = os.write
 
         def full(descriptor: int, data: Any) -> int:
@@ -1214,7 +1214,7 @@ async def test_a_disk_that_fails_while_updates_come_makes_them_late_and_loses_no
                 await here.publish("a")
                 await here.settle(3)
             await until(lambda: "No space" in caplog.text)
-        await until(lambda: log._position == 201)
+        await until(lambda: log._updates._position == 201)
         stream.go()
         await here.settle()
     check(here, tmp_path)

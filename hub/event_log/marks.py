@@ -1,0 +1,45 @@
+"""Marks: what is missing from the event log, in lines of its own; and the names of epochs, which lines have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hub.event_log.segments import own_position
+from hub.history import base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hub.history.base import History
+
+
+class Marks:
+    """The marks of one node.  `now()` is in µs since 1970."""
+
+    def __init__(self, url: str, node: str, history: History, now: Callable[[], int]) -> None:
+        self._url = url
+        self._node = node
+        self._history = history
+        self._now = now
+        self._epochs: dict[int, str] = {}
+        """The names of epochs, by the leap of their positions."""
+
+    async def gap(self, moment: int, position: int, cause: str, *, updates: bool) -> dict[str, Any]:
+        """Return the mark that deliveries after a position, and perhaps updates, are missing since a moment."""
+        line = {
+            "event": "gap",
+            "node": self._node,
+            "time": moment,
+            "after": own_position(position),
+            "until": None,
+        }
+        line |= {"hub": self._url, "epoch": await self.epoch(position)}
+        return line | {"updates": updates, "found": self._now(), "cause": cause}
+
+    async def epoch(self, position: int) -> str | None:
+        """The name of the epoch of a position; None where that was over before anybody asked."""
+        leap = position // base.EPOCH
+        if leap not in self._epochs:
+            current, name = await base.current_epoch(self._history)
+            self._epochs[current] = name
+        return self._epochs.get(leap)

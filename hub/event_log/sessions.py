@@ -1,0 +1,201 @@
+"""Sessions: the connections of a node that begin and end, as lines of the event log.
+
+What begins or ends is noted at once, and written later, some of it at a time.  The notes are bounded: connections that
+come when there is no room for them are left out, and marked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from hub.broadcaster import Interest
+from hub.errors import PositionExpired
+from hub.event_log.segments import own_position
+from hub.history import base
+from hub.reading import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from hub.broadcaster import Receiver
+    from hub.event_log.marks import Marks
+    from hub.event_log.segments import Beat, Directory
+    from hub.history.base import History
+    from hub.protocol.topics import TopicMatcher
+    from hub.slices import Slices
+    from hub.subscriber import Subscriber
+
+log = structlog.stdlib.get_logger("hub")
+
+RECORDS: Final = 100_000
+"""Connections that wait to be written before those that come are left out."""
+BATCH_RECORDS: Final = 1_000
+"""Records of connections that are written at once."""
+
+
+class _Come(NamedTuple):
+    """A connection that has begun."""
+
+    subscriber: Subscriber
+    number: int
+    position: int
+    time: int
+
+
+class _Gone(NamedTuple):
+    """A connection that was written what it wanted up to a position, and so many entries after it."""
+
+    subscriber: Subscriber
+    number: int
+    position: int
+    more: int
+    written: int
+    """When the last of them was written."""
+    time: int
+
+
+class Sessions:
+    """The connections of one node.  `in_thread(work, ...)` runs the directory's work."""
+
+    def __init__(
+        self,
+        url: str,
+        directory: Directory,
+        marks: Marks,
+        history: History,
+        slices: Slices,
+        *,
+        in_thread: Callable[..., Awaitable[Any]],
+        now: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        self._url = url
+        self._directory = directory
+        self._marks = marks
+        self._history = history
+        self._slices = slices
+        self._in_thread = in_thread
+        self._now = now
+        self._clock = clock
+        self._records: deque[_Come | _Gone] = deque()
+        """Connections that began or ended and are not written yet, oldest first."""
+        self._left_out: set[int] = set()
+        """The numbers of connections that are open and not recorded, because there was no room."""
+        self.missing = 0
+        """How many connections there was no room for."""
+        self._unmarked: dict[int, tuple[int, int]] = {}
+        """The first time and the least position of those that are not marked yet, by the leap of their epoch."""
+        self._open: list[tuple[int, int]] = []
+        """The same of the marks that are open."""
+
+    @property
+    def waiting(self) -> int:
+        """How many records are not written yet."""
+        return len(self._records)
+
+    def connected(self, receiver: Receiver, position: int) -> bool:
+        """Record that a connection has begun, at a position.  Returns whether there was room."""
+        subscriber = receiver.subscriber
+        if len(self._records) >= RECORDS:
+            self._left_out.add(receiver.number)
+            self.missing += 1
+            leap = position // base.EPOCH
+            if not any(least <= position and least // base.EPOCH == leap for _, least in self._open):
+                moment, least = self._unmarked.get(leap, (self._now(), position))
+                self._unmarked[leap] = moment, min(least, position)
+            return False
+        self._records.append(_Come(subscriber, receiver.number, position, self._now()))
+        return True
+
+    def disconnected(self, receiver: Receiver, position: int, more: int) -> None:
+        """Record that a connection is over, which the broadcaster still knows."""
+        if receiver.number in self._left_out:
+            self._left_out.discard(receiver.number)
+            return
+        now = self._now()
+        written = now - int((self._clock() - receiver.written) * 1_000_000)
+        self._records.append(_Gone(receiver.subscriber, receiver.number, position, more, written, now))
+
+    async def write(self, first: Beat) -> bool:
+        """Write some records; whether all that waited are written.  `first` is for a node that has not begun."""
+        waiting = list(islice(self._records, BATCH_RECORDS))
+        is_whole = len(waiting) == len(self._records)
+        records = [line for one in waiting for line in await self._lines(one)]
+        left_out = bool(self._left_out)
+        unmarked, self._unmarked = self._unmarked, {}
+        ended: list[tuple[int, int]] = []
+        if not left_out:  # a connection that is left out meanwhile gets a mark of its own
+            ended, self._open = self._open, []
+        try:
+            for moment, position in [*unmarked.values(), *ended]:
+                gap = await self._marks.gap(moment, position, "had no room for connections", updates=False)
+                records.append(gap | {"found": None} if left_out else gap)
+            await self._in_thread(self._directory.step, records, first)
+        except BaseException:
+            for leap, (moment, position) in unmarked.items():
+                self._unmarked[leap] = moment, min(position, self._unmarked.get(leap, (moment, position))[1])
+            self._open += ended
+            raise
+        for _ in waiting:
+            self._records.popleft()
+        if left_out:
+            self._open += unmarked.values()
+        return is_whole
+
+    async def _lines(self, event: _Come | _Gone) -> list[dict[str, Any]]:
+        """Return the line of an event, and a mark if it is not known any more where a connection ended."""
+        node, number, moment = self._directory.node, event.number, event.time
+        if isinstance(event, _Gone):
+            until = await self._last_of(event)
+            line = {"event": "disconnect", "node": node, "number": number, "time": moment, "clean": until is not None}
+            if until is not None:
+                return [line | {"until": own_position(until)}]
+            cause = "no longer knew where a connection ended"
+            gap = await self._marks.gap(event.written, event.position, cause, updates=False)
+            return [gap, line | {"until": own_position(event.position)}]
+        return [
+            {
+                "event": "connect",
+                "hub": self._url,
+                "epoch": await self._marks.epoch(event.position),
+                "node": node,
+                "number": number,
+                "subscriber": event.subscriber.id,
+                "selectors": list(_selectors(event.subscriber.subscribed)),
+                "authorised": list(_selectors(event.subscriber.grant.subscribe)),
+                "time": moment,
+                "after": own_position(event.position),
+            }
+        ]
+
+    async def _last_of(self, gone: _Gone) -> int | None:
+        """Return the position of the last entry that it was handed wholly; the log has it if a write was cut off.
+
+        None if the log has forgotten it.
+        """
+        if not gone.more:
+            return gone.position
+        interest = Interest(self._url)  # that of the hub has lost it
+        interest.add(0, gone)
+        reading = Reading(
+            self._history.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.position, self._slices
+        )
+        more = gone.more
+        with contextlib.suppress(PositionExpired):
+            while (part := await reading.next()) is not None:
+                if more <= len(part.wanted):
+                    return part.wanted[more - 1].position
+                more -= len(part.wanted)
+        log.warning("where a connection ended is not in the history any more", id=gone.subscriber.id)
+        return None
+
+
+def _selectors(matchers: Iterable[TopicMatcher]) -> Iterator[dict[str, str]]:
+    """What they are in the library's words, each once."""
+    found = dict.fromkeys((type, one.pattern) for matcher in matchers for type, one in matcher.selectors)
+    return ({"type": type, "pattern": pattern} for type, pattern in found)
