@@ -14,29 +14,24 @@ nobody waits for it.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import defaultdict
 from contextlib import nullcontext
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pyroaring import BitMap64, FrozenBitMap64
-from sortedcontainers import SortedDict
 
+from hub.interest import Interest
 from hub.protocol import events
-from hub.protocol.topics import subscriptions_path
 from hub.timer_wheel import Wheel
-from skipfilter import SelectorIndex, SkipFilter
+from skipfilter import SkipFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from hub.history.base import Entry
-    from hub.protocol.topics import TopicMatcher
+    from hub.interest import Key
     from hub.subscriber import Subscriber
-    from skipfilter import CompiledSelector, Selector
 
 SLICE_WRITES: Final = 256
 """Writes between two looks at the other tasks: about 2 ms."""
@@ -62,7 +57,6 @@ LATE: Final = 2 * TICK
 _GOLDEN: Final = (5**0.5 - 1) / 2
 
 T = TypeVar("T")
-Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
 
 
 class Receiver(Protocol):
@@ -96,53 +90,6 @@ class Receiver(Protocol):
         ...
 
 
-class Interested(Protocol):
-    """What has a subscriber."""
-
-    @property
-    def subscriber(self) -> Subscriber: ...
-
-
-class Interest:
-    """The source of the filter: one index of what the receivers subscribe to, one of what they may read.
-
-    How many matchers a receiver has, and how long they are, was bounded when they were parsed; how many URL Patterns
-    there are, when they were compiled.
-    """
-
-    def __init__(self, base_url: str) -> None:
-        index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=sys.maxsize)
-        self._subscribed, self._granted = index(), index()
-
-    def add(self, id: int, value: Interested, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
-        self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
-        try:
-            self._granted.add(id, value, _selectors(value.subscriber.grant.subscribe))
-        except BaseException:
-            self._subscribed.discard(id, value)
-            raise
-
-    def discard(self, id: int, value: Interested) -> None:
-        self._subscribed.discard(id, value)
-        self._granted.discard(id, value)
-
-    def ids_matching(self, key: Key, values: SortedDict, start: int) -> BitMap64:
-        role, topic = key
-        index = self._subscribed if role == "subscribed" else self._granted
-        return index.ids_matching(topic, values, start)
-
-    def bitmap(self, *keys: Key) -> BitMap64:
-        """The ids that pass any of `keys`, and nothing is remembered of that."""
-        ids, nobody = BitMap64(), SortedDict()  # an index needs no values: they have declared what they want
-        for key in keys:
-            ids |= self.ids_matching(key, nobody, 0)
-        return ids
-
-
-def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:
-    return (selector for matcher in matchers for selector in matcher.selectors)
-
-
 class Broadcaster:
     """All connections of one hub on this node; used from one event loop.
 
@@ -168,7 +115,6 @@ class Broadcaster:
         self.dispatched = 0
         self._heartbeat = heartbeat
         self._clock = clock
-        self._own = subscriptions_path(urlsplit(base_url).path) + "/"
         self._interest = Interest(base_url)
         self._filter: SkipFilter[Receiver, Key] = SkipFilter(
             self._interest, capacity=2 * cached_topics, lock=nullcontext()
@@ -325,7 +271,7 @@ class Broadcaster:
 
     def _source(self, topic: str) -> Interest | SkipFilter[Receiver, Key]:
         # The hub's own topics are new ones each time: to remember them would cost others their place.
-        return self._interest if topic.startswith(self._own) else self._filter
+        return self._interest if self._interest.announces(topic) else self._filter
 
     def move_to(self, position: int) -> None:
         """Say that the log was dispatched up to `position`, or that what came before is lost."""

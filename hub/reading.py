@@ -16,8 +16,8 @@ from hub.history.base import EARLIEST
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hub.broadcaster import Key
     from hub.history.base import Entry, Page
+    from hub.interest import Key
     from hub.protocol.updates import Update
     from hub.slices import Slices
     from hub.subscriber import Subscriber

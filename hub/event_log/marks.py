@@ -17,7 +17,7 @@ class Marks:
     """The marks of one node.  `now()` is in µs since 1970."""
 
     def __init__(self, url: str, node: str, history: History, now: Callable[[], int]) -> None:
-        self._url = url
+        self.url = url
         self._node = node
         self._history = history
         self._now = now
@@ -33,7 +33,7 @@ class Marks:
             "after": own_position(position),
             "until": None,
         }
-        line |= {"hub": self._url, "epoch": await self.epoch(position)}
+        line |= {"hub": self.url, "epoch": await self.epoch(position)}
         return line | {"updates": updates, "found": self._now(), "cause": cause}
 
     async def epoch(self, position: int) -> str | None:

@@ -55,14 +55,12 @@ class EventLog:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._url = settings.url
         self._broadcaster = broadcaster
         self._wall_clock = wall_clock
         self._directory = Directory(settings, clock, wall_clock)
         self._thread = ThreadPoolExecutor(1, "event-log")
         self._marks = Marks(settings.url, self._directory.node, history, self._now)
         self._sessions = Sessions(
-            settings.url,
             self._directory,
             self._marks,
             history,
@@ -188,7 +186,7 @@ class EventLog:
         epoch = None
         with contextlib.suppress(HistoryUnavailable):
             epoch = await self._marks.epoch(position)
-        return Beat(self._url, epoch, own_position(position), moment)
+        return Beat(self._marks.url, epoch, own_position(position), moment)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

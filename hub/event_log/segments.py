@@ -77,10 +77,8 @@ class Directory:
         self._settings = settings
         self._clock = clock
         self._wall_clock = wall_clock
-        self._own = subscriptions_path(settings.path) + "/"
         self._sessions = _Segments(Path(self.path, "sessions"), self.node, settings, clock, wall_clock)
         self._updates = _Segments(Path(self.path, "updates"), self.node, settings, clock, wall_clock)
-        self._nodes = Path(self.path, "nodes")
         self._said: Beat | None = None
         self._self: int | None = None
         self._lock: int | None = None
@@ -90,6 +88,10 @@ class Directory:
     def leads(self) -> bool:
         """Whether it is this node that writes the updates."""
         return self._lock is not None
+
+    @property
+    def _nodes(self) -> Path:
+        return Path(self.path, "nodes")
 
     def step(self, records: Sequence[dict[str, Any]], beat: Beat) -> None:
         """Write records, after all that is due.  Raises OSError, and has then written none.
@@ -127,7 +129,8 @@ class Directory:
         update = {"hub": self._settings.url, "epoch": epoch} | record
         update |= {"position": own_position(entry.position), "data_bytes": size}
         # Those about subscribers have what their tokens say of them.
-        if self._settings.event_log_data and not entry.update.topics[0].startswith(self._own):
+        is_presence = entry.update.topics[0].startswith(subscriptions_path(self._settings.path) + "/")
+        if self._settings.event_log_data and not is_presence:
             update["data"] = data
         return update
 

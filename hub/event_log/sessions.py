@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from hub.broadcaster import Interest
 from hub.errors import PositionExpired
 from hub.event_log.segments import own_position
 from hub.history import base
+from hub.interest import Interest
 from hub.reading import Reading
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ class Sessions:
 
     def __init__(
         self,
-        url: str,
         directory: Directory,
         marks: Marks,
         history: History,
@@ -74,7 +73,6 @@ class Sessions:
         now: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
-        self._url = url
         self._directory = directory
         self._marks = marks
         self._history = history
@@ -161,7 +159,7 @@ class Sessions:
         return [
             {
                 "event": "connect",
-                "hub": self._url,
+                "hub": self._marks.url,
                 "epoch": await self._marks.epoch(event.position),
                 "node": node,
                 "number": number,
@@ -180,7 +178,7 @@ class Sessions:
         """
         if not gone.more:
             return gone.position
-        interest = Interest(self._url)  # that of the hub has lost it
+        interest = Interest(self._marks.url)  # that of the hub has lost it
         interest.add(0, gone)
         reading = Reading(
             self._history.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.position, self._slices

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub.auth.grant import Grant
-from hub.broadcaster import Broadcaster, Interest
+from hub.broadcaster import Broadcaster
 from hub.history.base import Entry
+from hub.interest import Interest
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from hub.subscriber import Subscriber
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
-    from hub.broadcaster import Key, Receiver
+    from hub.broadcaster import Receiver
+    from hub.interest import Key
 
 pytestmark = pytest.mark.anyio
 

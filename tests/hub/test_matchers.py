@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub.auth.grant import Grant
-from hub.broadcaster import Broadcaster, Interest
+from hub.broadcaster import Broadcaster
 from hub.history.base import Entry
+from hub.interest import Interest
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher, may_match_below
 from hub.protocol.updates import Update
 from hub.subscriber import Subscriber
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from hub.broadcaster import Key, Receiver
+    from hub.broadcaster import Receiver
     from hub.http.application import HubApplication
+    from hub.interest import Key
 
 pytestmark = pytest.mark.anyio
 both_dialects = pytest.mark.parametrize("classic", [True, False])
