@@ -42,7 +42,6 @@ log = structlog.stdlib.get_logger("hub")
 
 HEAD_TIMEOUT: Final = 10.0
 """Seconds that the head of a request may take from its first byte, and the first byte from the connection."""
-
 LINGER_SECONDS: Final = 5.0
 """Seconds between an answer that ends a connection and its end: the client may still send, and then read."""
 LINGER_BYTES: Final = 2**22
@@ -53,6 +52,7 @@ _MAX_TARGET: Final = 2**16 - 1
 _UNBOUNDED: Final = sys.maxsize
 _HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(:[0-9]*)?")  # RFC 3986, 3.2.2
 _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
+_NOSNIFF: Final = b"x-content-type-options", b"nosniff"
 
 
 class Cycle(RequestResponseCycle):
@@ -282,9 +282,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin the request, as uvicorn does; here as a whole, since it does not let the class of a cycle be chosen."""
         parser, scope = self.parser, self.scope
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._forget_head()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         self.shared.waiting.pop(self, None)
@@ -385,8 +383,7 @@ class HttpProtocol(HttpToolsProtocol):
             if len(self.url) * 2 > limit:
                 raise TargetTooLong(f"the request target has {len(self.url)} bytes; a head may have {limit}")
             raise HeadTooLarge(f"the head of the request, or its trailers, have more than {limit} bytes")
-        if self._in_line and b"\n" in part.lstrip(b"\r\n"):
-            self._in_line = False
+        self._in_line = self._in_line and b"\n" not in part.lstrip(b"\r\n")
 
     def _escaped(self, data: bytes) -> bytes:
         """`data` with bytes of a request line that are not ASCII as %XX, which browsers send for UTF-8."""
@@ -425,8 +422,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _write_problem(self, error: RequestError) -> None:
         answer = problem(error.status, error.title, str(error), {})
-        own = [(b"connection", b"close"), (b"x-content-type-options", b"nosniff")]
-        headers = [*self.server_state.default_headers, *answer.raw_headers, *own]
+        headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close"), _NOSNIFF]
         lines = [name + b": " + value + b"\r\n" for name, value in headers]
         self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", answer.body]))
 
