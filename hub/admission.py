@@ -1,7 +1,7 @@
 """Admission: which connections may come now, by number and by rate (N23), how long they last, and when to come back.
 
-A subscriber is admitted before anything is done for it that costs: its patterns are compiled, and its place in the log
-is looked up, under a ticket that counts until the connection ends.
+A subscriber is admitted before anything is done for it that costs: its patterns are compiled, and its position in the
+log is looked up, under a ticket that counts until the connection ends.
 
 Rates are token buckets: J. Turner, New directions in communications, 1986 (as a leaky bucket, the same upside down).
 """

@@ -95,7 +95,7 @@ class Broadcaster:
 
     All its mutable state: `position`, up to where the log was dispatched, or is being; `dispatched`, where the last
     dispatch ended that is over; `_filter`, the receivers by what they want; `_connected`, the same by the id of their
-    subscriber; `_live`, the ids in the filter of those whose place is `position`, as the others are catching up; the
+    subscriber; `_live`, the ids in the filter of those whose position is `position`, as the others are catching up; the
     wheel of heartbeats and deadlines; `_turn`, held by a dispatch or a round of heartbeats; and `_moved`, the event of
     the next dispatch.
     """

@@ -2,7 +2,7 @@
 
     HubError
     ├── ConfigurationError (ValueError)    it does not start
-    ├── PositionExpired (LookupError)      a place in the log that the log no longer holds
+    ├── PositionExpired (LookupError)      a position of which the history has forgotten what follows
     └── RequestError                       what a client gets
         ├── InvalidRequest          400    a parameter or a field breaks a rule (N17, N41, N43 …)
         ├── InvalidPresentation     400    a token presented in no valid way (N93)
@@ -22,8 +22,7 @@
         ├── HistoryUnavailable      503    a log that cannot be reached, or written
         └── Closing                 503    the hub is shutting down, and takes no more updates
 
-They are answered in one place, `endpoints.answer`; those that are found while a head is parsed, in
-`uvicorn_protocol`.
+`http/problems.py` answers them; those that are found while a head is parsed, `http/uvicorn_protocol.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class ConfigurationError(HubError, ValueError):
 
 
 class PositionExpired(HubError, LookupError):
-    """A place in the log that the log no longer holds: what came after it is partly gone."""
+    """A position of which the history has forgotten a part of what follows."""
 
 
 class RequestError(HubError):

@@ -164,7 +164,7 @@ class Hub:
         *,
         address: str = "",
     ) -> tuple[Subscriber, str | None]:
-        """Admit a subscriber; return it with its place in the log, and the id of the event before its first one.
+        """Admit a subscriber; return it with its position in the log, and the id of the event before its first one.
 
         Without `last_event_id` its place is now, and there is no id.  With an empty one the place is now too, and the
         id is `earliest` (N107).  With an id, the place is after the earliest event of that id (N115).  If the log does

@@ -2,7 +2,7 @@
 
     position    1      2      3      4      5
     entry       a      b      c      d      e          c is what find(c.id) says: 3
-                              ^ a subscriber's place: it reads d and e next
+                              ^ a subscriber's position: it reads d and e next
 
 History and bus are one thing: what a node sends to a live subscriber and what a subscriber that comes back reads are
 the same entries in the same order.  Who is present goes through it too, so that its nodes know of each other's
@@ -11,7 +11,7 @@ subscribers, and an arrival and the update about it are one.
     position   1  2  3  4  5  6  7  8  9      P was published, s is about presence; . was forgotten
     entry      .  .  P  .  .  s  P  s  P
                   │        └ the presence updates up to here are forgotten: a gap, if they are not wanted
-                  └ the published updates up to here are forgotten: places before it are PositionExpired
+                  └ the published updates up to here are forgotten: positions before it are PositionExpired
 
 There are two kinds of entries in this one order: updates that were published, and presence updates.  Each kind has
 bounds of its own, so subscribers that come and go never push out what was published.
@@ -56,14 +56,14 @@ PAGE_BYTES: Final = 2**20
 RETRY: Final = 0.2, 1.0
 """Seconds, at random between, after which an unavailable history is tried again."""
 EARLIEST: Final = -1
-"""The place before all that the log still holds; the positions of its entries start at 1."""
+"""The position before all that the log still holds; the positions of its entries start at 1."""
 EPOCH: Final = 2**40
 """How far apart the positions of two epochs are, as one node counts them."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An update at its place in the log, and when it came there, in ms since 1970."""
+    """An update at its position in the log, and when it came there, in ms since 1970."""
 
     position: int
     update: Update
@@ -188,7 +188,7 @@ class History(Protocol):
         ...
 
     async def end(self) -> int:
-        """The place after the newest entry, and in an empty log after those that it had."""
+        """The position of the newest entry, and in an empty log of the last one that it had."""
         ...
 
     async def read(self, after: int) -> Page:
@@ -265,7 +265,7 @@ def seen_as(publisher: str, id: str) -> bytes:
 
 
 def position_expired(after: int, forgotten: int) -> PositionExpired:
-    """What to raise for a place before the newest published update that is forgotten."""
+    """What to raise for a position before the newest published update that is forgotten."""
     return PositionExpired(f"position {after} is before {forgotten}, up to which published updates are forgotten")
 
 

@@ -163,11 +163,11 @@ class MemoryHistory:
         page.full = end <= self._end
         return page
 
-    def _next(self, place: int) -> int | None:
-        """The position of the first entry after a place; None at the end."""
-        if place >= self._end:
+    def _next(self, after: int) -> int | None:
+        """The position of the first entry after a position; None at the end."""
+        if after >= self._end:
             return None
-        first = max(place, self._published.forgotten) + 1
+        first = max(after, self._published.forgotten) + 1
         if first in self._entries:
             return first
         _, end = self._gaps.peekitem(self._gaps.bisect_right(first) - 1)

@@ -24,7 +24,8 @@ KEPT: Final = 16 * base.PAGE_BYTES
 class Pages:
     """The pages of one log.
 
-    All its mutable state: `_kept`, place -> the page after it; and `_reading`, place -> the page that is being read.
+    All its mutable state: `_kept`, position -> the page after it; and `_reading`, position -> the page that is being
+    read.
     """
 
     def __init__(self, history: History) -> None:

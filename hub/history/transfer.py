@@ -1,6 +1,6 @@
 """Work on a hub's log from outside, while the hub is running: forget, export, import, back up.
 
-    log ──► export ──► updates.ndjson  updates.parquet ──► import ──► another log, of any transport
+    log ──► export ──► updates.ndjson  updates.parquet ──► import ──► another log, of any kind
      └────► backup ──► a file, to be put in the place of mercure.db
 
 An update is a line of JSON, or a row:

@@ -21,7 +21,7 @@ skips it.
                 one, those that the token may read; there is at least one (N81).
     private     a boolean
     time        when the update came into the log: ms since 1970
-    position    its place in an epoch of the log; with `epoch`, the same as in the event log (hub.event_log)
+    position    in an epoch of the log; with `epoch`, the same as in the event log (hub.event_log)
 
 A reader is not present: no subscription is announced, and the subscription API does not list it.  So a job that reads
 again and again does not find its own coming and going in the log.
@@ -113,7 +113,7 @@ class Replay:
                 self._timeout = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """What the subscriber wants, from its place to where the log ends now, at least; as chunks of frames.
+        """What the subscriber wants, from its position to where the log ends now, at least; as chunks of frames.
 
         If entries are gone before they were read, or it may read no longer, it ends without `events.ALL`.
         """

@@ -2,10 +2,10 @@
 
 Each script comes with the newest entry of each kind that its node has heard of, the anchors, and first looks for them.
 If one is not there, or is another one, then the server has lost what it had taken: the script begins a new epoch in
-which n goes on.  An anchor that was forgotten cannot be looked for.  If it was published, all places up to it are off
-the log.  If it is about presence, what may be missing up to it is about presence too, which is told; unless both were
-forgotten: then that node alone adds EPOCH to its offset.
-A node that is told of another epoch than its own adds EPOCH to its offset, so that all places of before are
+which n goes on.  An anchor that was forgotten cannot be looked for.  If it was published, all positions up to it are
+off the log.  If it is about presence, what may be missing up to it is about presence too, which is told; unless both
+were forgotten: then that node alone adds EPOCH to its offset.
+A node that is told of another epoch than its own adds EPOCH to its offset, so that all positions of before are
 PositionExpired; and `find` knows only what came `since` the epoch began, as whatever is older may have a hole after
 it.
 
@@ -279,7 +279,7 @@ class RedisHistory:
     async def _call(self, script: Script, *arguments: str | bytes | float, at_once: bool = False) -> _Reply:
         """What the script says, and what it says about the log; the anchors go with it.
 
-        `at_once` is for what may not wait behind thousands who ask for their places.
+        `at_once` is for what may not wait behind thousands who ask for their positions.
         """
         offset, anchors = self._offset, self._anchors
         rest = len(self._keys), *self._keys, self._epoch, *anchors[0], *anchors[1], *arguments
@@ -303,7 +303,7 @@ class RedisHistory:
             self._anchors = heard
         elif epoch == self._epoch:  # it may be older than another answer that came before it
             self._anchors = max(self._anchors[0], heard[0]), max(self._anchors[1], heard[1])
-        # An answer of before the epoch that another one has told of by now is about places of before.
+        # An answer of before the epoch that another one has told of by now is about positions of before.
         return _Reply(self._offset if epoch == self._epoch else offset, last, published, presence, value)
 
     @contextlib.asynccontextmanager

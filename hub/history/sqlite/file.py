@@ -236,9 +236,9 @@ def first_position(connection: sqlite3.Connection) -> int:
     return connection.execute("SELECT min(position) FROM log").fetchone()[0] or 1
 
 
-def next_position(connection: sqlite3.Connection, place: int) -> int | None:
-    """The position of the next entry after a place; None at the end."""
-    found = connection.execute("SELECT min(position) FROM log WHERE position > ?", (place,)).fetchone()
+def next_position(connection: sqlite3.Connection, after: int) -> int | None:
+    """The position of the next entry after a position; None at the end."""
+    found = connection.execute("SELECT min(position) FROM log WHERE position > ?", (after,)).fetchone()
     position: int | None = found[0]
     return position
 

@@ -262,15 +262,15 @@ class Reading:
 
     def read(self, after: int) -> Page:
         published, presence = forgotten_positions(self._connection)
-        last, place = last_position(self._connection), 0 if after == EARLIEST else after - self._offset
-        if place < 0:
+        last, own_position = last_position(self._connection), 0 if after == EARLIEST else after - self._offset
+        if own_position < 0:
             raise PositionExpired(f"position {after} is of an earlier epoch of the history")
-        if after != EARLIEST and place < published:
+        if after != EARLIEST and own_position < published:
             raise base.position_expired(after, self._offset + published)
-        if place > last:
+        if own_position > last:
             raise PositionExpired(f"position {after} is after {self._offset + last}, the last one of the history")
         page = Page(forgotten=self._offset + presence)
-        first = next_position(self._connection, place)
+        first = next_position(self._connection, own_position)
         if first is None:
             return page
         end = base.page_end(first - 1)
