@@ -166,11 +166,11 @@ class Hub:
     ) -> tuple[Subscriber, str | None]:
         """Admit a subscriber; return it with its position in the log, and the id of the event before its first one.
 
-        Without `last_event_id` its place is now, and there is no id.  With an empty one the place is now too, and the
-        id is `earliest` (N107).  With an id, the place is after the earliest event of that id (N115).  If the log does
-        not know the id, or no longer, or has forgotten presence updates since that the subscriber may want, the id is
-        `earliest` (N108), and the place is before the earliest event: what the subscriber has missed is among those, if
-        it is left; or now, if the settings say so (N109).
+        Without `last_event_id` its position is the end of the log, and there is no id.  With an empty one the position
+        is the same, and the id is `earliest` (N107).  With an id, the position is that of the earliest event of that id
+        (N115).  If the log does not know the id, or no longer, or has forgotten presence updates since that the
+        subscriber may want, the id is `earliest` (N108), and the position is before the earliest event: what the
+        subscriber has missed is among those, if it is left; or at the end, if the settings say so (N109).
 
         `address` is the client that the connection counts for if the token has no subject (N23).  While the hub is
         shutting down a client may still subscribe, and the stream ends at once: EventSource comes back after an end,
