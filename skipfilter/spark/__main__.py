@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from skipfilter.spark import files
 from skipfilter.spark.audit import audit as who_could_read
 from skipfilter.spark.cli import Conf, Tables, job, say, step
-from skipfilter.spark.errors import BadInput
+from skipfilter.spark.errors import BadInput, MissingTable
 from skipfilter.spark.gaps import of_time, sentences
 from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
 from skipfilter.spark.matching import BROADCAST_BYTES, Matching, of_days
@@ -179,7 +179,10 @@ def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFra
 def report(tables: Tables, base_url: Url = None, first: From = None, last: To = None, conf: Conf = None) -> None:
     """Say what happened, in tables and on a page to look at, after `match` has found the fan-out."""
     with job("report", conf) as spark:
-        fanout = files.read(spark, f"{tables}/fanout", FANOUT)
+        try:
+            fanout = files.read(spark, f"{tables}/fanout", FANOUT)
+        except MissingTable as error:
+            raise MissingTable(f"{error}; `match` writes it") from None
         start, end = _moments(first, last)
         with step(f"{tables}/report"):
             updates, sessions = _updates(spark, tables), _sessions(spark, tables)
@@ -234,9 +237,7 @@ def _gaps(spark: SparkSession, tables: str) -> DataFrame:
     """Empty if there is no such table, as of sessions that are made up, or of an earlier version."""
     try:
         return files.read(spark, f"{tables}/gaps", GAPS)
-    except BadInput as error:
-        if "[PATH_NOT_FOUND]" not in str(error):
-            raise
+    except MissingTable:
         return spark.createDataFrame([], GAPS)
 
 

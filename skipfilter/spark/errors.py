@@ -31,5 +31,9 @@ class BadInput(PipelineError, ValueError):
     """A table or file is not what a job takes; the message names file, column and row as far as they are known."""
 
 
+class MissingTable(BadInput):
+    """A table does not exist; the message names its path."""
+
+
 class BroadcastLimit(PipelineError, ValueError):
     """What every worker must hold is too large, however it is cut."""

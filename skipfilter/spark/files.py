@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark.cli import say
-from skipfilter.spark.errors import BadInput, PipelineError
+from skipfilter.spark.errors import BadInput, MissingTable, PipelineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     """The table in Parquet at `path`, with the columns of `schema`, of which those that may be null may be missing.
 
-    Raises BadInput where it is not there, or a column is missing or of another type.  A null where none may be fails
-    the job that meets it, with the file, the column and the row.
+    Raises MissingTable if there is no table, and BadInput if a column is missing or of another type.  A null where none
+    may be fails the job that meets it, with the file, the column and the row.
     """
     try:
         table = spark.read.parquet(path)
@@ -45,6 +45,8 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     except AnalysisException as error:
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":  # it was written, and had no row
             return spark.createDataFrame([], schema)
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise MissingTable(f"{path}: the table does not exist") from None
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
     for field in schema:
         expected = field.dataType.simpleString()

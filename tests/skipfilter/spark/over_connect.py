@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import skipfilter.spark.__main__ as pipeline
 from skipfilter.spark import files, spark_session
-from skipfilter.spark.errors import BadInput, PipelineError
+from skipfilter.spark.errors import MissingTable, PipelineError
 from skipfilter.spark.report import report
 from tests.skipfilter.spark.test_files import RANGE, dated, there
 
@@ -70,7 +70,7 @@ def failures(spark: SparkSession, directory: str) -> None:
     files.write(dated(spark, *rows).where("n > 3"), f"{directory}/empty", by_day=True)
     n = StructType([StructField("dt", DateType()), StructField("n", IntegerType())])
     assert files.read(spark, f"{directory}/empty", n).isEmpty()
-    with pytest.raises(BadInput, match="nowhere: \\[PATH_NOT_FOUND\\]"):
+    with pytest.raises(MissingTable, match="nowhere: the table does not exist"):
         files.read(spark, f"{directory}/nowhere", n)
     path = f"{directory}/a[b]*{{c}}?"  # which a reader would take for a pattern
     files.write(dated(spark, *rows), path, by_day=True)
