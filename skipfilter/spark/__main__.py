@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -37,6 +37,7 @@ from skipfilter.spark.schemas import FANOUT, GAPS, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from skipfilter.spark.matching import By
 
@@ -71,6 +72,14 @@ class Name(StrEnum):
 
 
 Outputs = Annotated[list[Name], typer.Option("--output", help="What to write; repeatable.")]
+
+
+_WRITTEN_BY: Final = {
+    "updates": "`generate`, or `python -m hub.spark tables`,",
+    "sessions": "`generate`, or `python -m hub.spark tables`,",
+    "fanout": "`match`",
+}
+"""The commands that write the tables that jobs need."""
 
 
 main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -179,10 +188,7 @@ def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFra
 def report(tables: Tables, base_url: Url = None, first: From = None, last: To = None, conf: Conf = None) -> None:
     """Say what happened, in tables and on a page to look at, after `match` has found the fan-out."""
     with job("report", conf) as spark:
-        try:
-            fanout = files.read(spark, f"{tables}/fanout", FANOUT)
-        except MissingTable as error:
-            raise MissingTable(f"{error}; `match` writes it") from None
+        fanout = _read(spark, tables, "fanout", FANOUT)
         start, end = _moments(first, last)
         with step(f"{tables}/report"):
             updates, sessions = _updates(spark, tables), _sessions(spark, tables)
@@ -230,7 +236,7 @@ def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | 
 
 
 def _updates(spark: SparkSession, tables: str) -> DataFrame:
-    return files.read(spark, f"{tables}/updates", UPDATES)
+    return _read(spark, tables, "updates", UPDATES)
 
 
 def _gaps(spark: SparkSession, tables: str) -> DataFrame:
@@ -242,7 +248,15 @@ def _gaps(spark: SparkSession, tables: str) -> DataFrame:
 
 
 def _sessions(spark: SparkSession, tables: str) -> DataFrame:
-    return files.read(spark, f"{tables}/sessions", SESSIONS)
+    return _read(spark, tables, "sessions", SESSIONS)
+
+
+def _read(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame:
+    """Return a table that a job needs.  Raises MissingTable, which names the command that writes the table."""
+    try:
+        return files.read(spark, f"{tables}/{name}", schema)
+    except MissingTable as error:
+        raise MissingTable(f"{error}: {_WRITTEN_BY[name]} writes it") from None
 
 
 if __name__ == "__main__":

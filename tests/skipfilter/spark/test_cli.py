@@ -197,10 +197,13 @@ def test_a_job_that_fails_loses_nothing(spark: SparkSession, day: Path, tmp_path
 def test_what_is_missing_or_of_another_type_is_told_with_file_and_column(spark: SparkSession, tmp_path: Path) -> None:
     result = run("index", tmp_path / "nowhere")
     assert result.exit_code == 1
-    assert f"index: {tmp_path}/nowhere/sessions: the table does not exist\n" in result.stderr
+    written = "`generate`, or `python -m hub.spark tables`, writes it"
+    assert f"index: {tmp_path}/nowhere/sessions: the table does not exist: {written}\n" in result.stderr
+    result = run("match", tmp_path / "nowhere")
+    assert f"match: {tmp_path}/nowhere/updates: the table does not exist: {written}\n" in result.stderr
     result = run("report", tmp_path)
     assert result.exit_code == 1
-    assert f"report: {tmp_path}/fanout: the table does not exist; `match` writes it\n" in result.stderr
+    assert f"report: {tmp_path}/fanout: the table does not exist: `match` writes it\n" in result.stderr
     spark.createDataFrame([(1,)], "subscriber_id long").write.parquet(f"{tmp_path}/sessions")
     result = run("index", tmp_path)
     assert f"index: {tmp_path}/sessions: it has no column subscriber, which is string\n" in result.stderr
