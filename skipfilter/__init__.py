@@ -1,16 +1,17 @@
 """Predicate-based fan-out: which of these values want this message?
 
-Values sit in an id-ordered container; each key has a roaring bitmap of the values that passed it, extended
-when it is asked; a message is dispatched with one OR or AND of bitmaps.  Values declare what they want:
+Values sit in a container ordered by id.  Each key has a roaring bitmap of the values
+that match it, which is extended when the key is used, and a message is dispatched with
+one OR or AND of bitmaps.  Values declare selectors:
 
 >>> from skipfilter import SelectorIndex, SkipFilter
 >>> readers = SkipFilter(SelectorIndex())
 >>> _ = readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
->>> _ = readers.add("bob", [("exact", "https://example.com/books/1"), ("mqtt", "alerts/+")])
+>>> _ = readers.add("bob", [("exact", "https://example.com/books/1")])
 >>> readers.match_any("https://example.com/books/1")
 ['alice', 'bob']
 
-or any predicate says it, or criteria on a message's fields (`FieldFilter`):
+or any predicate decides, or criteria on a message's fields (`FieldFilter`):
 
 >>> multiples = SkipFilter(lambda value, key: value % key == 0)
 >>> ids = [multiples.add(number) for number in range(10)]

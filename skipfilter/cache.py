@@ -1,14 +1,15 @@
-"""A bounded cache in which what is asked for once does not push out what is asked for again.
+"""A bounded cache: keys that are used once do not evict keys that are used again.
 
-    a new key ──► new ──asked for again──► kept         new: a fifth of the capacity, kept: the rest
-                   │                        │
-                   ▼ oldest                 ▼ least recently used
-               forgotten                forgotten
+    a new key ──► new ──used again──► kept         new:  a fifth of the capacity
+                   │                   │           kept: the rest
+                   ▼ oldest            ▼ least recently used
+                evicted             evicted
 
-A stream of keys that come once each goes through `new` alone, whatever its length.
+A stream of keys that are each used once only passes through `new`, whatever its length.
 
-Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk System Performance, 1994;
-what falls out of `kept` is not given a second life here.
+Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk
+System Performance, 1994.  Unlike there, an entry evicted from `kept` does not move
+back.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ Entry = TypeVar("Entry")
 
 
 class SegmentedCache(Generic[Key, Entry]):
-    """At most `capacity` entries, at least 2.  All its mutable state is the two segments, the next to go first."""
+    """Up to `capacity` entries; `capacity` is at least 2.  Not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 2:
             raise ValueError(f"capacity must be at least 2, not {capacity}")
-        self._new: OrderedDict[Key, Entry] = OrderedDict()
+        self._new: OrderedDict[Key, Entry] = OrderedDict()  # used once, oldest first
         self._most_new = max(1, capacity // 5)
-        self._kept: OrderedDict[Key, Entry] = OrderedDict()
+        self._kept: OrderedDict[Key, Entry] = OrderedDict()  # least recently used first
         self._most_kept = capacity - self._most_new
 
     def get(self, key: Key) -> Entry | None:
-        """Return the entry of `key`, which counts as asked for.  Raises TypeError if a key cannot be hashed."""
+        """Return the entry of `key`, or None, and count it as used.
+
+        Raises TypeError if the key cannot be hashed.
+        """
         try:
             entry = self._kept.get(key)
         except TypeError as error:
@@ -51,7 +55,10 @@ class SegmentedCache(Generic[Key, Entry]):
         return entry
 
     def add(self, key: Key, entry: Entry) -> None:
-        """Take in an entry for a key that has none."""
+        """Add an entry for a key that has none.
+
+        Evicts the oldest new one if it is full.
+        """
         if len(self._new) == self._most_new:
             self._new.popitem(last=False)
         self._new[key] = entry
@@ -60,12 +67,12 @@ class SegmentedCache(Generic[Key, Entry]):
         return len(self._kept) + len(self._new)
 
     def entries(self) -> Iterator[Entry]:
-        """All of them; none counts as asked for."""
+        """Iterate over all entries, without counting them as used."""
         yield from self._kept.values()
         yield from self._new.values()
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         assert not self._kept.keys() & self._new.keys()
         assert len(self._new) <= self._most_new
         assert len(self._kept) <= self._most_kept

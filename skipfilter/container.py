@@ -1,17 +1,20 @@
-"""SkipFilter: which of these values pass this key, without asking twice.
+"""SkipFilter: a set of values, and for each key the subset that matches it.
 
-A value gets the next id when it is added; ids are never reused.  So what a key has not tested yet is a
-suffix of the ids, and one integer says where it starts.
+Each value gets the next integer id; ids are never reused.  The values that a key has
+not been tested against are therefore always the newest ones, and a single integer,
+the cursor, marks where they start.
 
-    ids            0   1   2   3   4   5        "-" was removed: alive = {0, 1, 3, 4, 5}
-    values         a   b   -   c   d   e
-    entry["even"]  passed = {0, 2, 3}   cursor = 4    match_any("even") tests d and e, nobody else
+    ids            0   1   2   3   4   5     the value at id 2 was removed:
+    values         a   b   -   c   d   e     alive = {0, 1, 3, 4, 5}
+    entry["even"]  passed = {0, 2, 3}   cursor = 4
+                   match_any("even") tests only d and e
 
-A removal touches no bitmap: it takes the id out of `alive` and is counted.  An entry that has not followed as
-many is intersected with `alive` when it is next asked, so `passed` above loses the 2 then.
+A removal changes no bitmap: it takes the id out of `alive` and increments a counter.
+If an entry has not seen all removals when it is next used, it is intersected with
+`alive` first; above, `passed` then loses the 2.
 
-Source: K. Burns, skipfilter (Go), 2022, for the cursor and the lazy eviction; the inverted bitmaps of
-Svalgaard and Tveden, 1980, for the rest.
+Source: K. Burns, skipfilter (Go), 2022, for the cursor and the lazy eviction; the
+inverted bitmaps of Svalgaard and Tveden, 1980, for the rest.
 """
 
 from __future__ import annotations
@@ -35,9 +38,9 @@ if TYPE_CHECKING:
     from skipfilter.matchers import CompiledSelector, Selector
 
 SPARE: Final = 1024
-"""Places in the list of recent values beyond two a value."""
+"""Unused slots that the list of recent values may have, beyond two for each value."""
 FEW: Final = 8
-"""Ids that are looked up one by one."""
+"""Below this number of matches, their values are looked up in the dict."""
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
@@ -47,27 +50,37 @@ KeyIn = TypeVar("KeyIn", contravariant=True)
 
 @runtime_checkable
 class Source(Protocol[ValueIn, KeyIn]):
-    """What a SkipFilter extends a bitmap with.
+    """The rule by which a SkipFilter extends a bitmap.
 
-    `add` and `discard` follow the filter's values, for a source that keeps an index of them; one that
-    raises refuses the change.  `add` is called again, with the same id, for a value that is there.  A filter
-    calls all three under its lock.
+    A filter reports each value that is added or removed, so that a source may keep an
+    index of them, and calls all three methods while it holds its lock.
     """
 
-    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None: ...
-    def discard(self, id: int, value: ValueIn) -> None: ...
+    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None:
+        """Take in a new value.
+
+        Called again, with the same id, if a value is added that is already in the
+        filter.  If it raises, the filter does not add the value.
+        """
+        ...
+
+    def discard(self, id: int, value: ValueIn) -> None:
+        """Forget a value.  If it raises, the filter does not remove the value."""
+        ...
 
     def ids_matching(self, key: KeyIn, values: SortedDict, start: int) -> Iterable[int]:
-        """The ids from `start` on whose values pass `key`: ascending, lazily if that is cheaper, or a bitmap.
+        """Return the ids, from `start` on, of the values that match `key`.
 
-        A bitmap is not changed by the filter, and may hold ids before `start` that pass.  `values` maps the ids
-        to the values.  Where it calls out, it must do so from a snapshot: what it calls may add and remove.
+        The result is a bitmap, or ascending ids, lazily if that is cheaper.  The filter
+        does not change a bitmap, which may also hold matching ids before `start`.
+        `values` maps each id to its value.  A source that calls code of others must
+        first copy what it iterates over, because that code may add and remove values.
         """
         ...
 
 
 class _Predicate(Generic[Value, Key]):
-    """The source that asks `test` about each value."""
+    """The source that calls a predicate for each value."""
 
     def __init__(self, test: Callable[[Value, Key], object]) -> None:
         self._test = test
@@ -85,15 +98,12 @@ class _Predicate(Generic[Value, Key]):
 
 
 class _GroupedPredicate(Generic[Value, Key]):
-    """The source that asks `test` about one value of each group.
-
-    Its mutable state is `_members`: group -> ids of the live values in it, never empty.
-    """
+    """The source that calls a predicate for one value of each group."""
 
     def __init__(self, test: Callable[[Value, Key], object], group: Callable[[Value], Hashable]) -> None:
         self._test = test
         self._group = group
-        self._members: dict[Hashable, BitMap64] = {}
+        self._members: dict[Hashable, BitMap64] = {}  # group -> ids of its values; never empty
 
     def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
         _refuse(selectors)
@@ -114,7 +124,10 @@ class _GroupedPredicate(Generic[Value, Key]):
         return passed
 
     def _batches(self, values: SortedDict, start: int) -> list[tuple[Value, BitMap64]]:
-        """(one value, the ids from `start` on) of each group: a cold key pays for the groups alone."""
+        """Return (one value, the ids from `start` on) for each group.
+
+        A new key costs one step for each group, not for each value.
+        """
         if start == 0:
             return [(values[members.min()], members.copy()) for members in self._members.values()]
         fresh: dict[Hashable, tuple[Value, BitMap64]] = {}
@@ -126,14 +139,16 @@ class _GroupedPredicate(Generic[Value, Key]):
 
 def _refuse(selectors: Iterable[Selector | CompiledSelector]) -> None:
     if tuple(selectors):
-        raise ValueError("a predicate decides by itself; selectors go with a SelectorIndex")
+        raise ValueError("a predicate takes no selectors; use a SelectorIndex as the source")
 
 
 @dataclass(slots=True)
 class _Entry:
-    """What a key knows: every id below `cursor` is decided, and is in `passed` if it passed.
+    """The state of a key: each id below `cursor` is decided, and in `passed` if it
+    matched.
 
-    `removals` is how many of the filter's `passed` has followed.
+    `removals` is the number of the filter's removals that `passed` has taken account
+    of.
     """
 
     passed: BitMap64
@@ -141,28 +156,34 @@ class _Entry:
     removals: int
 
     def take(self, fresh: BitMap64, cursor: int, removals: int) -> None:
-        """Add what passed of the ids below `cursor`, at a time when there had been so many `removals`."""
+        """Add the ids that matched, of those below `cursor`, at the time of `removals`
+        removals.
+        """
         self.passed |= fresh
         self.cursor = max(self.cursor, cursor)
-        self.removals = min(self.removals, removals)  # what passed may have been removed since
+        self.removals = min(self.removals, removals)  # an id in `fresh` may have been removed since
 
 
 class SkipFilter(Generic[Value, Key]):
-    """Values, and for each key the values that pass it.
+    """A set of values, and for each key the subset that matches it.
 
-    `source` is a predicate `test(value, key)`, or a `Source` such as `SelectorIndex`, to which values declare
-    what they want.  A predicate must be pure: a value is asked about a key once, as long as the key stays cached.
-    It may add and remove values while it runs; values that it adds are seen by the next question.  If it raises, the
-    caller gets the error, and the filter knows of that key what it knew before: a new key takes no posting list.
+    `source` is a predicate `test(value, key)`, or a `Source` such as `SelectorIndex`,
+    for which each value declares selectors.  A predicate must be pure: it is called
+    once for each value and key, as long as the key stays cached.  It may add and remove
+    values while it runs; the next call sees those that it added.  If it raises, the
+    caller gets the error and the cache does not change.
 
-    `group` names values that answer every key alike: those with an equal group share one test.  It must
-    be stable while the value is in the filter.
+    `group` returns what values have in common if they give the same answer for every
+    key: one test serves all values with an equal group.  The group of a value must not
+    change while the value is in the filter.
 
-    `capacity` bounds the cached keys; those that were asked for once make room first.  A key costs about 200
-    bytes beside its bitmap, which takes N/8 bytes at most for N ids, and far less where few pass.
+    `capacity` is the maximum number of cached keys; keys that were used only once are
+    evicted first.  A key takes about 200 bytes and its bitmap, which takes up to N/8
+    bytes for N ids, and far less if few match.
 
-    Every method may be called from any thread.  `lock=contextlib.nullcontext()` takes the lock away
-    where one thread does everything.  A filter cannot be copied or pickled: TypeError.
+    Every method may be called from any thread.  If only one thread uses the filter,
+    `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
+    copied or pickled.
 
     >>> multiples = SkipFilter(lambda value, key: value % key == 0)
     >>> for number in range(10):
@@ -173,12 +194,6 @@ class SkipFilter(Generic[Value, Key]):
     [0, 6]
     """
 
-    # All its mutable state: the values by id and the ids by value, `_alive` (the same ids as a bitmap), the
-    # next id, the number of removals so far, the entries, and `_recent`, the values by id again:
-    # those from the id `_base` on, None where one was removed.  A list is twice as fast as a dict for many
-    # ids, and costs 8 bytes an id; `add` lets go of what is more than two ids a value.
-    # Ids are 64 bits wide: a hub with 200 arrivals a second would use up 32 bits in 248 days.
-
     def __init__(
         self,
         source: Source[Value, Key] | Callable[[Value, Key], object],
@@ -188,20 +203,24 @@ class SkipFilter(Generic[Value, Key]):
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
         if isinstance(source, type):
-            raise TypeError(f"{source.__name__} is a class; a source is made of it first")
+            raise TypeError(f"{source.__name__} is a class; pass an instance of it")
         if isinstance(source, Source):
             if group is not None:
-                raise ValueError("group= goes with a predicate; this source decides by itself")
+                raise ValueError("group= is for a predicate; this source needs none")
             self._source: Source[Value, Key] = source
         else:
             self._source = _Predicate(source) if group is None else _GroupedPredicate(source, group)
-        self._values: SortedDict = SortedDict()
-        self._ids: dict[Value, int] = {}
-        self._alive = BitMap64()
+        self._values: SortedDict = SortedDict()  # id -> value
+        self._ids: dict[Value, int] = {}  # value -> id
+        self._alive = BitMap64()  # the ids that are in use
+        # The values from the id `_base` on, with None for those removed.  For many ids
+        # a list is twice as fast as a dict, and it costs 8 bytes an id.
         self._recent: list[Value | None] = []
         self._base = 0
+        # With 32 bits, a hub with 200 new connections a second would run out in 248
+        # days.
         self._next_id = 0
-        self._removals = 0
+        self._removals = 0  # how many values were removed so far
         self._entries: SegmentedCache[Key, _Entry] = SegmentedCache(capacity)
         self._lock = threading.RLock() if lock is None else lock
 
@@ -210,10 +229,12 @@ class SkipFilter(Generic[Value, Key]):
     # -- the values
 
     def add(self, value: Value, selectors: Iterable[Selector | CompiledSelector] = ()) -> int:
-        """The id of `value`, which is in the filter from now on.  One that was there keeps its id.
+        """Add `value`, and return its id.  A value that is in the filter keeps its id.
 
-        `selectors` are what it declares to a source that takes selectors.  Raises what the source refuses, and
-        then nothing was changed: a SelectorIndex refuses other selectors for a value that is there.
+        `selectors` are those that the value declares, if the source takes selectors.
+        Takes O(log n), and the time of the source.  If the source raises, nothing has
+        changed; a SelectorIndex raises ValueError if the value is in the filter with
+        other selectors.
         """
         with self._lock:
             if (known := self._ids.get(value)) is not None:
@@ -229,16 +250,22 @@ class SkipFilter(Generic[Value, Key]):
             self._ids[value] = id
             self._alive.add(id)
             self._recent.append(value)
+            # Drop the oldest half of the list, once for as many additions: O(1) each.
             if len(self._recent) > 2 * len(self._ids) + SPARE:
                 self._base = id - len(self._ids)
                 del self._recent[: -len(self._ids) - 1]
             return id
 
     def remove(self, value: Value) -> None:
-        """Take `value` out.  O(log n), whatever is cached.  Raises KeyError where it is not in."""
+        """Remove `value`.
+
+        Takes O(log n), whatever is cached.  Raises KeyError if it is absent.
+        """
         with self._lock:
             id = self._ids[value]
-            self._source.discard(id, self._values[id])  # not an equal one, of which the source may think otherwise
+            # The stored value, and not an equal one that the source may treat
+            # differently.
+            self._source.discard(id, self._values[id])
             del self._ids[value]
             del self._values[id]
             self._alive.discard(id)
@@ -247,7 +274,10 @@ class SkipFilter(Generic[Value, Key]):
             self._removals += 1
 
     def discard(self, value: Value) -> bool:
-        """Take `value` out if it is in, and tell whether it was."""
+        """Remove `value` if it is present, and return whether it was.
+
+        Takes O(log n).
+        """
         with self._lock:
             if value not in self._ids:
                 return False
@@ -261,14 +291,15 @@ class SkipFilter(Generic[Value, Key]):
         return len(self._ids)
 
     def __iter__(self) -> Iterator[Value]:
-        """The values, oldest first, as they are now: later changes do not show."""
+        """Iterate over a snapshot of the values, oldest first."""
         with self._lock:
             return iter(self._resolve(self._alive))
 
     def walk(self, start: int = 0) -> Iterator[tuple[int, Value]]:
-        """(id, value) from the id `start` on, oldest first.  O(log n) a step.
+        """Iterate over (id, value) pairs from the id `start` on, oldest first.
 
-        It holds no lock between steps: a value removed meanwhile is left out, one added meanwhile is met.
+        Takes O(log n) a step and holds no lock between steps: a value that is removed
+        meanwhile is left out, and one that is added meanwhile is included.
         """
         while True:
             with self._lock:
@@ -279,21 +310,23 @@ class SkipFilter(Generic[Value, Key]):
             yield id, value
             start = id + 1
 
-    # -- the questions
+    # -- matching
 
     def match_any(self, *keys: Key) -> list[Value]:
-        """The values that pass any of `keys`, oldest first, each once.
+        """Return the values that match any of `keys`, oldest first, without repeats.
 
-        O(m) for m matches once every key is warm.  A key pays for the values added since it was last asked: a
-        predicate's call for each of them, or one walk of a SelectorIndex.
+        Takes O(m) for m matches if every key is cached.  Otherwise each key also pays
+        for the values added since it was last used: a call of the predicate for each of
+        them, or one walk of a SelectorIndex.
         """
         with self._lock:
             return self._resolve(self._any(keys))
 
     def match_all(self, *keys: Key) -> list[Value]:
-        """The values that pass all of `keys`, oldest first; every value where there is no key.
+        """Return the values that match all of `keys`, oldest first; all values without
+        keys.
 
-        Stops asking as soon as nobody is left.
+        Costs as much as `match_any`, and stops at the first key that leaves no value.
         """
         with self._lock:
             left = self._alive.copy()
@@ -304,28 +337,34 @@ class SkipFilter(Generic[Value, Key]):
             return self._resolve(left)
 
     def matches(self, *keys: Key) -> bool:
-        """Whether any value passes any of `keys`.  Tests no more values than it takes to say so."""
+        """Return whether any value matches any of `keys`.  Stops at the first match."""
         with self._lock:
             return any(self._passes(key) for key in keys)
 
     def bitmap(self, *keys: Key) -> BitMap64:
-        """The ids of the values that pass any of `keys`, for algebra of the caller's own; it is the caller's."""
+        """Return the ids of the values that match any of `keys`, as a bitmap of the
+        caller's own.
+        """
         with self._lock:
             passed = self._any(keys)
             return passed.copy() if len(keys) == 1 else passed
 
     def values(self, ids: BitMap64) -> list[Value]:
-        """The values with these ids, oldest first.  An id that is no longer in use is left out."""
+        """Return the values with these ids, oldest first, without ids that are not in
+        use.
+        """
         with self._lock:
             return self._resolve(ids & self._alive)
 
-    # -- underneath, with the lock held
+    # -- internals; the lock is held
 
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:
-        """The union over `keys`; for a single key its own bitmap, which is only to be read."""
+        """Return the union over `keys`; for one key its own bitmap, which must not be
+        changed.
+        """
         if len(keys) == 1:
             return self._current(self._extend(keys[0]))
-        # Every key is extended before any bitmap is read: a predicate may remove values while it runs.
+        # Extend every key before reading any bitmap: a predicate may remove values.
         entries = [self._extend(key) for key in keys]
         union = BitMap64()
         for entry in entries:
@@ -333,7 +372,7 @@ class SkipFilter(Generic[Value, Key]):
         return union
 
     def _extend(self, key: Key) -> _Entry:
-        """Return the key's entry, with every value decided that is in the filter now."""
+        """Return the key's entry, with every present value decided."""
         entry = self._entries.get(key)
         if entry is not None and entry.cursor == self._next_id:
             return entry
@@ -341,16 +380,20 @@ class SkipFilter(Generic[Value, Key]):
 
     def _passes(self, key: Key) -> bool:
         entry = self._entries.get(key)
+        # 1. A known match is enough, however many values are undecided.
         if entry is not None and self._current(entry):
             return True
+        # 2. Otherwise look for the first match among the undecided values.
         if entry is None or entry.cursor < self._next_id:
             entry = self._ask(key, entry, first=True)
         return bool(self._current(entry))
 
     def _ask(self, key: Key, entry: _Entry | None, *, first: bool = False) -> _Entry:
-        """Return the key's entry, its own or a new one, with what the source says of the values it has not decided.
+        """Return the key's entry, or a new one, after asking the source about undecided
+        values.
 
-        With `first`, the first that passes is enough.  If the source raises, nothing is remembered.
+        With `first`, stop at the first value that matches.  If the source raises,
+        nothing has changed.
         """
         end, removals = self._next_id, self._removals
         fresh = self._source.ids_matching(key, self._values, 0 if entry is None else entry.cursor)
@@ -360,7 +403,7 @@ class SkipFilter(Generic[Value, Key]):
                 if fresh:
                     end = fresh[0] + 1  # the ids before it were tested and did not pass
             fresh = BitMap64(list(fresh))
-        # Only now, as a predicate may have raised, or have asked about the same key.
+        # Only now: a predicate may have raised, or have asked about the same key.
         if entry is None and (entry := self._entries.get(key)) is None:
             entry = _Entry(fresh.copy(), end, removals)
             self._entries.add(key, entry)
@@ -369,20 +412,26 @@ class SkipFilter(Generic[Value, Key]):
         return entry
 
     def _current(self, entry: _Entry) -> BitMap64:
-        """What passed and is still here."""
+        """Return the ids that matched and are still in use."""
         if entry.removals != self._removals:
             entry.passed &= self._alive
             entry.removals = self._removals
         return entry.passed
 
     def _resolve(self, ids: BitMap64) -> list[Value]:
+        """Return the values of `ids`, all of which are in use.
+
+        1. One id: a plain lookup, because itemgetter would not return a tuple.
+        2. A few ids: itemgetter on the dict.
+        3. Many: itemgetter on the list of recent values, which is twice as fast; older
+           values come from the dict, one by one.
+        """
         count = len(ids)
         if not count:
             return []
         if count == 1:
             id = ids.min()
             return [self._values[id] if id < self._base else self._recent[id - self._base]]  # type: ignore[list-item]
-        # itemgetter is the fastest way from ids to values, but for one id it returns no tuple.
         if count < FEW:
             return list(itemgetter(*ids.to_array())(self._values))
         recent = ids.shift(-self._base) if self._base else ids
@@ -393,7 +442,7 @@ class SkipFilter(Generic[Value, Key]):
         return [*found, *(self._recent[at] for at in recent)]
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         with self._lock:
             assert {id: value for value, id in self._ids.items()} == dict(self._values)
             assert BitMap64(self._values) == self._alive

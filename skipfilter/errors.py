@@ -1,10 +1,10 @@
-"""What the library raises on purpose.
+"""The errors that the library raises on purpose.
 
     SkipFilterError
-    ├── PatternError (ValueError)    a pattern that its grammar refuses
-    └── LimitError (ValueError)      more than there may be
+    ├── PatternError (ValueError)    the grammar of a matcher type refuses a pattern
+    └── LimitError (ValueError)      a limit is exceeded
 
-Where a built-in says it as well, the built-in is raised: `KeyError` for a value that is not there.
+If a built-in error says it as well, that is raised: `KeyError` for an absent value.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from skipfilter.text import shown
 
 
 class SkipFilterError(Exception):
-    """The root of everything that the library raises on purpose."""
+    """The base of all errors that the library raises on purpose."""
 
 
 class PatternError(SkipFilterError, ValueError):
-    """A pattern that its grammar refuses; the message names it, cut where it is long, and what is wrong with it."""
+    """A pattern that its grammar refuses.
+
+    The message names the pattern, shortened if it is long, and the reason.
+    """
 
     def __init__(self, matcher_type: str, pattern: str, reason: str) -> None:
         super().__init__(f"{matcher_type} pattern {shown(pattern)}: {reason}")
@@ -29,15 +32,16 @@ class PatternError(SkipFilterError, ValueError):
 
 
 class LimitError(SkipFilterError, ValueError):
-    """More of something than there may be; nothing of it was taken."""
+    """A limit that would be exceeded.  Nothing has changed."""
 
 
 def not_copied(self: object) -> NoReturn:
-    """Raise TypeError; the `__reduce__` of a class whose copy would share half of its state with the original.
+    """Raise TypeError: serves as `__reduce__` of a class that must not be copied.
 
-    Python copies, copies deeply and pickles by `__reduce__`.
+    A copy would share half of its state with the original.  Python calls `__reduce__`
+    for copies, deep copies and pickles.
     """
-    raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make another one and fill it")
+    raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make a new one and fill it")
 
 
 def not_text(topic: object) -> TypeError:

@@ -1,38 +1,45 @@
-"""FieldFilter: of which of these values does a message meet the criteria, any of them or all.
+"""FieldFilter: finds the values whose criteria a message meets, any of them or all.
 
-A criterion names a field and the content it must have, or only a field, which must be there.  Each has a row:
-the ids of the values that ask for it.  How often an id occurs in a message's rows is its hit count; OR is at
-least one hit, AND as many hits as the value has requirements.  A requirement is one criterion, or all criteria
-that name a content of the same field: these are alternatives, and a message meets at most one of them.
+A criterion names a field and its required content, or only a field, which must be
+present.  Each criterion has a row: the ids of the values that declare it.  The number
+of a message's rows that hold an id is the id's hit count.  OR needs at least one hit,
+AND as many hits as the value has requirements.  A requirement is one criterion, or all
+criteria that name a content of the same field; these are alternatives, and a message
+meets at most one of them.
 
-    id  value  criteria                    rows  currency=USD {0, 1}   currency=EUR {1, 2}
-    0   alice  currency=USD, urgent              market=forex {2}      urgent       {0, 3}
-    1   bob    currency=EUR, currency=USD
-    2   carol  market=forex, currency=EUR  needed, how many requirements, as bit planes
-    3   dave   urgent                            2's {0, 2}            1's {1, 3}
+    id  value criteria                   rows  currency=USD {0, 1}   currency=EUR {1, 2}
+    0   alice currency=USD, urgent             market=forex {2}      urgent       {0, 3}
+    1   bob   currency=EUR, currency=USD
+    2   carol market=forex, currency=EUR needed: numbers of requirements, as bit planes
+    3   dave  urgent                           2's {0, 2}            1's {1, 3}
 
-    {market: forex, currency: EUR}  ->  hits as bit planes 2's {2}, 1's {1}  ->  any, and all: bob, carol
+    {market: forex, currency: EUR}  ->  hits as bit planes 2's {2}, 1's {1}
+                                        any: bob, carol   all: bob, carol
 
-AND has two ways, and takes the one that is cheaper for the message:
+AND has two algorithms, and uses the one that is cheaper for the message:
 
-*Access predicates.*  Values with equal criteria share a list of ids, in the buckets of the one requirement that was
-rarest when the first of them came.  Only the buckets of the message's rows are looked at, and a set of criteria
-in them is met if it is a subset of these rows.  A set with alternatives is met if the number of its criteria in
-these rows is the number of its requirements.  O(sets in these buckets).
+*Access predicates.*  Values with equal criteria share a list of ids.  The list is in
+the buckets of one requirement, the rarest at the time when the first of the values
+came. Only the buckets of the message's rows are read, and a set of criteria in them is
+met if it is a subset of these rows.  A set with alternatives is met if the number of
+its criteria in these rows is the number of its requirements.  O(sets in these buckets).
 
-    buckets  currency=USD [{currency=USD, urgent}: 0, {currency=EUR, currency=USD}: 1]   ...
+    buckets  currency=USD  {currency=USD, urgent}: [0],
+                           {currency=EUR, currency=USD}: [1]
 
-*Bit slices.*  The rows are added up into bit planes, each carry rippling into the next plane.  No id has more
-hits than requirements, so it has all of them where no bit that it needs is missing: above, 1 and 2 are left.
-O(rows x planes) operations on bitmaps, however many match.
+*Bit slices.*  The rows are added up into bit planes, and each carry ripples into the
+next plane.  No id has more hits than requirements, so an id has all of them if no bit
+that it needs is missing; above, 1 and 2 remain.  O(rows x planes) bitmap operations,
+however many values match.
 
-A value gets the next id, so ids are in order of arrival.  They are dealt out anew, in the same order, when
-more than half of them are out of use: bitmaps of ids that are far apart are slow and large.
+Ids are in order of arrival.  If more than half of them are out of use, all ids are
+renumbered in the same order, because bitmaps of sparse ids are slow and large.
 
-Source: L. Svalgaard and B. Tveden, 1980, for inverted bitmaps; P. Hintjens, High-speed message matching, iMatix,
-for the hit counts and the example; F. Fabret et al., Filtering algorithms and implementation for very fast
-publish/subscribe systems, SIGMOD 2001, for access predicates; P. O'Neil and D. Quass, Improved query performance
-with variant indexes, SIGMOD 1997, for bit slices.
+Source: L. Svalgaard and B. Tveden, 1980, for inverted bitmaps; P. Hintjens, High-speed
+message matching, iMatix, for the hit counts and the example; F. Fabret et al.,
+Filtering algorithms and implementation for very fast publish/subscribe systems, SIGMOD
+2001, for access predicates; P. O'Neil and D. Quass, Improved query performance with
+variant indexes, SIGMOD 1997, for bit slices.
 """
 
 from __future__ import annotations
@@ -56,27 +63,30 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 _Key = TypeVar("_Key")
 Criterion: TypeAlias = str | tuple[str, Hashable]
-"""A field that must be there, or a field and the value that it must have."""
+"""A field that must be present, or a field and its required value."""
 Row: TypeAlias = tuple[Hashable, ...]
-"""(field,) or (field, value); () is the bucket of the values that have no criteria."""
+"""(field,) or (field, value); () is the bucket of values without criteria."""
 
 MAX_CRITERIA = 100
-"""The most that one value may have."""
+"""The maximum number of criteria of one value."""
 
 CANDIDATES = 500
-"""The most sets of criteria that are tried one by one; above it bit slices are faster (bench/results/fields.json)."""
+"""Above this number of candidates, bit slices are faster (bench/results/fields.json).
+"""
 
 SLACK = 1_024
-"""How many more ids may be out of use than are in use."""
+"""Ids that may be out of use, beyond the number of those in use, before a renumbering.
+"""
 
 
 def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
-    """The rows of `criteria`, in their order, each once.
+    """Return the rows of `criteria`, in their order, without repeats.
 
-    Raises ValueError for what is no criterion, and for a value that nothing is equal to, such as NaN.
+    Raises ValueError if an item is not a criterion, or its value is not equal to
+    itself, such as NaN; and LimitError if there are more than MAX_CRITERIA.
     """
     if isinstance(criteria, (str, Mapping)):
-        raise ValueError(f"criteria {criteria!r:.80}: neither a list nor a set of them")
+        raise ValueError(f"criteria {criteria!r:.80}: neither a list nor a set of criteria")
     rows: dict[Row, None] = {}
     for criterion in criteria:
         match criterion:
@@ -97,7 +107,9 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
 
 
 def requirements_of(rows: Iterable[Row]) -> list[list[Row]]:
-    """`rows` in lists of which one row must be met: the values of one field are alternatives."""
+    """Group `rows` into requirements: lists of alternatives, of which one must
+    be met.
+    """
     together: dict[tuple[Hashable, int], list[Row]] = {}
     for row in rows:
         together.setdefault((row[0], len(row)), []).append(row)
@@ -105,23 +117,25 @@ def requirements_of(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def rows_of(message: Mapping[str, Hashable]) -> list[Row]:
-    """The rows that `message` meets: its fields, and its fields with their values.
+    """Return the rows that `message` meets: its fields, and its fields with their
+    values.
 
-    Raises TypeError for what is no Mapping.
+    A value that cannot be hashed, such as a list, has no row.  Raises TypeError if
+    `message` is not a Mapping.
     """
-    if not isinstance(message, (dict, Mapping)):  # most are a dict, which is found out sooner
+    if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
         raise TypeError(f"message {message!r:.80} is of type {type(message).__name__}, not a Mapping")
     items: list[Row] = list(message.items())
     try:
         hash(tuple(items))
-    except TypeError:  # nobody can ask for what has no hash, such as a list
+    except TypeError:  # no criterion can name a value that cannot be hashed
         items = [item for item in items if _has_hash(item)]
     return [(name,) for name in message] + items
 
 
 @dataclass(slots=True)
 class _Group:
-    """The values with one set of criteria: their ids ascending, and the rows in whose buckets they are."""
+    """The values with one set of criteria: their ids, ascending, and their buckets."""
 
     criteria: frozenset[Row]
     needed: int
@@ -130,13 +144,15 @@ class _Group:
 
 
 class FieldFilter(Generic[Value]):
-    """Values with criteria on the fields of a message; for each message, the values whose criteria it meets.
+    """Values with criteria on the fields of a message.
 
-    What a field has is compared as the keys of a dict are, by == and hash: 1, 1.0 and True are one.  Criteria that name
-    several values of one field are alternatives: `match_all` needs any one of them.
+    A message is a mapping of field names to values, which are compared by == and hash,
+    as the keys of a dict are: 1, 1.0 and True are equal.  Criteria that name several
+    values of one field are alternatives: `match_all` needs one of them.
 
-    Every method may be called from any thread.  `lock=contextlib.nullcontext()` takes the lock away where one
-    thread does everything.  A filter cannot be copied or pickled: TypeError.
+    Every method may be called from any thread.  If only one thread uses the filter,
+    `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
+    copied or pickled.
 
     >>> readers = FieldFilter()
     >>> readers.add("alice", [("currency", "USD"), "urgent"])
@@ -150,20 +166,18 @@ class FieldFilter(Generic[Value]):
     {'bob': 1, 'carol': 2}
     """
 
-    # All its mutable state: the values by id and the ids by value, both in order of arrival, the next id, the
-    # bitmaps (the rows, and the planes of `needed` by bit number), the group of each value, the groups by their
-    # criteria, the buckets: row -> criteria -> the ids of their group, and of the criteria with alternatives how many
-    # requirements they are.  Nothing in a table is empty.
-
     def __init__(self, *, lock: AbstractContextManager[Any] | None = None) -> None:
-        self._values: dict[int, Value] = {}
-        self._ids: dict[Value, int] = {}
+        # No bitmap, list or dict inside of these tables is ever empty.
+        self._values: dict[int, Value] = {}  # id -> value, in order of arrival
+        self._ids: dict[Value, int] = {}  # value -> id, in the same order
         self._next_id = 0
-        self._rows: dict[Row, BitMap] = {}
-        self._needed: dict[int, BitMap] = {}
+        self._rows: dict[Row, BitMap] = {}  # row -> ids of the values that declare it
+        self._needed: dict[int, BitMap] = {}  # bit -> ids whose number of requirements has it
         self._group_of: dict[Value, _Group] = {}
-        self._groups: dict[frozenset[Row], _Group] = {}
+        self._groups: dict[frozenset[Row], _Group] = {}  # criteria -> group
+        # row -> criteria -> ids of their group; see access predicates above.
         self._buckets: dict[Row, dict[frozenset[Row], list[int]]] = {}
+        # The number of requirements of each set of criteria that has alternatives.
         self._choices: dict[frozenset[Row], int] = {}
         self._lock = threading.RLock() if lock is None else lock
 
@@ -172,18 +186,19 @@ class FieldFilter(Generic[Value]):
     # -- the values
 
     def add(self, value: Value, criteria: Iterable[Criterion]) -> None:
-        """Subscribe `value`; one that is there with the same criteria keeps its place.
+        """Add `value`.  A value that is present with the same criteria keeps its
+        position.
 
-        Criteria that repeat count once.  Raises ValueError for what is no criterion, for a value that is not equal to
-        itself, such as NaN, and if `value` is there with other criteria: remove it first; LimitError for more than
-        MAX_CRITERIA.
+        Repeated criteria count once.  Raises ValueError if an item is not a criterion,
+        if its value is not equal to itself, such as NaN, or if `value` is present with
+        other criteria; LimitError if there are more than MAX_CRITERIA.
         """
         rows = parse_criteria(criteria)
         wanted = frozenset(rows)
         with self._lock:
             if (known := self._group_of.get(value)) is not None:
                 if known.criteria != wanted:
-                    raise ValueError(f"{value!r:.80} is there with other criteria; remove it first")
+                    raise ValueError(f"{value!r:.80} is in the filter with other criteria; remove it first")
                 return
             id = self._next_id
             self._next_id += 1
@@ -198,10 +213,10 @@ class FieldFilter(Generic[Value]):
             self._group_of[value] = group
 
     def remove(self, value: Value) -> None:
-        """Take `value` out.  Raises KeyError where it is not in.
+        """Remove `value`.  Raises KeyError if it is absent.
 
-        O(criteria), and a step for each value with the same set of criteria; now and then one that deals the ids
-        out anew takes O(n).
+        Takes O(criteria), and a step for each value with the same set of criteria.  A
+        renumbering, which is rare, takes O(n).
         """
         with self._lock:
             id = self._ids.pop(value)
@@ -218,7 +233,7 @@ class FieldFilter(Generic[Value]):
                 self._renumber()
 
     def discard(self, value: Value) -> bool:
-        """Take `value` out if it is in, and tell whether it was."""
+        """Remove `value` if it is present, and return whether it was."""
         with self._lock:
             if value not in self._ids:
                 return False
@@ -232,21 +247,24 @@ class FieldFilter(Generic[Value]):
         return len(self._ids)
 
     def __iter__(self) -> Iterator[Value]:
-        """The values, oldest first, as they are now: later changes do not show."""
+        """Iterate over a snapshot of the values, oldest first."""
         with self._lock:
             return iter(list(self._ids))
 
-    # -- the questions
+    # -- matching
 
     def match_any(self, message: Mapping[str, Hashable]) -> list[Value]:
-        """The values of which `message` meets at least one criterion, oldest first."""
+        """Return the values with at least one criterion that `message` meets, oldest
+        first.
+        """
         with self._lock:
             return self._resolve(BitMap().union(*self._met(rows_of(message))))
 
     def match_all(self, message: Mapping[str, Hashable]) -> list[Value]:
-        """The values of which `message` meets every criterion, oldest first; so those that have none.
+        """Return the values whose criteria `message` meets, all of them, oldest first.
 
-        Of criteria that name several values of one field, one is enough.
+        Includes the values without criteria.  Of criteria that name several values of
+        one field, one is enough.
         """
         rows = rows_of(message)
         with self._lock:
@@ -255,11 +273,16 @@ class FieldFilter(Generic[Value]):
             return self._resolve(self._all_by_access(rows, buckets) if few else self._all_by_planes(rows))
 
     def hits(self, message: Mapping[str, Hashable]) -> dict[Value, int]:
-        """How many of its criteria `message` meets, for each value that has at least one hit, oldest first."""
+        """Return the number of criteria that `message` meets, by value, oldest first.
+
+        Values without a hit are left out.
+        """
         with self._lock:
             planes = self._planes(rows_of(message))
             touched = BitMap().union(*planes)
-            exactly = {0: touched}  # hit count -> ids, as far as the planes so far tell
+            # Split the ids by each plane in turn: hit count -> ids, from the planes so
+            # far.
+            exactly = {0: touched}
             for bit, plane in enumerate(planes):
                 exactly = {
                     count | more: ids
@@ -274,12 +297,15 @@ class FieldFilter(Generic[Value]):
             return dict(zip(self._resolve(touched), counts.values(), strict=True))
 
     def matches_any(self, message: Mapping[str, Hashable]) -> bool:
-        """Whether `message` meets a criterion of any value.  O(fields)."""
+        """Return whether `message` meets a criterion of any value.  O(fields)."""
         with self._lock:
             return any(row in self._rows for row in rows_of(message))
 
     def matches_all(self, message: Mapping[str, Hashable]) -> bool:
-        """Whether `message` meets all the criteria of any value.  Tries no more of them than it takes to say so."""
+        """Return whether `message` meets all criteria of any value.
+
+        Stops at the first.
+        """
         rows = rows_of(message)
         with self._lock:
             sets = chain.from_iterable(self._candidates(rows))
@@ -287,17 +313,21 @@ class FieldFilter(Generic[Value]):
                 return True
             return next(sets, None) is not None and bool(self._all_by_planes(rows))
 
-    # -- underneath, with the lock held
+    # -- internals; the lock is held
 
     def _met(self, rows: list[Row]) -> list[BitMap]:
         return [ids for row in rows if (ids := self._rows.get(row)) is not None]
 
     def _candidates(self, rows: list[Row]) -> list[dict[frozenset[Row], list[int]]]:
-        """The buckets in which every set of criteria is that `rows` can meet."""
+        """Return the buckets that hold every set of criteria which `rows` could
+        meet.
+        """
         return [bucket for row in [(), *rows] if (bucket := self._buckets.get(row)) is not None]
 
     def _test(self, rows: list[Row]) -> Callable[[frozenset[Row]], bool]:
-        """Whether `rows` meet all requirements of a set of criteria that is in the filter."""
+        """Return a test of whether `rows` meet all requirements of a set of
+        criteria.
+        """
         met = set(rows)
         choices = self._choices
         if not choices:
@@ -311,6 +341,7 @@ class FieldFilter(Generic[Value]):
         return is_met
 
     def _all_by_access(self, rows: list[Row], buckets: list[dict[frozenset[Row], list[int]]]) -> BitMap:
+        """Return the ids whose criteria are met, by access predicates."""
         is_met = self._test(rows)
         ids: list[int] = []
         for bucket in buckets:
@@ -319,6 +350,7 @@ class FieldFilter(Generic[Value]):
         return BitMap(ids)
 
     def _all_by_planes(self, rows: list[Row]) -> BitMap:
+        """Return the ids whose criteria are met, by bit slices."""
         planes = self._planes(rows)
         left = BitMap().union(*planes)
         for bit, needed in self._needed.items():
@@ -328,7 +360,9 @@ class FieldFilter(Generic[Value]):
         return left
 
     def _planes(self, rows: list[Row]) -> list[BitMap]:
-        """The hit counts of all ids: bit n of an id's count is whether the id is in the nth plane."""
+        """Return the hit counts of all ids: plane n holds the ids whose count has bit
+        n.
+        """
         planes: list[BitMap] = []
         for carry in self._met(rows):
             for bit, plane in enumerate(planes):
@@ -340,12 +374,15 @@ class FieldFilter(Generic[Value]):
         return planes
 
     def _resolve(self, ids: BitMap) -> list[Value]:
-        # itemgetter is the fastest way from ids to values, but for one id it returns no tuple.
+        # itemgetter is the fastest lookup of many ids; for one it returns no tuple.
         if len(ids) > 1:
             return list(itemgetter(*ids.to_array())(self._values))
         return [self._values[id] for id in ids]
 
     def _open(self, rows: tuple[Row, ...], criteria: frozenset[Row]) -> _Group:
+        """Make a group for a set of criteria, in the buckets of its rarest
+        requirement.
+        """
         requirements = requirements_of(rows)
         if len(requirements) == len(rows):
             access = [min(rows, key=lambda row: len(self._rows.get(row, ())), default=())]
@@ -358,6 +395,7 @@ class FieldFilter(Generic[Value]):
         return group
 
     def _close(self, group: _Group) -> None:
+        """Drop a group without values."""
         del self._groups[group.criteria]
         for row in group.access:
             del self._buckets[row][group.criteria]
@@ -366,7 +404,7 @@ class FieldFilter(Generic[Value]):
         self._choices.pop(group.criteria, None)
 
     def _renumber(self) -> None:
-        """Deal the ids out anew, from 0, in the same order."""
+        """Renumber the ids from 0, in the same order."""
         new = {old: id for id, old in enumerate(self._values)}
         self._values = dict(enumerate(self._values.values()))
         self._ids = {value: id for id, value in self._values.items()}
@@ -377,7 +415,7 @@ class FieldFilter(Generic[Value]):
             group.ids[:] = map(new.__getitem__, group.ids)
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         with self._lock:
             assert list(self._values) == sorted(self._values)
             assert all(0 <= id < self._next_id for id in self._values)
@@ -418,8 +456,8 @@ def _has_hash(item: object) -> bool:
 
 
 def _is_itself(value: Hashable) -> bool:
-    """Whether `value` is equal to itself, and so is what it holds if it is a tuple or a frozenset."""
-    # With a NaN these are equal to themselves, and to no other: they look at identity first.
+    """Return whether `value`, and each item of a tuple or frozenset, equals itself."""
+    # A container with a NaN equals itself, because it compares items by identity first.
     return all(map(_is_itself, value)) if isinstance(value, (tuple, frozenset)) else bool(value == value)
 
 

@@ -1,18 +1,21 @@
-"""SelectorIndex: the values whose selectors match a topic, without asking any of them.
+"""SelectorIndex: finds the values whose selectors match a topic, without testing
+values.
 
-A value declares selectors, each a matcher type and a pattern.  Values that want the same share one bitmap of ids,
-and a table for each matcher type finds the bitmaps by the topic.
+A value declares selectors; each is a matcher type and a pattern.  Values that declare
+the same selector share one bitmap of ids, and for each matcher type a table finds the
+bitmaps of a topic.
 
     alice  uritemplate /books/{id}   ─┐
     bob    uritemplate /books/{isbn} ─┴─► trie of segments ─► {0, 1} ─┐
-    bob    exact       /books/1      ───► hash             ─► {1}    ─┼─ OR ─► /books/1: {0, 1, 2}
+    bob    exact       /books/1      ───► hash             ─► {1}    ─┼─ OR ─► {0, 1, 2}
     carol  mqtt        /books/#      ───► trie of words    ─► {2}    ─┘
 
-So a topic that was never seen before costs the tables' walks, whatever the number of values: microseconds where
-a predicate is asked once a value.  An index is the source of a SkipFilter, which remembers the union.
+So a topic that was never seen before costs the walks of the tables, some microseconds
+whatever the number of values; a predicate would be called once for each value.  An
+index is the source of a SkipFilter, which caches the union.
 
-Source: inverted bitmaps are Svalgaard's and Tveden's, 1980; one for each distinct selector rather than for each
-topic makes them independent of the topics.
+Source: inverted bitmaps are Svalgaard's and Tveden's, 1980.  Here there is one for each
+distinct selector, not one for each topic, so the topics need not be known beforehand.
 """
 
 from __future__ import annotations
@@ -47,34 +50,36 @@ if TYPE_CHECKING:
 class SelectorIndex:
     """The source of one SkipFilter, whose values declare selectors.
 
-    `base_url` is what relative URL Patterns, and topics under them, are resolved against.  `matchers` adds
-    matcher types of your own; each of their distinct patterns is asked about each new topic.
+    Relative URL Patterns, and topics under them, are resolved against `base_url`.
+    `matchers` adds matcher types of your own; each of their distinct patterns is tested
+    against each new topic.
 
-    Bounds, with an error for what is beyond and nothing changed: `max_length` characters of a pattern
-    (PatternError); `max_selectors` of a value, `max_url_patterns` different ones, which take some 100 KB each and up
-    to 2 MB, and `max_alike` URI templates that no fixed text tells apart, each of which is asked about each new topic
-    (LimitError).  URL Patterns that are not small (see `UrlPattern`) are refused (PatternError) without
-    `regexp_groups=True`: one of 30 characters can take seconds to match.
+    Limits.  If one is exceeded, nothing has changed.  Raises PatternError if a pattern
+    has more than `max_length` characters.  Raises LimitError for more than
+    `max_selectors` selectors of a value, more than `max_url_patterns` distinct URL
+    Patterns (some 100 KB each, and up to 2 MB), or more than `max_alike` URI templates
+    that no fixed text distinguishes, each of which must be tested against each new
+    topic.  A URL Pattern that is not small (see `UrlPattern`) raises PatternError
+    unless `regexp_groups` is True: one of 30 characters can take seconds to match.
 
-    A selector may come compiled, such as `("uritemplate", UriTemplate("/{id}"))`.  It is the same selector as that of
-    its pattern, and taken as it is, whatever its length and `regexp_groups`: who has compiled it answers for it.  So
-    values that share a matcher pay for it once.  ValueError where it is of another type, or has another `base_url`.
+    A selector may be compiled, as in `("uritemplate", UriTemplate("/{id}"))`.  It
+    equals the selector with its pattern, and values that share the matcher pay for it
+    once. Its length and `regexp_groups` are not checked: the caller vouches for it.
+    Raises ValueError if it is of another type, or has another `base_url`.
 
-    A topic costs the steps of its walks: O(its length * the nodes that its beginning reaches), and a test for each
-    candidate (`verified` counts them).  Declaring costs O(length of the pattern).  The methods of a source are for
-    the filter, which has a lock; `explain`, `verified` and `distinct` may be called from any thread.  An index cannot
-    be copied or pickled: TypeError.
+    A topic costs O(its length * the nodes that its beginning reaches), and a test for
+    each candidate (`verified` counts them).  A declaration costs O(length of the
+    pattern).  The filter calls `add`, `discard` and `ids_matching` under its lock;
+    `explain`, `verified` and `distinct` may be called from any thread.  Raises
+    TypeError if an index is copied or pickled.
 
     >>> from skipfilter import SkipFilter
     >>> readers = SkipFilter(SelectorIndex())
     >>> _ = readers.add("alice", [("uritemplate", "https://example.com/books/{id}")])
-    >>> _ = readers.add("bob", [("exact", "https://example.com/books/1"), ("mqtt", "alerts/+")])
+    >>> _ = readers.add("bob", [("exact", "https://example.com/books/1")])
     >>> readers.match_any("https://example.com/books/1")
     ['alice', 'bob']
     """
-
-    # All its mutable state: the tables; `_held`, the selectors of each value and their posting lists; `_in_use`, the
-    # tables that were ever needed; `_newest`, the last id; and `distinct`.  A posting list stays as long as it has ids.
 
     def __init__(
         self,
@@ -105,29 +110,35 @@ class SelectorIndex:
         }
         self._max_length = max_length
         self._max_selectors = max_selectors
+        # value -> its selectors and their posting lists; a posting list in use has ids.
         self._held: dict[object, tuple[tuple[Selector | CompiledSelector, ...], tuple[PostingList, ...]]] = {}
-        self._in_use: list[Table] = []
-        self._newest = -1
+        self._in_use: list[Table] = []  # tables that ever had a pattern; no other is walked
+        self._newest = -1  # the newest id
         self.distinct = 0
-        """How many languages there are: distinct selectors, of which those that say the same count once."""
+        """The number of distinct selectors; selectors that mean the same count as one.
+        """
 
     __reduce__ = not_copied
 
     # -- as the source of a SkipFilter
 
     def add(self, id: int, value: object, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
-        """Take in what `value` declares: all of it or, with an error, nothing.
+        """Take in the selectors that `value` declares, or with an error none of them.
 
-        The same again is nothing new; something else is a ValueError, as a value's selectors never change.
+        Declaring the same selectors again changes nothing.  Raises ValueError if they
+        differ, because the selectors of a value never change; LimitError and
+        PatternError as the class says; and LookupError if a matcher type does not
+        exist.
         """
         declared = self._parsed(value, selectors)
         if (held := self._held.get(value)) is not None:
             if set(map(_in_text, held[0])) != declared.keys():
-                raise ValueError(f"{value!r:.80} is there with other selectors; remove it first")
+                raise ValueError(f"{value!r:.80} is in the index with other selectors; remove it first")
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
-        posting_lists: dict[PostingList, None] = {}  # each once: selectors of one language have one posting list
+        # A dict, because selectors that mean the same have one posting list.
+        posting_lists: dict[PostingList, None] = {}
         try:
             for matcher_type, pattern in declared.values():
                 posting_lists[self._postings(matcher_type, pattern)] = None
@@ -145,9 +156,10 @@ class SelectorIndex:
         self._newest = id
 
     def discard(self, id: int, value: object) -> None:
+        """Forget `value` and its selectors.  Raises KeyError if it is absent."""
         _, posting_lists = self._held.pop(value)
         if id == self._newest:
-            self._newest -= 1  # a filter that takes an addition back gives the id out again
+            self._newest -= 1  # a filter that undoes an addition uses the id again
         for postings in posting_lists:
             postings.ids.discard(id)
             if not postings.ids:
@@ -155,9 +167,9 @@ class SelectorIndex:
                 self.distinct -= 1
 
     def ids_matching(self, key: str, values: SortedDict, start: int) -> BitMap64:
-        """The ids of the values with a selector that matches the topic `key`, those before `start` too.
+        """Return the ids of all values with a selector that matches the topic `key`.
 
-        Raises TypeError for a topic that is not a str.
+        Includes ids before `start`.  Raises TypeError if the topic is not a str.
         """
         if not isinstance(key, str):
             raise not_text(key)
@@ -172,11 +184,11 @@ class SelectorIndex:
     # -- for people
 
     def explain(self, topic: str, value: object) -> dict[Selector, str | None]:
-        """For each selector of `value`, in text, why it does not match `topic`, or None where it does.
+        """Return, for each selector of `value`, why it does not match `topic`, or None.
 
-        Asks the matchers alone, so it is also what an index must agree with.  Raises KeyError for a value that
-        is not there, and TypeError for a topic that is not a str.
-
+        None means that the selector matches.  Uses the matchers and not the tables, so
+        it is also the reference for the index.  Raises KeyError if the value is absent,
+        and TypeError if the topic is not a str.
         >>> index = SelectorIndex()
         >>> index.add(0, "bob", [("exact", "/books/1"), ("amqp", "stock.*")])
         >>> index.explain("/books/1", "bob")
@@ -194,15 +206,20 @@ class SelectorIndex:
 
     @property
     def verified(self) -> int:
-        """How many patterns were asked one by one so far; many a topic mean patterns made to be hard to tell apart."""
+        """The number of patterns that were tested one by one so far.
+
+        Many for each topic mean patterns that were made hard to distinguish.
+        """
         return sum(table.verified for table in self._in_use)
 
-    # -- underneath
+    # -- internals
 
     def _parsed(
         self, value: object, selectors: Iterable[Selector | CompiledSelector]
     ) -> dict[Selector, Selector | CompiledSelector]:
-        """What is declared, by its text; in text where it came as both."""
+        """Return the declared selectors by their text; as text if one came in both
+        forms.
+        """
         declared: dict[Selector, Selector | CompiledSelector] = {}
         for selector in selectors:
             match selector:
@@ -232,12 +249,12 @@ class SelectorIndex:
         if not isinstance(pattern, str):
             return table.declare(pattern)
         if len(pattern) > self._max_length:
-            reason = f"it is {len(pattern):,} characters long; {self._max_length:,} may be"
+            reason = f"it has {len(pattern):,} characters; the limit is {self._max_length:,}"
             raise PatternError(matcher_type, pattern, reason)
         return table.declare(table.compile(pattern))
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         there: set[PostingList] = set()
         for table in self._tables.values():
             table._check()

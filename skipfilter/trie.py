@@ -1,18 +1,19 @@
-"""A trie of word patterns, walked by all its matching branches at once.
+"""A trie of word patterns; a topic is walked along all matching branches at once.
 
-Patterns  a.b   a.*   #.c   a.#      (`one` is *, `many` is #; what a pattern stands for sits in `value`)
+Patterns  a.b   a.*   #.c   a.#      (`one` is *, `many` is #, `value` is the payload)
 
-    root ─a──► · ─b───► (a.b)           topic a.c    {root, root.many}
-     │         ├─one──► (a.*)              after a    {a, a.many, root.many}
-     │         └─many─► (a.#)              after c    {a.one, a.many, root.many.c, root.many}
-     └─many──► · ─c───► (#.c)              found      (a.*)  (a.#)  (#.c)
+    root ─a──► · ─b───► (a.b)       topic a.c    {root, root.many}
+     │         ├─one──► (a.*)         after a    {a, a.many, root.many}
+     │         └─many─► (a.#)         after c    {a.one, a.many, root.many.c, root.many}
+     └─many──► · ─c───► (#.c)         found      (a.*)  (a.#)  (#.c)
 
-A word leads from a set of nodes to the next set; a `many` node is in the set as soon as its parent is, and
-stays.  A set holds a node once, so nothing is exponential: a topic costs O(words * nodes in the set), however
-many ways there are to read it.  A node that leads nowhere is removed with the pattern that needed it.
+Each word leads from a set of nodes to the next set.  A `many` node joins the set
+together with its parent, and stays.  A set holds each node once, so the cost is not
+exponential: a topic costs O(words * nodes in the set), however many ways there are to
+read it.  If a pattern is removed, so are the nodes that only it needed.
 
-Source: the set of states of K. Thompson's Regular Expression Search Algorithm, 1968, over the tries of RabbitMQ
-and of T. Treat, Fast Topic Matching, 2016, which backtrack.
+Source: the set of states of K. Thompson's Regular Expression Search Algorithm, 1968,
+over the tries of RabbitMQ and of T. Treat, Fast Topic Matching, 2016, which backtrack.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ NodeType = TypeVar("NodeType", bound="AnyNode[Any]")
 
 
 _NO_WORDS: Final[dict[Any, Any]] = {}
-"""Never changed: most nodes have no words below them, and an empty dict takes as much as a node."""
+"""Shared and never changed: most nodes have no words, and a dict is as large as a node.
+"""
 
 
 class Node(Generic[Word, Payload]):
-    """A node of a trie.  `value` is what the pattern that ends here stands for; None if none does."""
+    """A node of a trie; `value` is the payload of its pattern, or None."""
 
     __slots__ = ("many", "one", "value", "words")
 
@@ -50,6 +52,7 @@ class Node(Generic[Word, Payload]):
         self.value: Payload | None = None
 
     def child(self, word: Word | Wildcard) -> Node[Word, Payload] | None:
+        """Return the child for a word or wildcard, or None."""
         if word is ONE:
             return self.one
         if word is MANY:
@@ -57,6 +60,7 @@ class Node(Generic[Word, Payload]):
         return self.words.get(word)
 
     def set_child(self, word: Word | Wildcard, child: Node[Word, Payload] | None) -> None:
+        """Set the child for a word or wildcard; None removes it."""
         if word is ONE:
             self.one = child
         elif word is MANY:
@@ -70,24 +74,26 @@ class Node(Generic[Word, Payload]):
             self.words = {word: child}
 
     def leads_on(self) -> bool:
+        """Return whether the node has a child."""
         return bool(self.words) or self.one is not None or self.many is not None
 
 
 class Trie(Generic[Word, Payload]):
-    """Patterns by their words, of which no two MANY follow each other.
+    """Patterns as sequences of words and wildcards, without two MANY in a row.
 
-    All its mutable state is the nodes below `root`, how many `many` nodes lead on, and `changes`, which moves
-    on whenever a node is made or removed.  Every node but the root leads on or has a `value`, as long as
-    the caller that removes a `value` also calls `prune`.
+    Every node but the root has a child or a `value`, as long as the caller that removes
+    a `value` also calls `prune`.  One thread at a time.
     """
 
     def __init__(self) -> None:
         self.root: Node[Word, Payload] = Node()
-        self.inner_manys = 0
-        self.changes = 0
+        self.inner_manys = 0  # how many `many` nodes have a child
+        self.changes = 0  # incremented if a node is made or removed
 
     def node(self, pattern: Iterable[Word | Wildcard]) -> Node[Word, Payload]:
-        """The node of `pattern`, made if need be; a new one has no `value` yet."""
+        """Return the node of `pattern`, and make it if it is new; it then has no
+        `value`.
+        """
         node = self.root
         was_many = False
         for word in pattern:
@@ -102,7 +108,7 @@ class Trie(Generic[Word, Payload]):
         return node
 
     def prune(self, pattern: Sequence[Word | Wildcard]) -> None:
-        """Remove what the node of `pattern` alone kept there, now that it has no `value`."""
+        """Remove the nodes that only `pattern` needed; its `value` must be gone."""
         path = [self.root]
         for word in pattern:
             child = path[-1].child(word)
@@ -116,18 +122,23 @@ class Trie(Generic[Word, Payload]):
             self.inner_manys -= depth > 1 and pattern[depth - 2] is MANY and not path[depth - 1].leads_on()
 
     def find(self, words: Iterable[Word], *, hidden: bool = False) -> list[Payload]:
-        """Return the values of the patterns that match `words`, each once.
+        """Return the values of the patterns that match `words`, without repeats.
 
-        `hidden` leaves out those that begin with a wildcard; the topic has at least one word then.
+        `hidden` leaves out patterns that begin with a wildcard; the topic must then
+        have at least one word.
         """
         return find_all(self.root, words, hidden) if self.inner_manys else find_simple(self.root, words, hidden)
 
     def finds(self, words: Iterable[Word], *, hidden: bool = False) -> bool:
-        """Whether `find` finds any node; a `many` that ends its pattern is noticed as soon as it is reached."""
+        """Return whether any pattern matches; stops at the first `many` that
+        ends one.
+        """
         return finds(self.root, words, hidden)
 
     def nodes(self) -> Iterator[tuple[tuple[Word | Wildcard, ...], Node[Word, Payload]]]:
-        """Every node below the root with its pattern; the order is not promised."""
+        """Iterate over (pattern, node) of all nodes below the root, in no certain
+        order.
+        """
         below: list[tuple[tuple[Word | Wildcard, ...], Node[Word, Payload]]] = [((), self.root)]
         while below:
             pattern, node = below.pop()
@@ -140,7 +151,7 @@ class Trie(Generic[Word, Payload]):
                 yield (*pattern, word), child
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         inner = 0
         for pattern, node in self.nodes():
             assert node.value is not None or node.leads_on(), pattern
@@ -148,29 +159,44 @@ class Trie(Generic[Word, Payload]):
         assert inner == self.inner_manys
 
 
-# -- the walk, for a Trie and for nodes that are made otherwise
+# -- the walk, for a Trie and for other kinds of nodes
 
 
 class AnyNode(Protocol[Found]):
-    """What the walk reads of a node."""
+    """The attributes of a node that the walk reads; as in `Node`."""
 
     @property
-    def words(self) -> Mapping[Any, Self]: ...
+    def words(self) -> Mapping[Any, Self]:
+        """The children by word."""
+        ...
+
     @property
-    def one(self) -> Self | None: ...
+    def one(self) -> Self | None:
+        """The child for any one word."""
+        ...
+
     @property
-    def many(self) -> Self | None: ...
+    def many(self) -> Self | None:
+        """The child for any number of words."""
+        ...
+
     @property
-    def value(self) -> Found | None: ...
+    def value(self) -> Found | None:
+        """The payload of the pattern that ends here."""
+        ...
 
 
 def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -> list[Found]:
-    """`Trie.find` where every `many` ends its pattern: it is found as soon as its parent is reached."""
+    """Do `Trie.find` if each `many` ends its pattern: it matches whatever words
+    follow.
+    """
     frontier = [root]
     found: list[Found | None] = []
+    # 1. A hidden topic: the first word must be matched literally.
     if hidden:
         words = iter(words)
         frontier = [node for word in islice(words, 1) if (node := root.words.get(word)) is not None]
+    # 2. Each word, from the nodes reached so far.
     for word in words:
         reached: list[AnyNode[Found]] = []
         for node in frontier:
@@ -181,8 +207,9 @@ def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -
             if node.one is not None:
                 reached.append(node.one)
         if not reached:
-            return found  # type: ignore[return-value]  # what `many` leads to is never None
+            return found  # type: ignore[return-value]  # a `many` without children has a value
         frontier = reached
+    # 3. The end of the topic: patterns that end here, and `many` for no words.
     for node in frontier:
         if node.many is not None:
             found.append(node.many.value)
@@ -192,7 +219,7 @@ def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -
 
 
 def find_all(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -> list[Found]:
-    """`Trie.find` for any patterns."""
+    """Do `Trie.find` for any patterns."""
     frontier = begin(root, hidden)
     for word in words:
         frontier = step(frontier, word, hidden)
@@ -201,7 +228,7 @@ def find_all(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -> l
 
 
 def finds(root: NodeType, words: Iterable[Hashable], hidden: bool) -> bool:
-    """`Trie.finds`."""
+    """Do `Trie.finds`."""
     frontier = begin(root, hidden)
     for word in words:
         for node, stays in frontier.items():
@@ -213,12 +240,17 @@ def finds(root: NodeType, words: Iterable[Hashable], hidden: bool) -> bool:
 
 
 def begin(root: NodeType, hidden: bool) -> dict[NodeType, bool]:
-    """The set of nodes before the first word: each node, and whether it is a `many` node, which stays."""
+    """Return the nodes before the first word: {node: whether it is a `many`, which
+    stays}.
+    """
     return {root: False} if root.many is None or hidden else {root: False, root.many: True}
 
 
 def step(frontier: dict[NodeType, bool], word: Hashable, hidden: bool = False) -> dict[NodeType, bool]:
-    """The set of nodes that `word` leads to.  A `many` node comes in with its parent, and stays."""
+    """Return the nodes that `word` leads to.
+
+    A `many` joins with its parent, and stays.
+    """
     reached: dict[NodeType, bool] = {}
     for node, stays in frontier.items():
         if stays:

@@ -1,14 +1,16 @@
-"""Topics and patterns cut into words: the grammars of AMQP 0-9-1 and of MQTT 5.
+"""Topics and patterns as words: the grammars of AMQP 0-9-1 and MQTT 5.
 
-    grammar   separator   one word   many words (none too)
-    AMQP      .           *          #   anywhere         stock.*.nyse    #.error    a.#.z
-    MQTT      /           +          #   at the end       stock/+/nyse    alerts/#
+    grammar   separator   one word   any number of words
+    AMQP      .           *          #   anywhere         stock.*.nyse   #.error   a.#.z
+    MQTT      /           +          #   at the end       stock/+/nyse   alerts/#
 
-A pattern becomes a tuple of words and wildcards, in one spelling for one language: many-words wildcards that
-follow each other are one, and one-word wildcards come before them (`#.*` is `*.#`: at least one word).
+A pattern becomes a tuple of words and wildcards.  Patterns with the same meaning become
+the same tuple: several MANY in a row become one, and ONE moves before MANY (`#.*`
+becomes `*.#`, at least one word).
 
-AMQP: an empty key has no words.  MQTT: an empty level is a word like any other, `a/#` matches `a` itself, and a
-pattern that begins with a wildcard does not match a topic that begins with `$`.
+AMQP: the empty topic has no words.  MQTT: an empty level is a word, `a/#` matches `a`
+itself, and a pattern that begins with a wildcard does not match a topic that begins
+with `$`.
 
 Source: AMQP 0-9-1, 3.1.3.3; MQTT 5.0, 4.7.
 """
@@ -23,10 +25,12 @@ from skipfilter.errors import PatternError, not_text
 from skipfilter.text import shown
 
 MAX_WORDS: Final = 100
-"""Words of a pattern; each may cost a node of a trie."""
+"""The maximum number of words of a pattern; each may cost a node of a trie."""
 
 
 class Wildcard(Enum):
+    """A wildcard in a parsed pattern."""
+
     ONE = 1
     MANY = 2
 
@@ -35,35 +39,39 @@ ONE: Final = Wildcard.ONE
 MANY: Final = Wildcard.MANY
 
 Words: TypeAlias = tuple[str | Wildcard, ...]
-"""A pattern, parsed."""
+"""A parsed pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """How a protocol writes topics and patterns."""
+    """The syntax of topics and patterns in one protocol."""
 
     name: str
     separator: str
     one: str
     many: str
     many_ends: bool
-    """Whether a many-words wildcard may only stand at the end of a pattern."""
+    """Whether MANY may only stand at the end of a pattern."""
     empty_words: bool
-    """Whether a word may be empty; where it may not, the empty topic has no words."""
+    """Whether a word may be empty; if not, the empty topic has no words."""
     hidden: str | None
-    """What begins a topic that no pattern matches which begins with a wildcard."""
+    """The prefix of topics that patterns beginning with a wildcard do not match."""
 
     def parse_topic(self, topic: str) -> list[str]:
-        """The words of `topic`.  What no pattern can name is still matched by wildcards.
+        """Return the words of `topic`.
 
-        Raises TypeError for a topic that is not a str.
+        A topic that no pattern can spell, such as one with an empty word in AMQP, still
+        has words, which wildcards match.  Raises TypeError if it is not a str.
         """
         if not isinstance(topic, str):
             raise not_text(topic)
         return topic.split(self.separator) if topic or self.empty_words else []
 
     def parse_pattern(self, pattern: str) -> Words:
-        """The words of `pattern`.  Raises PatternError where the grammar refuses it."""
+        """Return the words of `pattern`.
+
+        Raises PatternError if the grammar refuses it.
+        """
         if "\x00" in pattern:
             raise PatternError(self.name, pattern, "it contains a NUL")
         if not pattern and self.empty_words:
@@ -76,13 +84,13 @@ class Grammar:
         parsed: list[str | Wildcard] = []
         for word in words:
             if word == self.one:
-                # Before a MANY rather than after it: both say the same.
+                # ONE goes before a MANY: `#.*` means the same as `*.#`.
                 parsed.insert(len(parsed) - (parsed[-1:] == [MANY]), ONE)
             elif word == self.many:
                 if parsed[-1:] != [MANY]:
                     parsed.append(MANY)
             elif self.one in word or self.many in word:
-                raise PatternError(self.name, pattern, f"a wildcard is a whole word, which {word!r} is not")
+                raise PatternError(self.name, pattern, f"a wildcard must be a whole word, and {word!r} is not")
             elif not word and not self.empty_words:
                 raise PatternError(self.name, pattern, "a word is empty")
             else:
@@ -90,7 +98,7 @@ class Grammar:
         return tuple(parsed)
 
     def hides(self, topic: str) -> bool:
-        """Whether patterns that begin with a wildcard do not match `topic`."""
+        """Return whether `topic` is hidden from patterns that begin with a wildcard."""
         return self.hidden is not None and topic.startswith(self.hidden)
 
 
@@ -99,16 +107,17 @@ MQTT: Final = Grammar("mqtt", "/", "+", "#", many_ends=True, empty_words=True, h
 
 
 def match_words(pattern: Words, words: list[str], hidden: bool = False) -> bool:
-    """Whether `pattern` matches all of `words`.  O(|pattern| * |words|) at worst, without recursion.
+    """Return whether `pattern` matches all of `words`.
 
-    What is `hidden` is not matched by a pattern that begins with a wildcard.
-    Only the last MANY that was met is ever taken back: what an earlier one took can only be less or the same.
+    `hidden` means that a pattern which begins with a wildcard does not match.  Takes
+    O(|pattern| * |words|) at worst, without recursion: if a word does not fit, only the
+    last MANY takes one more word, because an earlier MANY taking more cannot help.
     """
     if hidden and pattern and isinstance(pattern[0], Wildcard):
         return False
     at = taken = 0
-    many = -1  # where the last MANY stands
-    resumed = 0  # the words that it and all before it have taken
+    many = -1  # the index of the last MANY in the pattern
+    resumed = 0  # how many words that MANY and everything before it have taken
     while taken < len(words):
         if at < len(pattern) and pattern[at] is MANY:
             many, resumed = at, taken
@@ -125,7 +134,9 @@ def match_words(pattern: Words, words: list[str], hidden: bool = False) -> bool:
 
 
 def why_not_words(grammar: Grammar, pattern: Words, topic: str) -> str:
-    """Why `topic` does not match: the first word that is another one, where that can be said."""
+    """Return why `topic` does not match: the first word that differs, if there
+    is one.
+    """
     if grammar.hides(topic) and isinstance(pattern[0], Wildcard):
         return f"a topic that begins with {grammar.hidden} is hidden from a wildcard at the beginning"
     words = grammar.parse_topic(topic)

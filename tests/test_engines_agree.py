@@ -375,7 +375,7 @@ def test_the_spellings_of_one_language_are_one_pattern(name: str) -> None:
 def test_a_topic_outside_the_space_of_an_inverted_bitmap() -> None:
     engine: InvertedBitmap[str] = InvertedBitmap(AMQP, ["a.b"])
     for ask in (engine.lookup, engine.matches):
-        with pytest.raises(LookupError, match=r"topic 'a\.c' is none of the 1 that were given"):
+        with pytest.raises(LookupError, match=r"topic 'a\.c' is not one of the 1 topics of this engine"):
             ask("a.c")
 
 

@@ -1,14 +1,14 @@
 """The topic-matching algorithms of the literature behind one interface.
 
-| engine | choose it when |
+| engine | choose it if |
 |---|---|
-| `Naive` | there is a handful of patterns; or to test another engine against |
-| `InvertedBitmap` | the topics are few and known beforehand, and lookups are all that counts |
-| `OptimizedInvertedBitmap` | a pattern's bits must be few, and topics mostly match little |
-| `TrieEngine` | nothing below applies: lookups and changes are cheap, at any number of patterns |
-| `LazyDfa` | the patterns hardly ever change, and many have a `#` |
-| `SnapshotTrie` | threads look up while others subscribe, or somebody wants to see all subscriptions at one moment |
-| `SkipFilterEngine` | topics come back, so that an answer is worth remembering |
+| `Naive` | there are a handful of patterns, or as a reference in tests |
+| `InvertedBitmap` | topics are few and known beforehand, and only lookups matter |
+| `OptimizedInvertedBitmap` | each pattern must cost few bits, and few topics match |
+| `TrieEngine` | nothing else applies: lookups and changes are cheap |
+| `LazyDfa` | patterns hardly ever change, and many have a `#` |
+| `SnapshotTrie` | threads look up while others subscribe, or snapshots are needed |
+| `SkipFilterEngine` | topics repeat, so that cached answers are useful |
 
 >>> from skipfilter.engines import ENGINES
 >>> from skipfilter.words import AMQP
@@ -60,4 +60,4 @@ ENGINES: Mapping[str, Callable[[Grammar], Engine[Any]]] = {
     "snapshot_trie": SnapshotTrie,
     "skip_filter": SkipFilterEngine,
 }
-"""What a grammar alone makes an engine of.  `InvertedBitmap` is not here: it wants its topics, too."""
+"""The engines that need only a grammar; `InvertedBitmap` also needs its topics."""

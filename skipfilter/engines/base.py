@@ -1,14 +1,18 @@
-"""What every engine answers: who subscribed to a pattern that matches this topic?
+"""The interface of all engines: subscriptions to patterns, and lookups of topics.
 
-    subscribe("stock.*.nyse", "ann")  -> 0        lookup("stock.ibm.nyse")  -> {"ann", "bob"}
-    subscribe("stock.#", "bob")       -> 1        matches("forex.usd")      -> False
-    unsubscribe(0)                                lookup("stock.ibm.nyse")  -> {"bob"}
+    subscribe("stock.*.nyse", "ann")  -> 0
+    subscribe("stock.#", "bob")       -> 1
+    lookup("stock.ibm.nyse")          -> {"ann", "bob"}
+    matches("forex.usd")              -> False
+    unsubscribe(0)
+    lookup("stock.ibm.nyse")          -> {"bob"}
 
-A subscription is a pattern and a value, and its handle names it.  Two may have the same pattern and the same
-value; the value is found until the last of them is gone.  So what stands at a pattern is a dict of counts:
-value -> how many subscriptions of this pattern hold it, never zero.
+A subscription is a pattern and a value, and its handle names it.  Two subscriptions may
+have the same pattern and value; the value is found until the last one has ended.  So an
+engine counts the subscriptions of each pattern by value; no count is zero.
 
-Source: matching and filtering as P. Hintjens, High-speed message matching (iMatix), tells them apart.
+Source: P. Hintjens, High-speed message matching (iMatix), for matching against
+filtering.
 """
 
 from __future__ import annotations
@@ -22,49 +26,54 @@ Value = TypeVar("Value", bound="Hashable")
 
 
 class Engine(Protocol[Value]):
-    """Subscriptions, and which of their values a topic finds.
+    """Subscriptions, and a lookup of the values that a topic matches.
 
-    One thread at a time, unless the engine says otherwise.  An engine cannot be copied or pickled: TypeError.
+    One thread at a time, unless the engine says otherwise.  Raises TypeError if an
+    engine is copied or pickled.
     """
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """The handle of a new subscription; no handle is used twice.
+        """Add a subscription, and return its handle.  No handle is used twice.
 
-        Raises PatternError for what the grammar refuses, and TypeError for a value that cannot be hashed.
+        Raises PatternError if the grammar refuses the pattern, and TypeError if the
+        value cannot be hashed.
         """
         ...
 
     def unsubscribe(self, handle: int) -> None:
-        """End one subscription.  Raises KeyError where it is not there, or no longer, and changes nothing then."""
+        """End a subscription.  Raises KeyError if there is none with this handle."""
         ...
 
     def lookup(self, topic: str) -> set[Value]:
-        """The values of the subscriptions whose patterns match `topic`; the set is the caller's own.
+        """Return the values of all subscriptions that match `topic`, as a new set.
 
-        Raises TypeError for a topic that is not a str, as `matches` does.
+        Raises TypeError if the topic is not a str.
         """
         ...
 
     def matches(self, topic: str) -> bool:
-        """Whether any subscription's pattern matches `topic`.  Stops at the first that does."""
+        """Return whether any subscription matches `topic`.  Stops at the first.
+
+        Raises TypeError if the topic is not a str.
+        """
         ...
 
     def __len__(self) -> int:
-        """The number of subscriptions."""
+        """Return the number of subscriptions."""
         ...
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         ...
 
 
 def count_in(counts: dict[Value, int], value: Value) -> None:
-    """One subscription more holds `value`."""
+    """Count one more subscription with `value`."""
     counts[value] = counts.get(value, 0) + 1
 
 
 def count_out(counts: dict[Value, int], value: Value) -> None:
-    """One subscription less holds `value`, which at least one does."""
+    """Count one subscription less with `value`; there must be at least one."""
     if counts[value] == 1:
         del counts[value]
     else:

@@ -1,18 +1,19 @@
-"""Inverted bitmap: the topics are known beforehand, and each keeps a bitmap of who wants it.
+"""Inverted bitmap: the topics are known beforehand, and each has a bitmap of matches.
 
-                   0 forex.*   1 stock.nyse   2 *.*   3 stock.*
-    forex.usd          1            .           1        .         lookup("forex.usd") = {0, 2}
-    stock.nasdaq       .            .           1        1
-    stock.nyse         .            1           1        1
+                   0 forex.*   1 stock.nyse  2 *.*  3 stock.*
+    forex.usd          1            .          1       .    lookup("forex.usd") = {0, 2}
+    stock.nasdaq       .            .          1       1
+    stock.nyse         .            1          1       1
 
-A bit is a handle, so a bit is never used twice either.
+A bit is a handle, so no bit is used twice.
 
-    subscribe            O(topics * |pattern|): every topic is asked
+    subscribe            O(topics * |pattern|): every topic is tested
     unsubscribe          O(topics)
     lookup               O(matches): one row
     memory               O(topics) rows, each of up to a bit a subscription
 
-Source: L. Svalgaard and B. Tveden, Directory Assistance System, 1980; P. Hintjens, High-speed message matching.
+Source: L. Svalgaard and B. Tveden, Directory Assistance System, 1980; P. Hintjens,
+High-speed message matching.
 """
 
 from __future__ import annotations
@@ -32,23 +33,22 @@ if TYPE_CHECKING:
 
 
 class InvertedBitmap(Generic[Value]):
-    """Subscriptions to a closed set of topics.  A question about any other topic raises LookupError.
+    """Subscriptions to a fixed set of topics.
 
-    One thread at a time, or the caller's lock.  All its mutable state is the bitmaps in `_rows`, the values by
-    handle, and the next handle.
+    Raises LookupError for any other topic.  One thread at a time.
     """
 
     def __init__(self, grammar: Grammar, topics: Iterable[str]) -> None:
         self._grammar = grammar
-        self._rows = {topic: BitMap64() for topic in topics}
+        self._rows = {topic: BitMap64() for topic in topics}  # topic -> matching handles
         self._words = {topic: (grammar.parse_topic(topic), grammar.hides(topic)) for topic in self._rows}
-        self._values: dict[int, Value] = {}
+        self._values: dict[int, Value] = {}  # by handle
         self._next = 0
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """O(topics * |pattern|)."""
+        """Add a subscription.  Takes O(topics * |pattern|)."""
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         handle = self._next
@@ -60,18 +60,24 @@ class InvertedBitmap(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """O(topics)."""
+        """End a subscription.  Takes O(topics)."""
         del self._values[handle]
         for row in self._rows.values():
             row.discard(handle)
 
     def lookup(self, topic: str) -> set[Value]:
-        """O(matches).  Raises LookupError for a topic that is not one of those given."""
+        """Return the values that match.  Takes O(matches).
+
+        Raises LookupError if the topic is not one of those given at the start.
+        """
         values = self._values
         return {values[handle] for handle in self._row(topic)}
 
     def matches(self, topic: str) -> bool:
-        """O(1).  Raises LookupError for a topic that is not one of those given."""
+        """Return whether any subscription matches.  Takes O(1).
+
+        Raises LookupError if the topic is not one of those given at the start.
+        """
         return bool(self._row(topic))
 
     def __len__(self) -> int:
@@ -83,10 +89,10 @@ class InvertedBitmap(Generic[Value]):
         try:
             return self._rows[topic]
         except KeyError:
-            raise LookupError(f"topic {topic!r} is none of the {len(self._rows)} that were given") from None
+            raise LookupError(f"topic {topic!r} is not one of the {len(self._rows)} topics of this engine") from None
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         assert self._rows.keys() == self._words.keys()
         assert all(handle < self._next for handle in self._values)
         for row in self._rows.values():

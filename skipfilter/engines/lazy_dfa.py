@@ -1,26 +1,29 @@
-"""Lazy DFA: remember which set of trie nodes each word led to, so that a topic costs a dict lookup a word.
+"""Lazy DFA: caches the set of trie nodes that each word leads to.
 
 Patterns  a.b   a.*   #.b
 
-    state                    is                        next                 result
-    s0                       {root, #}                 a ► s1   other ► s3
-    s1   after a             {a, #}                    b ► s2   other ► s4
-    s2   after a.b           {a.b, a.*, #.b, #}                             (a.b)  (a.*)  (#.b)
-    s3   after any other     {#}                       b ► s5   other ► s3
+    state                    nodes                    next             result
+    s0                       {root, #}                a ► s1  other ► s3
+    s1   after a             {a, #}                   b ► s2  other ► s4
+    s2   after a.b           {a.b, a.*, #.b, #}                        (a.b) (a.*) (#.b)
+    s3   after any other     {#}                      b ► s5  other ► s3
 
-A state is made when a topic first reaches it.  `other` is where all the words lead that no child of its nodes
-has: what never stood in a pattern costs no memory.
+A state is made when a topic first reaches it.  All words that no child of its nodes has
+lead to `other`, so words that occur in no pattern cost no memory.
 
-    subscribe, unsubscribe   O(|pattern|), and every state where the trie's nodes change
-    lookup                   O(words) + the values found, once the way is known; as a trie and more before
-                             (a word that goes to `other` costs a look at each node of its state)
-    memory                   up to `budget` states, with the nodes of each, and the words that were followed from it
+    subscribe, unsubscribe O(|pattern|), and all states if the trie's nodes change
+    lookup                 O(words) + the values found, if the states are there; else as
+                           a trie (a word that leads to `other` is looked up in each
+                           node)
+    memory                 up to `budget` states, with their nodes and followed words
 
-Subscribers that come and go to patterns that stay cost no state: a result carries the number of changes so far,
-and is gathered anew from the state's nodes if there has been one since.
+If subscribers come and go but patterns stay, no state is lost: a result carries the
+number of changes so far, and is collected again from the state's nodes if that has
+grown.
 
-Source: the automaton of RabbitMQ's Very fast and scalable topic routing, 2010, built as K. Thompson's Regular
-Expression Search Algorithm, 1968, would: on the fly, and dropped when it is too large.
+Source: the automaton of RabbitMQ's Very fast and scalable topic routing, 2010, built on
+the fly and dropped if it is too large, as in K. Thompson's Regular Expression Search
+Algorithm, 1968.
 """
 
 from __future__ import annotations
@@ -40,34 +43,29 @@ _Frontier: TypeAlias = "dict[Node[str, dict[Value, int]], bool]"
 
 
 class _State(Generic[Value]):
-    """A set of trie nodes that some topics lead to, and where the next word leads.
-
-    `next` has the words of its nodes' children that were followed; `other`, once followed, goes for all words of
-    no child.  `hidden` is the beginning of the topics that no leading wildcard matches.  `result` was right after
-    `changes` changes.
+    """A set of trie nodes that some topics lead to, and the states after the
+    next word.
     """
 
     __slots__ = ("changes", "frontier", "hidden", "next", "other", "result")
 
     def __init__(self, frontier: _Frontier[Value], hidden: bool) -> None:
         self.frontier = frontier
-        self.hidden = hidden
-        self.next: dict[str, _State[Value]] = {}
-        self.other: _State[Value] | None = None
+        self.hidden = hidden  # no leading wildcard matches the topics that begin here
+        self.next: dict[str, _State[Value]] = {}  # after words of the nodes' children
+        self.other: _State[Value] | None = None  # after any other word
         self.result: frozenset[Value] = frozenset()
-        self.changes = -1
+        self.changes = -1  # the number of changes at which `result` was right
 
     def has_settled(self) -> bool:
-        """Whether something is found already, whatever words follow."""
+        """Return whether some pattern matches already, whatever words follow."""
         return any(stays and node.value is not None for node, stays in self.frontier.items())
 
 
 class LazyDfa(Generic[Value]):
-    """One thread at a time, or the caller's lock: lookups change it too.
+    """Subscriptions with a cache of states, up to `budget`.
 
-    All its mutable state is that of the trie's engine beneath; the states by their nodes, those before the first
-    word by whether the topic is hidden, and what `trie.changes` was when they were made; and the number of
-    changes so far.
+    One thread at a time: lookups change the cache too.
     """
 
     def __init__(self, grammar: Grammar, *, budget: int = 10_000) -> None:
@@ -77,26 +75,30 @@ class LazyDfa(Generic[Value]):
         self._budget = budget
         self._engine: TrieEngine[Value] = TrieEngine(grammar)
         self._states: dict[frozenset[Node[str, dict[Value, int]]], _State[Value]] = {}
-        self._beginnings: dict[bool, _State[Value]] = {}
-        self._made_at = 0
-        # One number for all nodes: one for each would begin anew where a pattern is dropped and comes back.
+        self._beginnings: dict[bool, _State[Value]] = {}  # by whether the topic is hidden
+        self._made_at = 0  # `trie.changes` when the states were made
+        # One number for all nodes.  A number for each node would start again if a
+        # pattern is removed and comes back.
         self._changes = 0
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """O(|pattern|)."""
+        """Add a subscription.  Takes O(|pattern|)."""
         handle = self._engine.subscribe(pattern, value)
         self._changes += 1
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """O(|pattern|)."""
+        """End a subscription.  Takes O(|pattern|)."""
         self._engine.unsubscribe(handle)
         self._changes += 1
 
     def lookup(self, topic: str) -> set[Value]:
-        """O(words) and the values found, where topics have gone the same way since the trie's nodes changed."""
+        """Return the values that match.
+
+        Takes O(words) and the values found, if the states are there.
+        """
         words = self._grammar.parse_topic(topic)
         state = self._begin(topic)
         for word in words:
@@ -107,7 +109,9 @@ class LazyDfa(Generic[Value]):
         return set(state.result)
 
     def matches(self, topic: str) -> bool:
-        """As lookup, up to the first state in which a `#` at the end of its pattern has all that it needs."""
+        """Return whether any subscription matches; stops at the first `#` that ends
+        one.
+        """
         words = self._grammar.parse_topic(topic)
         state = self._begin(topic)
         for word in words:
@@ -120,6 +124,9 @@ class LazyDfa(Generic[Value]):
         return len(self._engine)
 
     def _begin(self, topic: str) -> _State[Value]:
+        """Return the state before the first word; drop all states if nodes have
+        changed.
+        """
         trie = self._engine.trie
         if self._made_at != trie.changes:
             self._drop()
@@ -131,7 +138,7 @@ class LazyDfa(Generic[Value]):
         return state
 
     def _follow(self, state: _State[Value], word: str) -> _State[Value]:
-        """The state that `word` leads to from `state`, from now on remembered there."""
+        """Return the state that `word` leads to, and store it in `state`."""
         known = any(word in node.words for node in state.frontier)
         if not known and state.other is not None:
             return state.other
@@ -140,7 +147,8 @@ class LazyDfa(Generic[Value]):
         reached = self._states.get(key)
         if reached is None:
             if len(self._states) >= self._budget:
-                # The lookup that came here goes on from `reached`; nothing leads to `state` any more.
+                # This lookup continues from `reached`; no state leads to `state` any
+                # more.
                 self._drop()
             reached = self._states[key] = _State(frontier, hidden=False)
         if known:
@@ -154,11 +162,11 @@ class LazyDfa(Generic[Value]):
         self._beginnings.clear()
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         self._engine._check()
         assert len(self._states) <= self._budget
         if self._made_at != self._engine.trie.changes:
-            return  # they are dropped before they are used
+            return  # the states are dropped before the next use
         for hidden, state in self._beginnings.items():
             assert state.hidden == hidden
             assert state.frontier == begin(self._engine.trie.root, hidden)

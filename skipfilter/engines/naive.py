@@ -1,15 +1,17 @@
-"""Naive: ask each distinct pattern whether it matches.
+"""Naive: test each distinct pattern.
 
     a.*   {0: ann, 3: bob}         lookup("a.b")    a.*  yes    ann, bob
     a.b   {1: ann}                                  a.b  yes    ann
     c     {2: cid}                                  c    no
 
-The other engines are tested against this one, and it is the fastest of all for a handful of patterns.
+The other engines are tested against this one.  It is the fastest of all for a handful
+of patterns.
 
     subscribe, unsubscribe   O(|pattern|)
     lookup, matches          O(distinct patterns * |topic|)
 
-Source: the hash map that message brokers begin with (WSO2, before 2015; T. Treat, Fast Topic Matching, 2016).
+Source: the hash map that message brokers begin with (WSO2, before 2015; T. Treat, Fast
+Topic Matching, 2016).
 """
 
 from __future__ import annotations
@@ -28,22 +30,19 @@ if TYPE_CHECKING:
 
 
 class Naive(Generic[Value]):
-    """One thread at a time, or the caller's lock.
-
-    All its mutable state is `_patterns`, parsed pattern -> handle -> value, neither level ever empty; the
-    pattern of each handle; and the handles still to come.
-    """
+    """Subscriptions in a dict of patterns.  One thread at a time."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
+        # Parsed pattern -> handle -> value; no inner dict is empty.
         self._patterns: dict[Words, dict[int, Value]] = {}
-        self._pattern_of: dict[int, Words] = {}
-        self._handles = count()
+        self._pattern_of: dict[int, Words] = {}  # by handle
+        self._handles = count()  # the handles that are not used yet
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """O(|pattern|)."""
+        """Add a subscription.  Takes O(|pattern|)."""
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         handle = next(self._handles)
@@ -52,18 +51,18 @@ class Naive(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """O(|pattern|)."""
+        """End a subscription.  Takes O(|pattern|)."""
         words = self._pattern_of.pop(handle)
         del self._patterns[words][handle]
         if not self._patterns[words]:
             del self._patterns[words]
 
     def lookup(self, topic: str) -> set[Value]:
-        """O(distinct patterns * |topic|), and the values found."""
+        """Return the values that match.  Takes O(distinct patterns * |topic|)."""
         return {value for subscriptions in self._matching(topic) for value in subscriptions.values()}
 
     def matches(self, topic: str) -> bool:
-        """O(patterns asked until one matches * |topic|)."""
+        """Return whether any subscription matches.  Stops at the first pattern."""
         return any(True for _ in self._matching(topic))
 
     def __len__(self) -> int:
@@ -77,6 +76,6 @@ class Naive(Generic[Value]):
                 yield subscriptions
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         assert all(self._patterns.values())
         assert {h: words for words, found in self._patterns.items() for h in found} == self._pattern_of

@@ -1,34 +1,40 @@
-"""Optimized inverted bitmap: a table of bitmaps for each position of a word, and an AND over the positions.
+"""Optimized inverted bitmap: bitmaps for each word at each position, ANDed over
+positions.
 
-    0 forex.*   1 *.nyse   2 stock.#         exact {"index": eve}      inner trie {a.#.z: fay}
+    0 forex.*   1 *.nyse   2 stock.#      exact {"index": eve}   inner trie {a.#.z: fay}
 
     position 0              position 1              length              tail
       forex   {0}             nyse    {1}             2   {0, 1}          1   {2}
       stock   {2}             other   {0, 2}
       other   {1}
 
-    lookup("stock.nyse")   {0, 1} | {2}     length 2, and what may end with a tail after at most 2 words
+    lookup("stock.nyse")   {0, 1} | {2}     length 2, or a tail after at most 2 words
                          & {2} | {1}        stock or other
                          & {1} | {0, 2}     nyse or other      = {1, 2}
 
-A column is a pattern, and its id is used again once the pattern has no subscription.  `other` has the columns
-that take any word there: `*`, and every position from a `#` at the end on.
+A column is a pattern, and its id is used again after the pattern's last subscription
+has ended.  `other` has the columns that match any word at its position: `*`, and every
+position after a `#` at the end.
 
-The article has a row `null` at each position, for the patterns that have ended.  A pattern without a word p has
-no word p + 1 either: null_p is a subset of null_(p+1), so after the first null row the others change nothing, as
-the article says.  That first row, for a topic of n words, ANDed with the tables before it, leaves the patterns of
-n words exactly.  So one row for each length does for all of them, and it comes first, for it leaves out most.
+The article has a row `null` at each position, for patterns that have ended before it.
+A pattern without a word p has no word p + 1 either: null_p is a subset of null_(p+1).
+So after the first null row the others change nothing, as the article says.  For a topic
+of n words, that first row ANDed with the tables before it leaves exactly the patterns
+of n words. So here one row for each length replaces all null rows, and it comes first
+because it leaves out most patterns.
 
-Exact patterns are in a dict beside the tables (WSO2), and those with a `#` before the end, which no position can
-say, are in a trie.
+Exact patterns are in a dict beside the tables (WSO2).  Patterns with a `#` before the
+end, which positions cannot express, are in a trie.
 
     subscribe, unsubscribe   O(words); O(positions) with a `#` at the end
-    lookup                   O(words) operations on bitmaps of up to a bit a pattern, until nothing is left
+    lookup                   O(words) operations on bitmaps of up to a bit a pattern
     matches                  the same, but the last AND stops at the first bit
-    memory                   a bit or so for each word of each pattern, a bitmap for each word at each position
+    memory                   about a bit for each word of each pattern, and a bitmap for
+                             each word at each position
 
-Source: P. Hintjens, High-speed message matching (iMatix); P. Theivendiram and M. Uthayakumar, Fast Topic Matching
-Algorithm Implementation for WSO2 Message Broker, 2015; T. Treat, Fast Topic Matching, 2016.
+Source: P. Hintjens, High-speed message matching (iMatix); P. Theivendiram and M.
+Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015;
+T. Treat, Fast Topic Matching, 2016.
 """
 
 from __future__ import annotations
@@ -48,36 +54,35 @@ if TYPE_CHECKING:
     from skipfilter.words import Grammar, Words
 
 _Table: TypeAlias = dict[str | Wildcard, BitMap]
-"""The rows of one position: word -> columns; `other` is the row of ONE."""
+"""The rows of one position: word -> columns; the row of ONE is `other`."""
 
 
 class OptimizedInvertedBitmap(Generic[Value]):
-    """One thread at a time, or the caller's lock.
-
-    All its mutable state is the counts of values of the exact patterns, of those in the trie and of the columns;
-    the id of each column's pattern and the ids to use again; the tables, as many as the longest of the columns
-    has words; the rows by length, by the words before a tail, and by the wildcard that a column begins with; the
-    pattern and the value of each handle; and the next handle.  No row is empty.
-    """
+    """Subscriptions in tables of bitmaps.  One thread at a time."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._exact: dict[Words, dict[Value, int]] = {}
-        self._inner: Trie[str, dict[Value, int]] = Trie()
-        self._columns: dict[int, dict[Value, int]] = {}
-        self._ids: dict[Words, int] = {}
-        self._free: list[int] = []
+        self._exact: dict[Words, dict[Value, int]] = {}  # exact pattern -> counts by value
+        self._inner: Trie[str, dict[Value, int]] = Trie()  # patterns with # before the end
+        self._columns: dict[int, dict[Value, int]] = {}  # column -> counts by value
+        self._ids: dict[Words, int] = {}  # pattern -> column
+        self._free: list[int] = []  # columns to use again
+        # Rows of columns; none is empty.  There is a table for each word of the
+        # longest.
         self._tables: list[_Table] = []
-        self._lengths: dict[int, BitMap] = {}
-        self._tails: dict[int, BitMap] = {}
-        self._leading: dict[Wildcard, BitMap] = {}
-        self._subscriptions: dict[int, tuple[Words, Value]] = {}
+        self._lengths: dict[int, BitMap] = {}  # by number of words
+        self._tails: dict[int, BitMap] = {}  # by number of words before a # at the end
+        self._leading: dict[Wildcard, BitMap] = {}  # by the wildcard that comes first
+        self._subscriptions: dict[int, tuple[Words, Value]] = {}  # by handle
         self._next = 0
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """O(|pattern|), and O(positions) with a `#` at the end."""
+        """Add a subscription.
+
+        Takes O(|pattern|), and O(positions) with a `#` at the end.
+        """
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         count_in(self._counts(words), value)
@@ -87,7 +92,10 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """O(|pattern|), and O(positions) for the last subscription of a pattern."""
+        """End a subscription.
+
+        Takes O(|pattern|), and O(positions) for the last subscription of a pattern.
+        """
         words, value = self._subscriptions.pop(handle)
         counts = self._counts(words)
         count_out(counts, value)
@@ -95,7 +103,10 @@ class OptimizedInvertedBitmap(Generic[Value]):
             self._remove(words)
 
     def lookup(self, topic: str) -> set[Value]:
-        """O(words) operations on bitmaps, O(words * nodes reached) in the trie, and the values found."""
+        """Return the values that match.
+
+        Takes O(words) operations on bitmaps, and O(words * nodes reached) in the trie.
+        """
         words = self._grammar.parse_topic(topic)
         hidden = self._grammar.hides(topic)
         found = [self._columns[column] for column in self._matching(words, hidden)]
@@ -106,12 +117,12 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return set().union(*found)
 
     def matches(self, topic: str) -> bool:
-        """As lookup; what is asked first is what costs least, and `#` alone, which everything matches."""
+        """Return whether any subscription matches.  The cheapest tests come first."""
         words = self._grammar.parse_topic(topic)
         hidden = self._grammar.hides(topic)
         return (
             tuple(words) in self._exact
-            or (0 in self._tails and not hidden)
+            or (0 in self._tails and not hidden)  # the pattern # alone
             or self._any_matching(words, hidden)
             or self._inner.finds(words, hidden=hidden)
         )
@@ -119,10 +130,10 @@ class OptimizedInvertedBitmap(Generic[Value]):
     def __len__(self) -> int:
         return len(self._subscriptions)
 
-    # -- where a pattern's values are counted
+    # -- the counts of a pattern
 
     def _counts(self, words: Words) -> dict[Value, int]:
-        """The counts of a pattern, made if need be."""
+        """Return the counts of a pattern, and make them if it is new."""
         if _is_exact(words):
             return self._exact.setdefault(words, {})
         if MANY in words[:-1]:
@@ -134,7 +145,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return self._columns[self._add_column(words) if column is None else column]
 
     def _remove(self, words: Words) -> None:
-        """Leave nothing of a pattern behind."""
+        """Remove a pattern that has no subscription any more."""
         if _is_exact(words):
             del self._exact[words]
         elif MANY in words[:-1]:
@@ -146,11 +157,12 @@ class OptimizedInvertedBitmap(Generic[Value]):
     # -- the columns
 
     def _add_column(self, words: Words) -> int:
+        """Give a new pattern a column, and set its bit in every row."""
         column = self._free.pop() if self._free else len(self._columns)
         self._columns[column] = {}
         self._ids[words] = column
         for position in range(len(self._tables), len(words) - (words[-1] is MANY)):
-            # Who has a tail by then takes any word here.
+            # A pattern whose `#` comes earlier matches any word at this position.
             tails = [row for length, row in self._tails.items() if length <= position]
             self._tables.append({ONE: _union(tails).copy()} if tails else {})
         for rows, key in self._rows_of(words):
@@ -158,7 +170,8 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return column
 
     def _remove_column(self, words: Words) -> None:
-        # Out of every row: a bit left behind would belong to whoever gets the id next.
+        """Remove a pattern's column, and clear its bit in every row."""
+        # A bit that is left would belong to the next pattern that gets the id.
         column = self._ids.pop(words)
         del self._columns[column]
         for rows, key in self._rows_of(words):
@@ -169,7 +182,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         self._free.append(column)
 
     def _rows_of(self, words: Words) -> Iterator[tuple[dict[Any, BitMap], object]]:
-        """Each row that the column of `words` is in: the rows it is one of, and its key there."""
+        """Iterate over (rows, key) of each row that the column of `words` is in."""
         fixed = words[:-1] if words[-1] is MANY else words
         yield from zip(self._tables, fixed, strict=False)
         if len(fixed) == len(words):
@@ -181,7 +194,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
             yield self._leading, words[0]
 
     def _start(self, length: int, hidden: bool) -> BitMap:
-        """The columns that a topic of `length` words may match, which is only to be read."""
+        """Return the columns that may match a topic of `length` words; read-only."""
         rows = [row for words, row in self._tails.items() if words <= length]
         if (row := self._lengths.get(length)) is not None:
             rows.append(row)
@@ -191,7 +204,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return start
 
     def _matching(self, words: list[str], hidden: bool) -> BitMap:
-        """The columns that match."""
+        """Return the columns that match."""
         left = self._start(len(words), hidden)
         for table, word in zip(self._tables, words, strict=False):
             if not left:
@@ -200,7 +213,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return left
 
     def _any_matching(self, words: list[str], hidden: bool) -> bool:
-        """Whether `_matching` is not empty."""
+        """Return whether `_matching` would not be empty."""
         left = self._start(len(words), hidden)
         steps = list(zip(self._tables, words, strict=False))
         if not steps:
@@ -212,7 +225,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return left.intersect(_taking(*steps[-1]))
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         self._inner._check()
         assert sorted([*self._columns, *self._free]) == list(range(len(self._columns) + len(self._free)))
         assert all(handle < self._next for handle in self._subscriptions)
@@ -242,7 +255,7 @@ def _lists(trie: Trie[str, dict[Value, int]]) -> dict[Words, dict[Value, int]]:
 
 
 def _taking(table: _Table, word: str) -> BitMap:
-    """The columns that take `word` at the position of `table`, which are only to be read."""
+    """Return the columns that match `word` at the position of `table`; read-only."""
     row, other = table.get(word), table.get(ONE)
     if row is None:
         return BitMap() if other is None else other
@@ -250,8 +263,8 @@ def _taking(table: _Table, word: str) -> BitMap:
 
 
 def _union(rows: list[BitMap]) -> BitMap:
-    """All the columns of `rows`; of one row the row itself."""
-    # Not BitMap.union, which is the slower way for few and small ones.
+    """Return the union of `rows`; a single row itself."""
+    # BitMap.union is slower for few and small ones.
     if not rows:
         return BitMap()
     union, *others = rows

@@ -1,17 +1,17 @@
-"""Skip filter: the library's own SkipFilter, whose values are the subscriptions and whose keys are the topics.
+"""Skip filter: a SkipFilter whose values are subscriptions and whose keys are topics.
 
-    subscribe("forex.*", "ann")  = 0  ─►  SelectorIndex   forex.* ─► {0}   #.usd ─► {1}
-    subscribe("#.usd", "bob")    = 1                                │
-    lookup("forex.usd")               ─►  SkipFilter      forex.usd ─► {0, 1}, ids below 2 decided
+    subscribe("forex.*", "ann")  = 0  ─►  SelectorIndex  forex.* ─► {0}   #.usd ─► {1}
+    subscribe("#.usd", "bob")    = 1                               │
+    lookup("forex.usd")               ─►  SkipFilter     forex.usd ─► {0, 1}, cursor = 2
 
-The index finds the bitmaps of a topic's patterns by a trie; the filter keeps their union for the topics that
-come back.
+The index finds the bitmaps of a topic's patterns by a trie; the filter caches their
+union for topics that repeat.
 
-    subscribe              O(|pattern|)
-    unsubscribe            O(|pattern| + log n), whatever is cached
-    lookup                 O(matches) for a topic asked before; a walk of the trie for a new one
-    matches                O(1) for a topic asked before that somebody wants
-    memory                 an id in the pattern's bitmap, and one in that of each cached topic
+    subscribe            O(|pattern|)
+    unsubscribe          O(|pattern| + log n), whatever is cached
+    lookup               O(matches) for a cached topic; a walk of the trie for a new one
+    matches              O(1) for a cached topic that matches
+    memory               an id in the pattern's bitmap, and in that of each cached topic
 
 Source: K. Burns, skipfilter (Go), 2022, over the index of skipfilter/index.py.
 """
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 
 class SkipFilterEngine(Generic[Value]):
-    """Any thread may call any method; the filter's lock is held for each call.
+    """Subscriptions in a SkipFilter.
 
-    All its mutable state is the filter, whose values are (handle, value), and its index; the value of each handle;
-    and the next handle.  The last two are the writers', and change with `_lock` held.
+    Any thread may call any method; the filter's lock is held during each call.
     """
 
     def __init__(self, grammar: Grammar, *, capacity: int = 100_000) -> None:
         self._matcher_type = grammar.name
-        self._index = SelectorIndex(max_length=sys.maxsize)  # the grammar's bounds are those of all engines
+        self._index = SelectorIndex(max_length=sys.maxsize)  # as long as the grammar allows
+        # Its values are (handle, value).
         self._filter: SkipFilter[tuple[int, Value], str] = SkipFilter(self._index, capacity=capacity)
-        self._values: dict[int, Value] = {}
+        self._lock = threading.Lock()  # held by writers; guards the next two
+        self._values: dict[int, Value] = {}  # by handle
         self._next = 0
-        self._lock = threading.Lock()
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """O(|pattern|)."""
+        """Add a subscription.  Takes O(|pattern|)."""
         with self._lock:
             handle = self._next
             self._filter.add((handle, value), [(self._matcher_type, pattern)])
@@ -58,23 +58,28 @@ class SkipFilterEngine(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """O(|pattern| + log n)."""
+        """End a subscription.  Takes O(|pattern| + log n)."""
         with self._lock:
             self._filter.remove((handle, self._values.pop(handle)))
 
     def lookup(self, topic: str) -> set[Value]:
-        """O(matches) for a topic asked before; a walk of the trie for a new one."""
+        """Return the values that match: O(matches) if the topic is cached, else
+        a walk.
+        """
         return {value for _, value in self._filter.match_any(topic)}
 
     def matches(self, topic: str) -> bool:
-        """O(1) for a topic asked before that somebody wants; a walk of the trie for a new one."""
+        """Return whether any subscription matches.
+
+        Takes O(1) if the topic is cached.
+        """
         return self._filter.matches(topic)
 
     def __len__(self) -> int:
         return len(self._filter)
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         self._filter._check()
         self._index._check()
         assert set(self._filter) == set(self._values.items())

@@ -1,21 +1,23 @@
-"""Snapshot trie: the trie as it is now never changes; who subscribes makes the next one and swaps the root.
+"""Snapshot trie: a trie never changes; a writer makes a new one and swaps the root.
 
-    now ─► root ─a──► · ─b──► {0}          subscribe("a.c"):    now ─► root' ─a──► ·' ─c──► {1}
-            └────c──► {2}                                                │          └──b──► {0}   shared
-                                                                        └────c──► {2}           shared
+    now ─► root ─a──► · ─b──► {0}    subscribe("a.c"):  now ─► root' ─a──► ·' ─c──► {1}
+            └────c──► {2}                                       │          └──b──► {0} *
+                                                                └────c──► {2} *
 
-A writer copies the nodes from the root to the posting list of the change and shares all the others.  Then it sets one
-reference, and that is when the change happens, to everybody at once: the linearization point.  A reader takes
-the reference once and walks what nobody will change, so it needs no lock and a snapshot costs nothing.
+A writer copies the nodes from the root to the changed posting list and shares all
+others. Then it sets one reference.  This is the linearization point: the change happens
+for all readers at once.  A reader reads the reference once and walks a trie that never
+changes, so it needs no lock, and a snapshot costs nothing.
 
-    subscribe, unsubscribe   O(words * log children), with the writers' lock held
-    lookup, matches          as the trie, without a lock; a node's children are a hash trie, which costs more to
-                             read than a dict
-    snapshot                 O(1)
+    subscribe, unsubscribe  O(words * log children), while holding the writers' lock
+    lookup, matches         as a trie, without a lock; the children of a node are a hash
+                            trie, which is slower to read than a dict
+    snapshot                O(1)
 
-Source: A. Prokopec et al., Concurrent Tries with Efficient Non-Blocking Snapshots, 2012, as T. Treat's matchbox
-puts it to subscriptions (Breaking and Entering, 2016).  Their compare-and-swap loops let writers go on without a
-lock; Python has no compare-and-swap, so writers take one.
+Source:  A.  Prokopec et al., Concurrent Tries with Efficient Non-Blocking Snapshots,
+2012, as applied to subscriptions by T.  Treat's matchbox (Breaking and Entering, 2016).
+Their writers loop on compare-and-swap and need no lock; Python has no compare-and-swap,
+so writers here take one.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Node(Generic[Value]):
-    """As skipfilter.trie's, but it never changes.  `value` is the counts of values; None where no pattern ends."""
+    """A node as in `skipfilter.trie`, but immutable.
+
+    `value` is counts by value, or None.
+    """
 
     words: Map[str, _Node[Value]]
     one: _Node[Value] | None = None
@@ -47,6 +52,7 @@ class _Node(Generic[Value]):
     value: Map[Value, int] | None = None
 
     def child(self, word: str | Wildcard) -> _Node[Value] | None:
+        """Return the child for a word or wildcard, or None."""
         if word is ONE:
             return self.one
         if word is MANY:
@@ -55,6 +61,7 @@ class _Node(Generic[Value]):
         return self.words.get(word)
 
     def with_child(self, word: str | Wildcard, child: _Node[Value] | None) -> _Node[Value]:
+        """Return a copy with another child for a word or wildcard; None removes it."""
         if word is ONE:
             return _Node(self.words, child, self.many, self.value)
         if word is MANY:
@@ -63,16 +70,20 @@ class _Node(Generic[Value]):
         words = self.words.delete(word) if child is None else self.words.set(word, child)
         return _Node(words, self.one, self.many, self.value)
 
-    def with_here(self, value: Map[Value, int] | None) -> _Node[Value]:
+    def with_value(self, value: Map[Value, int] | None) -> _Node[Value]:
+        """Return a copy with another value."""
         return _Node(self.words, self.one, self.many, value)
 
     def leads_on(self) -> bool:
+        """Return whether the node has a child."""
         return bool(self.words) or self.one is not None or self.many is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot(Generic[Value]):
-    """The subscriptions as they were at one moment, made by SnapshotTrie.snapshot.  Any thread may read it."""
+    """The subscriptions at one moment, made by SnapshotTrie.snapshot, for any
+    thread.
+    """
 
     _grammar: Grammar
     _root: _Node[Value]
@@ -80,36 +91,40 @@ class Snapshot(Generic[Value]):
     _subscriptions: Map[int, tuple[str, Value]]
 
     def lookup(self, topic: str) -> set[Value]:
-        """As the engine's."""
+        """Return the values that match, as the engine does."""
         find = find_all if self._inner_manys else find_simple
         return set().union(*find(self._root, self._grammar.parse_topic(topic), self._grammar.hides(topic)))
 
     def matches(self, topic: str) -> bool:
-        """As the engine's."""
+        """Return whether any subscription matches, as the engine does."""
         return finds(self._root, self._grammar.parse_topic(topic), self._grammar.hides(topic))
 
     def subscriptions(self) -> list[tuple[str, Value]]:
-        """(pattern, value) of each subscription, oldest first.  O(n log n)."""
+        """Return (pattern, value) of each subscription, oldest first.  O(n log n)."""
         return [subscription for _, subscription in sorted(self._subscriptions.items(), key=lambda item: item[0])]
 
     def topics(self, value: Value) -> list[str]:
-        """The patterns that `value` subscribes to, oldest first, each once.  O(n log n)."""
+        """Return the patterns of `value`, oldest first, without repeats.
+
+        O(n log n).
+        """
         return list(dict.fromkeys(pattern for pattern, other in self.subscriptions() if other == value))
 
     def __len__(self) -> int:
-        """The number of subscriptions."""
+        """Return the number of subscriptions."""
         return len(self._subscriptions)
 
 
 class SnapshotTrie(Generic[Value]):
-    """Any thread may call any method.  Readers take no lock; writers take one, and wait for each other only.
+    """Subscriptions in an immutable trie.
 
-    For that, one thread must be able to read an attribute while another sets it, and threads to read one
-    `immutables.Map` at a time.  Both hold under CPython's global lock; a build without it was not tested.
+    Any thread may call any method.  Readers take no lock; writers take one, and wait
+    only for each other.  For that, one thread must be able to read an attribute while
+    another sets it, and several threads to read one `immutables.Map`.  Both hold under
+    CPython's global lock; a build without it is not tested.
 
-    All its mutable state is `_now`, which is written with `_lock` held, and the next handle.
-
-    Raises ImportError if the package immutables is missing; version 0.21 has no wheel for CPython 3.14.
+    Raises ImportError if the package immutables is missing; version 0.21 has no wheel
+    for CPython 3.14.
 
     >>> from skipfilter.words import AMQP
     >>> readers = SnapshotTrie(AMQP)
@@ -128,18 +143,21 @@ class SnapshotTrie(Generic[Value]):
         self._grammar = grammar
         self._empty: _Node[Value] = _Node(Map())
         self._none: Map[Value, int] = Map()
+        self._lock = threading.Lock()  # held by writers; guards the next two
         self._now: Snapshot[Value] = Snapshot(grammar, self._empty, 0, Map())
         self._next = 0
-        self._lock = threading.Lock()
 
     __reduce__ = not_copied
 
     def snapshot(self) -> Snapshot[Value]:
-        """The subscriptions as they are now.  O(1)."""
+        """Return the present subscriptions, which later changes do not affect.
+
+        O(1).
+        """
         return self._now
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """O(words * log children)."""
+        """Add a subscription.  Takes O(words * log children)."""
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         with self._lock:
@@ -149,18 +167,18 @@ class SnapshotTrie(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """O(words * log children)."""
+        """End a subscription.  Takes O(words * log children)."""
         with self._lock:
             pattern, value = self._now._subscriptions[handle]
             words = self._grammar.parse_pattern(pattern)
             self._now = self._counted(words, value, -1, self._now._subscriptions.delete(handle))
 
     def lookup(self, topic: str) -> set[Value]:
-        """O(words * nodes reached), and the values found."""
+        """Return the values that match.  Takes O(words * nodes reached)."""
         return self._now.lookup(topic)
 
     def matches(self, topic: str) -> bool:
-        """O(words * nodes reached)."""
+        """Return whether any subscription matches.  Takes O(words * nodes reached)."""
         return self._now.matches(topic)
 
     def __len__(self) -> int:
@@ -169,14 +187,16 @@ class SnapshotTrie(Generic[Value]):
     def _counted(
         self, words: Words, value: Value, more: int, subscriptions: Map[int, tuple[str, Value]]
     ) -> Snapshot[Value]:
-        """Now, with `more` subscriptions of `words` that hold `value`."""
+        """Return the present state with `more` subscriptions of `words` to `value`."""
+        # The nodes from the root to the pattern's own, old or new.
         path = [self._now._root]
         for word in words:
             path.append(path[-1].child(word) or self._empty)
         counts = path[-1].value or self._none
         count = counts.get(value, 0) + more
         counts = counts.set(value, count) if count else counts.delete(value)
-        node = path[-1].with_here(counts or None)
+        # Copy them from the bottom to the top; leave out nodes that became useless.
+        node = path[-1].with_value(counts or None)
         inner_manys = self._now._inner_manys
         for depth in range(len(words), 0, -1):
             parent = path[depth - 1]
@@ -187,7 +207,7 @@ class SnapshotTrie(Generic[Value]):
         return Snapshot(self._grammar, node, inner_manys, subscriptions)
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         now = self._now
         counted: dict[Words, dict[Value, int]] = {}
         for handle, (pattern, value) in now._subscriptions.items():

@@ -1,6 +1,6 @@
-"""Pattern text -> matcher of one topic.
+"""Compiles the text of a pattern into a matcher of topics.
 
-A plug point: a matcher type is a file here and a line in `MATCHERS`.
+To add a matcher type, add a file here and a line to `MATCHERS`.
 
 >>> compile_matcher("uritemplate", "https://example.com/books/{id}").match("https://example.com/books/1")
 True
@@ -37,25 +37,30 @@ __all__ = [
 
 
 Selector: TypeAlias = tuple[str, str]
-"""A matcher type and a pattern, as a value declares them."""
+"""A matcher type and a pattern, as a value declares it."""
 
 
 CompiledSelector: TypeAlias = tuple[str, "Matcher"]
-"""The same selector with its pattern compiled, for values that share it."""
+"""A selector with its pattern compiled, so that values can share the matcher."""
 
 
 class Matcher(Protocol):
-    """A compiled pattern.  Equal and equally hashed for an equal type and pattern."""
+    """A compiled pattern.
+
+    Two matchers are equal, and have equal hashes, if their type and pattern are equal.
+    """
 
     @property
-    def pattern(self) -> str: ...
+    def pattern(self) -> str:
+        """The text of the pattern."""
+        ...
 
     def match(self, topic: str) -> bool:
-        """Whether the whole of `topic` matches; never an error."""
+        """Return whether the pattern matches the whole of `topic`; never raises."""
         ...
 
     def why_not(self, topic: str) -> str:
-        """Why `topic`, which does not match, does not: a clause for a person to read."""
+        """Return why `topic` does not match, as a clause for a person to read."""
         ...
 
 
@@ -70,9 +75,10 @@ MATCHERS: Mapping[str, Callable[[str], Matcher]] = {
 
 
 def compile_matcher(matcher_type: str, pattern: str, *, base_url: str | None = None) -> Matcher:
-    """The matcher of `pattern`.  `base_url` is for URL Patterns alone.
+    """Compile a pattern.  Only URL Patterns use `base_url`.
 
-    Raises LookupError for a type that does not exist, and PatternError for a pattern that the type refuses.
+    Raises LookupError if the matcher type does not exist, and PatternError if the type
+    refuses the pattern.
     """
     try:
         factory = MATCHERS[matcher_type]

@@ -1,4 +1,4 @@
-"""Every topic matches `*`."""
+"""The pattern `*` matches every topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skipfilter.errors import PatternError
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """Matches every topic.  Its pattern is `*`; PatternError for any other."""
+    """Matches every topic.  Raises PatternError if its pattern is not `*`."""
 
     pattern: str = "*"
 
@@ -18,7 +18,9 @@ class Everything:
             raise PatternError("everything", self.pattern, "it can only be '*'")
 
     def match(self, topic: str) -> bool:
+        """Return True."""
         return True
 
     def why_not(self, topic: str) -> str:
+        """Raise AssertionError: no topic fails to match."""
         raise AssertionError("everything matches")

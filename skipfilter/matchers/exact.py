@@ -1,4 +1,4 @@
-"""A topic matches the string that is equal to it, byte for byte: no normalisation, no case folding."""
+"""An exact topic matches itself: no normalisation, no case folding."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ class Exact:
     pattern: str
 
     def match(self, topic: str) -> bool:
+        """Return whether `topic` equals the pattern."""
         return topic == self.pattern
 
     def why_not(self, topic: str) -> str:
+        """Return the number of leading characters that are equal."""
         same = next((n for n, (a, b) in enumerate(zip(topic, self.pattern, strict=False)) if a != b), None)
         if same is None:
             same = min(len(topic), len(self.pattern))

@@ -1,11 +1,12 @@
-"""A topic matches an MQTT topic filter level by level: `+` is one level, `#` at the end any number, none too.
+"""MQTT topic filters match level by level: `+` is one level, `#` any number at the end.
 
     sport/+/player1    matches sport/tennis/player1
     sport/#            matches sport, sport/tennis, sport/tennis/player1
-    +/+                matches /finance: an empty level is a level
+    +/+                matches /finance, because an empty level is a level
 
-A filter that begins with a wildcard does not match a topic that begins with `$`.  Levels are compared as they
-are.  `$share` is nothing special here: sharing is how a server delivers, not what a filter matches.
+A filter that begins with a wildcard does not match a topic that begins with `$`.
+Levels are compared exactly.  `$share` has no meaning here: it says how a server
+delivers, not what a filter matches.
 
 Source: MQTT 5.0, 4.7.
 """
@@ -19,7 +20,9 @@ from skipfilter.words import MQTT, Words, match_words, why_not_words
 
 @dataclass(frozen=True, slots=True)
 class Mqtt:
-    """Matches the topics of the topic filter `pattern`.  Raises PatternError where it is none.
+    """Matches the topics of the topic filter `pattern`.
+
+    Raises PatternError if the filter is invalid.
 
     >>> Mqtt("alerts/#").match("alerts"), Mqtt("#").match("$SYS/uptime")
     (True, False)
@@ -32,7 +35,9 @@ class Mqtt:
         object.__setattr__(self, "words", MQTT.parse_pattern(self.pattern))
 
     def match(self, topic: str) -> bool:
+        """Return whether the filter matches all levels of `topic`."""
         return match_words(self.words, MQTT.parse_topic(topic), MQTT.hides(topic))
 
     def why_not(self, topic: str) -> str:
+        """Return the first level that differs, or the number of levels."""
         return why_not_words(MQTT, self.words, topic)

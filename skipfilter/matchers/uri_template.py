@@ -1,29 +1,31 @@
-"""A topic matches the URI template that it may be an expansion of (RFC 6570, level 4).
+"""A URI template (RFC 6570, level 4) matches the topics that it can expand to.
 
-An expression becomes a small language over characters, whatever its variables are called:
+Whatever its variables are called, an expression is a small language over characters:
 
     {id}      C*                    C = unreserved , %HH
     {+path}   C*                    C = unreserved reserved %HH
     {/a,b}    ( / C* ( / C* )? )?   every expression may be absent
-    {?q*}     ( ? (C|&)* )?         an exploded list of any length folds into its character class
+    {?q*}     ( ? (C|&)* )?         an exploded list becomes part of the character class
 
-The whole template is matched with sets of positions held in Python integers, all at once and without
-backtracking.  Bit p of `cursors` says that what has been read of the template can end before byte p:
+The whole template is matched at once, without backtracking: a set of positions in the
+topic is one Python integer.  Bit p of `cursors` is set if what has been read of the
+template can end before byte p:
 
     topic      / b / 4 2          template  /b/{id}
     cursors    1 . . . . .        start
                . . . 1 . .        after the literal  /b/
-               . . . 1 1 1        after  C*: one addition carries through the run of C, and one more bit
-                         ^        accepted: the set holds the end of the topic
+               . . . 1 1 1        after  C*: one addition carries through the run of C
+                         ^        match: the set holds the end of the topic
 
-A percent-encoded byte counts as one character: neither a literal nor a class can stop inside it.
+A percent-encoded byte counts as one character: no literal and no class stops inside it.
 
-Cost: a few operations on |topic|-bit integers for each variable, and for each CHUNK of a literal; so time is
-linear in the topic and in the template, and no template can make it explode.  `re` with the usual translation is
-exponential in the commas of a topic for `{a*}`.
+Each variable, and each CHUNK of a literal, costs a few operations on integers of
+|topic| bits.  So time is linear in the topic and in the template, for every template.
+The usual translation for `re` is exponential in the commas of a topic for `{a*}`.
 
-Source: the semantics are those of yosida95/uritemplate's Regexp(), which deployed Mercure hubs match with;
-the addition is MatchStar of R. Cameron et al., Bitwise Data Parallelism in Regular Expression Matching, 2014.
+Source: the semantics are those of yosida95/uritemplate's Regexp(), which deployed
+Mercure hubs use; the addition is MatchStar of R. Cameron et al., Bitwise Data
+Parallelism in Regular Expression Matching, 2014.
 """
 
 from __future__ import annotations
@@ -40,10 +42,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_VARIABLES: Final = 100
-"""Variables of a template, over all its expressions."""
+"""The maximum number of variables of a template, over all its expressions."""
 
 CHUNK: Final = 64
-"""Bytes of a literal that are looked for at once: one that overlaps itself would cost their number, too."""
+"""Bytes of a literal that are searched for at once.
+
+A literal that overlaps itself costs as many steps as it has bytes.
+"""
 
 _HEX = frozenset(string.hexdigits)
 _NAME = frozenset(string.ascii_letters + string.digits + "_")
@@ -53,7 +58,7 @@ _RESERVED = "!#$&'()*+,/:;=?@[]"
 # RFC 6570, section 2.1, and the apostrophe, which its erratum 6937 allows.
 _LITERALS = frozenset(string.ascii_letters + string.digits + "!#$&'()*+,-./:;=?@[]_~")
 
-# operator -> (first, separator, base class, whether the names are written out): RFC 6570, appendix A
+# operator -> (first, separator, class, whether names are written): RFC 6570, appendix A
 _OPERATORS: dict[str, tuple[str, str, str, bool]] = {
     "": ("", ",", _UNRESERVED + ",", False),
     "+": ("", ",", _UNRESERVED + _RESERVED, False),
@@ -68,7 +73,10 @@ _OPERATORS: dict[str, tuple[str, str, str, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """( first head* ( separator tail* ){0,repeats} )?  The classes are `bytes.translate` tables to 0 and 1."""
+    """The language ( first head* ( separator tail* ){0,repeats} )?
+
+    `head` and `tail` are character classes, as `bytes.translate` tables to 0 and 1.
+    """
 
     first: bytes
     separator: bytes
@@ -82,13 +90,14 @@ Part: TypeAlias = bytes | Expression
 
 @dataclass(frozen=True, slots=True)
 class UriTemplate:
-    """Matches the topics that `pattern` can expand to, and those that only a looser reading allows.
+    """Matches the topics that `pattern` can expand to, and some that it cannot.
 
-    An expression may be absent, names of variables are not compared, prefixes (`:3`) are ignored, and a
-    variable that stands twice need not have one value.  Characters are compared as they are: no case folding,
-    no percent-decoding.
+    The looser reading: any expression may be absent, names of variables are not
+    compared, prefixes (`:3`) are ignored, and a variable that occurs twice may have two
+    values.  Characters are compared exactly: no case folding, no percent-decoding.
 
-    Raises PatternError where `pattern` is not a valid template.  Compiling costs microseconds.
+    Compiling takes microseconds.  Raises PatternError if `pattern` is not a valid
+    template.
 
     >>> UriTemplate("/books/{id}").match("/books/42")
     True
@@ -107,6 +116,8 @@ class UriTemplate:
         object.__setattr__(self, "_prefix", prefix)
 
     def match(self, topic: str) -> bool:
+        """Return whether the template matches all of `topic`, in time linear in it."""
+        # The literal before the first expression decides most topics.
         if not topic.startswith(self._prefix):
             return False
         parts = self.parts[1:] if self._prefix else self.parts
@@ -115,7 +126,7 @@ class UriTemplate:
         return Subject(encoded(topic[len(self._prefix) :])).matches(parts)
 
     def why_not(self, topic: str) -> str:
-        """Why `topic` does not match: how much of it the template can read before it is stuck."""
+        """Return how much of `topic` the template reads before it is stuck."""
         subject = Subject(encoded(topic))
         cursors = 1
         for part in self.parts:
@@ -130,31 +141,38 @@ class UriTemplate:
 
 
 def encoded(topic: str) -> bytes:
-    """The bytes of `topic`; of a lone surrogate too, which no template matches."""
+    """Return the bytes of `topic`, also of a lone surrogate, which no template
+    matches.
+    """
     return topic.encode("utf-8", "surrogatepass")
 
 
 def is_value(text: bytes) -> bool:
-    """Whether {id} can be `text`."""
+    """Return whether the expression {id} can expand to `text`."""
     return text.isalnum() or not text.translate(None, _VALUE) or (b"%" in text and Subject(text).matches((VALUE,)))
 
 
 class Subject:
-    """A text, as sets of byte positions; made once for all templates that are tried on it."""
+    """A text as sets of byte positions, made once for all templates that are tried on
+    it.
+    """
 
     __slots__ = ("_backwards", "_classes", "_end", "_found", "_inside", "_triplets", "text")
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-        # As the digits of an integer are written, of which there is one; no class has a space.
+        # Reversed, because int() reads the digit of the first byte as the highest bit.
+        # An empty text becomes one byte, because int() needs a digit; no class has a
+        # space.
         self._backwards = text[::-1] or b" "
         self._end = len(text)
+        # The positions of %HH triplets, and those strictly inside of one.
         self._triplets, self._inside = _triplets(text) if b"%" in text else (0, 0)
-        self._classes: dict[bytes, int] = {}
-        self._found: dict[bytes, int] = {}
+        self._classes: dict[bytes, int] = {}  # class -> positions of its members
+        self._found: dict[bytes, int] = {}  # literal -> positions where it starts
 
     def matches(self, parts: Sequence[Part], start: int = 0) -> bool:
-        """Whether `parts` match all of the text from the byte `start` on."""
+        """Return whether `parts` match all of the text from the byte `start` on."""
         cursors = 1 << start
         for part in parts:
             cursors = self.after(part, cursors)
@@ -163,36 +181,47 @@ class Subject:
         return bool(cursors >> self._end)
 
     def after(self, part: Part, cursors: int) -> int:
-        """Where `part` can end if it starts at one of `cursors`."""
+        """Return the positions where `part` can end if it starts at one of
+        `cursors`.
+        """
         if isinstance(part, bytes):
             return self._past(part, cursors)
+        # The optional first character, then the head: ( first head* ...
         begun = self._past(part.first, cursors) if part.first else cursors
         reached = ended = self._star(part.head, begun)
+        # ... ( separator tail* ){0,repeats}, until a repeat reaches nothing new.
         for _ in range(part.repeats):
             reached = self._star(part.tail, self._past(part.separator, reached)) & ~ended
             if not reached:
                 break
             ended |= reached
+        # The whole expression may be absent, so it can also end where it starts.
         return cursors | ended
 
     def _star(self, table: bytes, cursors: int) -> int:
-        """Where any number of characters of a class can end."""
+        """Return the positions where any number of characters of a class can end."""
         if not cursors:
             return 0
         members = self._classes.get(table)
         if members is None:
             members = int(self._backwards.translate(table), 2) | self._triplets
             self._classes[table] = members
+        # MatchStar: the addition carries each cursor to the end of its run of members.
         ended = (((cursors & members) + members) ^ members) | cursors
         return ended & ~self._inside if self._inside else ended
 
     def _past(self, literal: bytes, cursors: int) -> int:
-        """Where `literal` ends."""
-        if not cursors & (cursors - 1):  # there is one cursor or none
+        """Return the positions where `literal` ends if it starts at one of
+        `cursors`.
+        """
+        # 1. At most one cursor: compare the text there.
+        if not cursors & (cursors - 1):
             there = cursors and self.text.startswith(literal, cursors.bit_length() - 1)
             return cursors << len(literal) if there else 0
+        # 2. A long literal: one chunk after the other.
         if len(literal) > CHUNK:
             return self._past(literal[CHUNK:], self._past(literal[:CHUNK], cursors))
+        # 3. Otherwise find all its positions once, for all templates.
         found = self._found.get(literal)
         if found is None:
             found = self._found[literal] = _set_of(_find_all(self.text, literal), self._end)
@@ -200,7 +229,9 @@ class Subject:
 
 
 def _triplets(text: bytes) -> tuple[int, int]:
-    """The positions of the %HH triplets in `text`, and those strictly inside one."""
+    """Return the positions of the %HH triplets in `text`, and those strictly inside
+    one.
+    """
     starts = [at for at in _find_all(text, b"%") if _is_triplet(text[at : at + 3].decode("latin-1"))]
     first = _set_of(starts, len(text))
     return first | first << 1 | first << 2, first << 1 | first << 2
@@ -216,10 +247,10 @@ def _find_all(text: bytes, literal: bytes) -> list[int]:
 
 
 def _set_of(positions: list[int], length: int) -> int:
-    """The integer with these bits, in time linear in `length`."""
+    """Return the integer with these bits, in time linear in `length`."""
     if len(positions) < 8:
         return sum(1 << position for position in positions)
-    # Many, set one by one, would cost |positions| * length.
+        # Setting many bits one by one would cost |positions| * length.
     bits = bytearray(b"0") * (length + 1)
     for position in positions:
         bits[length - position] = ord("1")
@@ -234,6 +265,7 @@ def _is_triplet(text: str) -> bool:
 
 
 def _parse(pattern: str) -> list[Part]:
+    """Split a template into literals and expressions."""
     parts: list[Part] = []
     variables = 0
     at = 0
@@ -271,7 +303,7 @@ def _check_literal(pattern: str, start: int, end: int) -> None:
 
 
 def _is_international(code: int) -> bool:
-    """`ucschar` and `iprivate` of RFC 3987."""
+    """Return whether a code point is a `ucschar` or `iprivate` of RFC 3987."""
     if code < 0x10000:
         return 0xA0 <= code <= 0xD7FF or 0xE000 <= code <= 0xFDCF or 0xFDF0 <= code <= 0xFFEF
     return code & 0xFFFE != 0xFFFE and not 0xE0000 <= code < 0xE1000
@@ -297,7 +329,9 @@ def _is_prefix_length(text: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """(ALPHA / DIGIT / _ / %HH), with single dots in between."""
+    """Return whether `text` is (ALPHA / DIGIT / _ / %HH), with single dots in
+    between.
+    """
     for label in text.split("."):
         at = 0
         while at < len(label):
@@ -312,23 +346,25 @@ def _is_name(text: str) -> bool:
     return True
 
 
-@cache  # of a few thousand possible arguments, as variables are bounded
+@cache  # a few thousand possible arguments, because the number of variables is limited
 def _expression(operator: str, variables: int, first_explodes: bool, any_explodes: bool) -> Expression:
-    """The language of an expression, with as few repeats as say the same.
+    """Return the language of an expression, with the smallest number of repeats.
 
-    As the specification of the match has it, the language is
+    The specification of the match defines the language as
 
         ( first head* ( separator tail* ){0,repeats} )?
 
-    with `=` in the head if names are written out or the first variable explodes, `=` in the tail if names are
-    written out or any variable explodes, and no bound on the repeats if any variable explodes.
+    with `=` in the head if names are written or the first variable explodes, `=` in the
+    tail if names are written or any variable explodes, and unlimited repeats if any
+    variable explodes.
     """
     first, separator, base, named = _OPERATORS[operator]
     head = base + "=" if named or first_explodes else base
     tail = base + "=" if named or any_explodes else base
     repeats = variables - 1
     if any_explodes or separator in tail:
-        # ( s tail* )*  ==  ( s (tail|s)* )?  , and a tail that holds the separator reads any number of them
+        # ( s tail* )*  ==  ( s (tail|s)* )?  : a tail that holds the separator repeats
+        # itself.
         tail += separator
         repeats = 1
         if set(head + separator) == set(tail):
@@ -339,7 +375,10 @@ def _expression(operator: str, variables: int, first_explodes: bool, any_explode
 
 @cache
 def _table(members: str) -> bytes:
-    """A `bytes.translate` table that turns the members of a class into 1, all else into 0.  A dozen exist."""
+    """Return a `bytes.translate` table: 1 for members of a class, else 0.
+
+    A dozen exist.
+    """
     return bytes(ord("1" if chr(byte) in members else "0") for byte in range(256))
 
 

@@ -1,23 +1,25 @@
-"""A topic matches the URL Pattern that it is a URL of.
+"""A URL Pattern matches URLs.
 
     https://example.com/books/:id          one segment
-    https://*.example.com/books/*          anything
+    https://*.example.com/books/*          any text
     https://example.com/books/:id(\\d+)     a regular expression
 
-Both the pattern and the topic are read as URLs, so `https://EXAMPLE.com:443/a/../b` is `https://example.com/b`.
-Relative ones are resolved against `base_url`.
+Both the pattern and the topic are normalised as URLs, so `https://EXAMPLE.com:443/a/../b`
+is `https://example.com/b`.  Relative ones are resolved against `base_url`.
 
-The package `urlpattern` does the matching: `pip install skipfilter[urlpattern]`.  Its regular expressions do not
-backtrack, but a topic costs its length times the size of what the pattern becomes: a{60000} is as large as it says,
-a class of Unicode such as \\w takes hundreds of kilobytes, and `*` and `:name` are regular expressions, too.  So a
-pattern is refused, unless it is trusted with `regexp_groups=True`, where it is not small:
+The package `urlpattern` does the matching: `pip install skipfilter[urlpattern]`.  Its
+regular expressions do not backtrack, but a topic costs its length times the size of the
+compiled pattern: a{60000} is as large as it says, a Unicode class such as \\w takes
+hundreds of kilobytes, and `*` and `:name` are regular expressions too.  So a pattern
+must be small, unless the caller trusts it and sets `regexp_groups`:
 
-    at most 12    of  * + ? :  outside of parentheses and  * + ? . [ \\  inside, together
-            64    characters inside
-             2    backslashes inside, \\d aside
+    at most 12    of  * + ? :  outside of parentheses and  * + ? . [ \\ inside, together
+            64    characters inside of parentheses
+             2    backslashes inside, not counting \\d
             no    { inside
 
-What a backslash escapes does not count.  Most patterns compile in tenths of a millisecond and take some 100 KB.
+A character after a backslash does not count.  Most patterns compile in tenths of a
+millisecond and take some 100 KB.
 
 Source: the WHATWG URL Pattern Standard.
 """
@@ -33,20 +35,24 @@ if TYPE_CHECKING:
     from urlpattern import URLPattern
 
 MAX_SIGNS: Final = 12
-"""What repeats or chooses: each may be one more place of the pattern to be at, at every byte of a topic."""
+"""The maximum number of signs that repeat or choose.
+
+At each byte of a topic, each of them may be one more state of the pattern.
+"""
 MAX_REGEXPS: Final = 64
-"""Characters of all regular expressions together."""
+"""The maximum number of characters of all regular expressions together."""
 MAX_CLASSES: Final = 2
-"""Backslashes in them, \\d aside: most of the others are classes with many ranges."""
+"""The maximum number of backslashes in them, without \\d; most are classes of many
+ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class UrlPattern:
     """Matches the topics that are URLs of `pattern`.
 
-    Raises PatternError where the standard refuses it, where it is relative and there is no `base_url`, and where
-    it is not small, without `regexp_groups`; ImportError without the package.
-
+    Raises PatternError if the standard refuses the pattern, if it is relative and there
+    is no `base_url`, or if it is not small and `regexp_groups` is False; ImportError if
+    the package `urlpattern` is missing.
     >>> UrlPattern("https://example.com/books/:id").match("https://example.com/books/1")
     True
     """
@@ -71,17 +77,22 @@ class UrlPattern:
         object.__setattr__(self, "compiled", compiled)
 
     def match(self, topic: str) -> bool:
+        """Return whether `topic` is a URL that the pattern matches."""
         try:
             return self.compiled.test(topic, self.base_url)
         except TypeError:  # a lone surrogate
             return False
 
     def why_not(self, topic: str) -> str:
+        """Return that the URL does not match; the package gives no reason."""
         return "as a URL it is none of this pattern"
 
 
 def _check_small(pattern: str) -> None:
-    """Raise PatternError where `pattern` is not small.  Its parentheses are those of the standard's tokenizer."""
+    """Raise PatternError if `pattern` is not small.
+
+    Parentheses are found as the tokenizer of the standard finds them.
+    """
     signs = regexps = classes = repeats = depth = 0
     chars = iter(pattern)
     for char in chars:

@@ -1,7 +1,7 @@
-"""The patterns of one matcher type, found by the topics that match them.
+"""Tables: all patterns of one matcher type, found by a topic.
 
-A plug point: a table is a file here and a line in `skipfilter.index`; the patterns of a type without one are asked
-one by one.
+To add a table, add a file here and a line to `skipfilter.index`.  If a matcher type has
+no table, its patterns are tested one by one.
 """
 
 from __future__ import annotations

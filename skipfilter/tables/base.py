@@ -1,4 +1,4 @@
-"""What an index asks of a table: the patterns of one matcher type, found by the topics that match them."""
+"""The interface of a table: all patterns of one matcher type, found by a topic."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class PostingList:
-    """Where `table` keeps the ids that want one language, whatever pattern says it.
+    """The ids of the values that declare one language, under whatever pattern.
 
-    `path` is how the table finds it again to remove it.
+    `table` is the table that holds it, and `path` is how the table finds it again.
     """
 
     __slots__ = ("ids", "path", "table")
@@ -27,36 +27,43 @@ class PostingList:
 
 
 class Table(Protocol):
-    """The patterns of one matcher type that somebody wants.
+    """The patterns of one matcher type that at least one value declares.
 
-    Patterns of one language may share a posting list, and equal patterns do.  `verified` counts the patterns that were
-    asked one by one so far.
+    Equal patterns share a posting list; patterns with the same meaning may share one.
+    `verified` counts the patterns that were tested one by one so far.
     """
 
     verified: int
 
-    def compile(self, pattern: str, /) -> Matcher: ...
+    def compile(self, pattern: str, /) -> Matcher:
+        """Return the matcher of `pattern`.
+
+        Raises PatternError if the type refuses it.
+        """
+        ...
 
     def accepts(self, matcher: Matcher) -> bool:
-        """Whether `matcher`, which somebody else has compiled, is what `compile` makes of its pattern."""
+        """Return whether a matcher that the caller compiled equals the table's own."""
         ...
 
     def declare(self, matcher: Matcher) -> PostingList:
-        """The posting list of a matcher of this type, made if need be."""
+        """Return the posting list of a matcher of this type, and make it if it
+        is new.
+        """
         ...
 
     def remove(self, postings: PostingList) -> None:
-        """Forget a posting list, whose ids are all gone, and everything that was there for it alone."""
+        """Forget a posting list without ids, and all that only it needed."""
         ...
 
     def find(self, topic: str) -> Iterable[PostingList]:
-        """The posting lists whose patterns match `topic`, each once."""
+        """Return the posting lists whose patterns match `topic`, without repeats."""
         ...
 
     def posting_lists(self) -> Iterable[PostingList]:
-        """All of them."""
+        """Return all posting lists."""
         ...
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         ...

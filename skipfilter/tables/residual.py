@@ -1,20 +1,22 @@
-"""A residual of patterns that no trie can tell apart, each found by one piece of text that it asks for.
+"""A residual: patterns that no trie distinguishes, each filed under a piece of fixed
+text.
 
-    pattern            asks for             found by
-    {x}-17             ... -17              the end      -17
-    kind{x}.json       kind ... .json       the start    kind
-    {+a}/new/{+b}      ... /new/ ...        inside       /new   (a power of two long)
-    {+a}{b}            nothing              always
+    pattern            required text      filed under
+    {x}-17             ... -17            its end      -17
+    kind{x}.json       kind ... .json     its start    kind
+    {+a}/new/{+b}      ... /new/ ...      inside       /new   (a power of two long)
+    {+a}{b}            none               always
 
-What a look finds are candidates; the one who asks verifies them.  A pattern goes under the piece that the
-fewest others are under when it is added: where many share a start, it is an end or something inside.  A residual of a
-few is not cut into pieces: their starts and ends are compared.
+A lookup returns candidates, and the caller verifies them.  When a pattern is added, it
+is filed under the piece that has the fewest others: if many patterns share a start, it
+goes under its end or a piece inside.  A residual of up to FEW patterns is not cut into
+pieces: the starts and ends are compared.
 
-A look costs one hash for each different length of a start or an end, at most `LONGEST` each, and one for each
-byte of the text and each of the `WINDOWS` in use.
+A lookup costs one hash for each distinct length of a start or an end, at most `LONGEST`
+each, and one for each byte of the text and each of the `WINDOWS` in use.
 
-Source: a rare fixed text as a filter before the match proper is R. Cox, Regular Expression Matching with a
-Trigram Index, 2012.
+Source: a rare fixed text as a filter before the match proper is R. Cox, Regular
+Expression Matching with a Trigram Index, 2012.
 """
 
 from __future__ import annotations
@@ -32,28 +34,30 @@ if TYPE_CHECKING:
 Pattern = TypeVar("Pattern", bound="Hashable")
 
 FEW: Final = 4
-"""Patterns that are compared one by one."""
+"""Up to this number of patterns, they are compared one by one."""
 LONGEST: Final = 64
-"""Bytes of a start or an end that are looked up."""
+"""Bytes of a start or an end that are used for filing."""
 WINDOWS: Final = (16, 8, 4, 2, 1)
-"""Bytes of a piece inside; the longest that fits is taken."""
+"""Possible lengths in bytes of a piece inside; the longest that fits is used."""
 
 TRIED: Final = 64
-"""Pieces inside that are tried, to find one that few others are under."""
+"""Pieces inside of a pattern that are considered, to find one with few others."""
 
 _START, _END, _INSIDE, _ALWAYS = range(4)
 _Piece: TypeAlias = tuple[int, bytes]
 
 
 class Texts(NamedTuple):
-    """What every match of a pattern starts with, ends with, and has in it."""
+    """The fixed text of a pattern: what every match starts with, ends with, and
+    contains.
+    """
 
     start: bytes
     end: bytes
     inside: tuple[bytes, ...]
 
     def pieces(self) -> Iterator[_Piece]:
-        """The pieces that the pattern may go under, the cheapest to look up first."""
+        """Iterate over the pieces to file the pattern under, cheapest lookup first."""
         if self.start:
             yield _START, self.start[:LONGEST]
         if self.end:
@@ -67,8 +71,7 @@ class Texts(NamedTuple):
 class Residual(Generic[Pattern]):
     """Patterns with their posting lists.
 
-    All its mutable state: the patterns; and once they were more than `FEW`, `_piece_of`, which each is under,
-    and `_under`: kind of piece -> length -> piece -> patterns.  None of the inner ones is empty.
+    Up to `max_alike` patterns may be filed under the same piece.
     """
 
     __slots__ = ("_max_alike", "_patterns", "_piece_of", "_under")
@@ -76,18 +79,24 @@ class Residual(Generic[Pattern]):
     def __init__(self, max_alike: int = sys.maxsize) -> None:
         self._max_alike = max_alike
         self._patterns: dict[Pattern, tuple[PostingList, Texts]] = {}
+        # The piece that each pattern is filed under; None while there are few patterns.
         self._piece_of: dict[Pattern, _Piece] | None = None
+        # By kind of piece: length -> piece -> patterns.  No inner dict is empty.
         self._under: tuple[dict[int, dict[bytes, dict[Pattern, PostingList]]], ...] = ()
 
     def __len__(self) -> int:
         return len(self._patterns)
 
     def get(self, pattern: Pattern) -> PostingList | None:
+        """Return the posting list of a pattern, or None."""
         found = self._patterns.get(pattern)
         return None if found is None else found[0]
 
     def add(self, pattern: Pattern, postings: PostingList, texts: Texts) -> None:
-        """Take in a pattern; LimitError where each of its pieces has `max_alike` others under it."""
+        """Add a pattern.
+
+        Raises LimitError if each of its pieces has `max_alike` other patterns.
+        """
         if self._piece_of is not None:
             self._file(pattern, postings, texts)
         self._patterns[pattern] = postings, texts
@@ -98,6 +107,7 @@ class Residual(Generic[Pattern]):
                 self._file(each, its_place, its_texts)
 
     def remove(self, pattern: Pattern) -> None:
+        """Remove a pattern.  Raises KeyError if it is absent."""
         del self._patterns[pattern]
         if self._piece_of is None:
             return
@@ -111,7 +121,10 @@ class Residual(Generic[Pattern]):
                 del lengths[len(piece)]
 
     def find(self, text: bytes, start: int = 0) -> Iterable[tuple[Pattern, PostingList]]:
-        """Candidates for the text from `start` on, each once: every pattern that matches it, and others."""
+        """Return candidates for the text from `start` on, without repeats.
+
+        They include every pattern that matches.
+        """
         if self._piece_of is None:
             return [
                 (pattern, postings)
@@ -119,6 +132,7 @@ class Residual(Generic[Pattern]):
                 if text.startswith(starts_with, start) and text.endswith(ends_with)
             ]
         found: dict[Pattern, PostingList] = {}
+        # Look up each distinct length of piece; then add the patterns without a piece.
         starts, ends, insides, always = self._under
         for length, pieces in starts.items():
             if under := pieces.get(text[start : start + length]):
@@ -135,26 +149,29 @@ class Residual(Generic[Pattern]):
         return found.items()
 
     def posting_lists(self) -> Iterator[PostingList]:
+        """Iterate over all posting lists."""
         return (postings for postings, _ in self._patterns.values())
 
     def _file(self, pattern: Pattern, postings: PostingList, texts: Texts) -> None:
+        """File a pattern under the piece that has the fewest others."""
         assert self._piece_of is not None
         best, fewest = (_ALWAYS, b""), -1
+        # Take the first piece without others, else the one with the fewest.
         for kind, piece in texts.pieces():
             crowd = len(self._under[kind].get(len(piece), {}).get(piece, ()))
             if fewest < 0 or crowd < fewest:
                 best, fewest = (kind, piece), crowd
             if not crowd:
                 break
-        if fewest < 0:
+        if fewest < 0:  # it has no piece
             fewest = len(self._under[_ALWAYS].get(0, {}).get(b"", ()))
         if fewest >= self._max_alike:
-            raise LimitError(f"{fewest} patterns with the same fixed texts are there, as many as may be")
+            raise LimitError(f"the limit of {fewest} patterns with the same fixed texts is reached")
         kind, piece = self._piece_of[pattern] = best
         self._under[kind].setdefault(len(piece), {}).setdefault(piece, {})[pattern] = postings
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         if self._piece_of is None:
             assert len(self._patterns) <= FEW
             return

@@ -1,4 +1,6 @@
-"""Tables without structure: a hash for exact topics, one posting list for everything, a list for what is unknown."""
+"""Simple tables: a dict for exact topics, one list for everything, a loop for
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +16,35 @@ if TYPE_CHECKING:
 
 
 class ExactTable:
-    """Exact topics in a hash; a question costs one look.  All its mutable state is `_places`, by topic."""
+    """Exact topics in a dict: a topic costs one lookup."""
 
     def __init__(self) -> None:
         self.verified = 0
         self.compile: Callable[[str], Matcher] = Exact
-        self._lists: dict[str, PostingList] = {}
+        self._lists: dict[str, PostingList] = {}  # by topic
 
     def accepts(self, matcher: Matcher) -> bool:
+        """Return whether it is an `Exact`."""
         return type(matcher) is Exact
 
     def declare(self, matcher: Matcher) -> PostingList:
+        """Return the posting list of the topic, and make it if it is new."""
         postings = self._lists.get(matcher.pattern)
         if postings is None:
             postings = self._lists[matcher.pattern] = PostingList(self, matcher.pattern)
         return postings
 
     def remove(self, postings: PostingList) -> None:
+        """Forget the topic."""
         del self._lists[postings.path]
 
     def find(self, topic: str) -> Iterable[PostingList]:
+        """Return the posting list of `topic`, if there is one."""
         postings = self._lists.get(topic)
         return () if postings is None else (postings,)
 
     def posting_lists(self) -> Iterable[PostingList]:
+        """Return all posting lists."""
         return self._lists.values()
 
     def _check(self) -> None:
@@ -45,28 +52,33 @@ class ExactTable:
 
 
 class EverythingTable:
-    """One posting list.  All its mutable state is whether it is there."""
+    """The pattern `*`, which has one posting list if any value declares it."""
 
     def __init__(self) -> None:
         self.verified = 0
         self.compile: Callable[[str], Matcher] = Everything
-        self._lists: list[PostingList] = []
+        self._lists: list[PostingList] = []  # one or none
 
     def accepts(self, matcher: Matcher) -> bool:
+        """Return whether it is an `Everything`."""
         return type(matcher) is Everything
 
     def declare(self, matcher: Matcher) -> PostingList:
+        """Return the posting list, and make it if it is new."""
         if not self._lists:
             self._lists.append(PostingList(self, None))
         return self._lists[0]
 
     def remove(self, postings: PostingList) -> None:
+        """Forget the posting list."""
         self._lists.remove(postings)
 
     def find(self, topic: str) -> Iterable[PostingList]:
+        """Return the posting list, if there is one."""
         return self._lists
 
     def posting_lists(self) -> Iterable[PostingList]:
+        """Return the posting list, if there is one."""
         return self._lists
 
     def _check(self) -> None:
@@ -74,35 +86,40 @@ class EverythingTable:
 
 
 class LinearTable:
-    """Any matchers, each asked about each topic: a question costs O(distinct patterns).
+    """Matchers of any type, each of which is tested against each topic.
 
-    All its mutable state is `_places`, by matcher, and `verified`.
+    A topic costs O(distinct patterns).
     """
 
     def __init__(self, compile: Callable[[str], Matcher]) -> None:
         self.verified = 0
         self.compile = compile
-        self._lists: dict[Matcher, PostingList] = {}
+        self._lists: dict[Matcher, PostingList] = {}  # by matcher
 
     def accepts(self, matcher: Matcher) -> bool:
-        # What makes them may be a function, which does not say of what type they are.
+        """Return whether it equals the matcher that `compile` makes of its pattern."""
+        # `compile` may be a function, which does not tell the type of its matchers.
         return type(matcher) is self.compile or matcher == self.compile(matcher.pattern)
 
     def declare(self, matcher: Matcher) -> PostingList:
+        """Return the posting list of the matcher, and make it if it is new."""
         postings = self._lists.get(matcher)
         if postings is None:
             postings = self._lists[matcher] = PostingList(self, matcher)
         return postings
 
     def remove(self, postings: PostingList) -> None:
+        """Forget the matcher."""
         del self._lists[postings.path]
 
     def find(self, topic: str) -> Iterable[PostingList]:
+        """Test each matcher, and return the posting lists of those that match."""
         self.verified += len(self._lists)
-        # From a snapshot: a matcher of somebody's own may add and remove values.
+        # From a copy: a matcher of the caller's own may add and remove values.
         return [postings for matcher, postings in list(self._lists.items()) if matcher.match(topic)]
 
     def posting_lists(self) -> Iterable[PostingList]:
+        """Return all posting lists."""
         return self._lists.values()
 
     def _check(self) -> None:

@@ -1,16 +1,17 @@
-"""URI templates, in a trie of the segments that a `/` ends, and residuals for what is left of those with other parts.
+"""URI templates, in a trie of path segments, with residuals for all other expressions.
 
-A variable such as {id} cannot hold a `/`.  So whole segments that are fixed text or one such variable decide
-themselves, and most templates are nothing else.
+A variable such as {id} cannot contain a `/`.  So a whole segment that is fixed text, or
+one such variable, can be matched alone, and most templates have no other segments.
 
-    /books/{id}            root ─""──► · ─books──► · ─one───► here
-    /books/{id}/covers     root ─""──► · ─books──► · ─one───► · ─covers──► here
-    /books{?page,q}        root ─""──► · ─many──► a residual with   books{?page,q}
-    {+base}/new            root ─many──► a residual with            {+base}/new
+    /books/{id}            root ─""──► · ─books──► · ─one───► posting list
+    /books/{id}/covers     root ─""──► · ─books──► · ─one───► · ─covers──► posting list
+    /books{?page,q}        root ─""──► · ─many──► residual with   books{?page,q}
+    {+base}/new            root ─many──► residual with            {+base}/new
 
-What a residual proposes is verified by the linear matcher, from the byte on where the segment begins; all templates
-that are tried on a topic share its sets of positions.  A walk goes down all branches at once: it costs
-O(segments * nodes that the beginning of the topic reaches), and two or three nodes are usual.
+The linear matcher verifies the candidates of a residual, from the byte where the
+segment begins; all templates that are tried on a topic share its sets of positions.  A
+walk follows all branches at once.  It costs O(segments * nodes that the beginning of
+the topic reaches); two or three nodes are usual.
 """
 
 from __future__ import annotations
@@ -34,21 +35,19 @@ if TYPE_CHECKING:
     from skipfilter.words import Wildcard
 
 COMPILED: Final = 1_000
-"""Templates that are kept compiled."""
+"""The number of compiled templates that are cached."""
 MAX_DEPTH: Final = 32
-"""Segments of a template that get a node of the trie each; what comes after them is left to a residual."""
+"""The number of segments of a template that become nodes; a residual holds the rest."""
 
 Rest: TypeAlias = tuple["Part", ...]
-Way: TypeAlias = tuple["bytes | Wildcard", ...]
+Path: TypeAlias = tuple["bytes | Wildcard", ...]
 
 
 class UriTemplateTable:
-    """The templates, by language: those that differ in the names of their variables share a posting list.
+    """The templates, by meaning: the names of variables make no difference.
 
-    LimitError for more than `max_alike` that only the matcher can tell apart: a topic asks all of them.
-
-    All its mutable state: `_trie`, how many candidates of residuals were `verified` so far, and the templates that
-    were `_compiled` last, for the one who declares what another has declared.
+    Raises LimitError for more than `max_alike` templates that only the matcher can
+    distinguish, because each new topic is tested against all of them.
     """
 
     def __init__(self, max_alike: int = sys.maxsize) -> None:
@@ -56,27 +55,33 @@ class UriTemplateTable:
             raise ValueError(f"max_alike must be more than {FEW}, not {max_alike}")
         self.verified = 0
         self._max_alike = max_alike
+        # The newest templates, for a value that declares what another has declared.
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
         self._trie: Trie[bytes, PostingList | Residual[Rest]] = Trie()
 
     def compile(self, pattern: str) -> UriTemplate:
+        """Return the matcher of `pattern`, from the cache if it is there."""
         template: UriTemplate | None = self._compiled.get(pattern)
         if template is None:
             template = self._compiled[pattern] = UriTemplate(pattern)
         return template
 
     def accepts(self, matcher: Matcher) -> bool:
+        """Return whether it is a `UriTemplate`."""
         return type(matcher) is UriTemplate
 
     def declare(self, matcher: Matcher) -> PostingList:
+        """Return the posting list of the template, and make it if it is new."""
         assert isinstance(matcher, UriTemplate)
         path, rest = _split(matcher.parts)
         node = self._trie.node(path)
+        # 1. Only whole segments: the node holds the posting list.
         if rest is None:
             if node.value is None:
                 node.value = PostingList(self, (path, None))
             assert isinstance(node.value, PostingList)
             return node.value
+        # 2. Other expressions: the node holds a residual.
         if node.value is None:
             node.value = Residual(self._max_alike)
         assert isinstance(node.value, Residual)
@@ -87,6 +92,7 @@ class UriTemplateTable:
         return postings
 
     def remove(self, postings: PostingList) -> None:
+        """Forget the posting list, and the nodes that only it needed."""
         path, rest = postings.path
         node = self._trie.node(path)
         if isinstance(node.value, Residual):
@@ -97,15 +103,17 @@ class UriTemplateTable:
         self._trie.prune(path)
 
     def find(self, topic: str) -> list[PostingList]:
+        """Walk the trie along all branches, and return the posting lists that match."""
         text = encoded(topic)
         found: list[PostingList] = []
         frontier = [self._trie.root]
         start = 0
         subject = None
         for segment in text.split(b"/"):
-            fits_one = None
+            fits_one = None  # whether {id} can be this segment; tested once if needed
             reached = []
             for node in frontier:
+                # A residual decides about the rest of the topic, from this segment on.
                 if node.many is not None:
                     assert isinstance(node.many.value, Residual)
                     for rest, postings in node.many.value.find(text, start):
@@ -126,6 +134,7 @@ class UriTemplateTable:
                 return found
             frontier = reached
             start += len(segment) + 1
+        # The topic has ended: the templates that end here match.
         for node in frontier:
             if node.value is not None:
                 assert isinstance(node.value, PostingList)
@@ -133,6 +142,7 @@ class UriTemplateTable:
         return found
 
     def posting_lists(self) -> Iterator[PostingList]:
+        """Iterate over all posting lists."""
         for _, node in self._trie.nodes():
             if isinstance(node.value, Residual):
                 yield from node.value.posting_lists()
@@ -151,8 +161,8 @@ class UriTemplateTable:
                 assert node.value.path == (path, None)
 
 
-def _split(parts: Rest) -> tuple[Way, Rest | None]:
-    """The whole segments that decide themselves, and what is left from the first on that does not."""
+def _split(parts: Rest) -> tuple[Path, Rest | None]:
+    """Return the leading whole segments as words, and the parts after them or None."""
     path: list[bytes | Wildcard] = []
     while len(path) < MAX_DEPTH:
         segment, left = _first_segment(parts)
@@ -167,7 +177,9 @@ def _split(parts: Rest) -> tuple[Way, Rest | None]:
 
 
 def _first_segment(parts: Rest) -> tuple[Rest, Rest | None]:
-    """The parts before the first `/` of a literal, and those after it; None where there is no `/`."""
+    """Return the parts before the first `/` of a literal, and those after it or
+    None.
+    """
     for n, part in enumerate(parts):
         if isinstance(part, bytes) and b"/" in part:
             before, _, after = part.partition(b"/")
@@ -176,7 +188,7 @@ def _first_segment(parts: Rest) -> tuple[Rest, Rest | None]:
 
 
 def _word(segment: Rest) -> bytes | Wildcard | None:
-    """The segment as a word of the trie; None where it is more than fixed text or one simple variable."""
+    """Return the segment as a word of the trie; None if it is anything more complex."""
     match segment:
         case ():
             return b""
@@ -189,6 +201,7 @@ def _word(segment: Rest) -> bytes | Wildcard | None:
 
 
 def _texts(rest: Rest) -> Texts:
+    """Return the fixed text of `rest`."""
     literals = tuple(part for part in rest if isinstance(part, bytes))
     start = rest[0] if rest and isinstance(rest[0], bytes) else b""
     end = rest[-1] if rest and isinstance(rest[-1], bytes) else b""

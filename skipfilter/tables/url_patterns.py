@@ -1,4 +1,5 @@
-"""URL Patterns, in a trie of host and path segments that says which of them are worth a test.
+"""URL Patterns, in a trie of host and path segments, which finds the candidates to
+test.
 
     pattern                               filed under
     https://example.com/books/:id         example.com  ""  books  one
@@ -6,11 +7,13 @@
     https://*.example.com/:kind/new       one          ""  one    new
     /x{/:optional}?                       (base host)  ""  many
 
-Fixed text and whole `:name` segments are words; the first segment with anything else in it ends the path with
-`many`.  Patterns on one path are told apart by the fixed text at the end of the URL's path, in a residual.  What is
-found is a candidate: protocol, port, query and the rest are for the pattern's own test.
+Fixed text and whole `:name` segments are words; the first segment that is anything else
+ends the path with `many`.  Patterns on one path are distinguished by the fixed text at
+the end of the URL's path, in a residual.  The result is candidates: the pattern's own
+test decides about protocol, port, query and the rest.
 
-A topic costs one reading as a URL, and a test for each candidate: see `UrlPattern` for what that may cost.
+A topic is parsed as a URL once, and costs a test for each candidate; `UrlPattern` says
+how much that may be.
 """
 
 from __future__ import annotations
@@ -34,22 +37,21 @@ if TYPE_CHECKING:
     from skipfilter.words import Wildcard
 
 MAX_DEPTH: Final = 32
-"""Segments of a path that get a node of the trie each."""
+"""The number of path segments that become nodes of the trie."""
 
 _SPECIAL: Final = frozenset("{}()*+?\\:")
 _HIERARCHICAL: Final = frozenset({"http", "https", "http{s}?", "ws", "wss", "ws{s}?", "ftp", "file"})
-"""The protocols whose paths have segments, for sure."""
+"""The protocols whose paths certainly have segments."""
 _NAME: Final = string.ascii_letters + string.digits + "_$"
 
-Way: TypeAlias = tuple["str | Wildcard", ...]
+Path: TypeAlias = tuple["str | Wildcard", ...]
 
 
 class UrlPatternTable:
-    """The patterns, all against one base URL; LimitError for more than `max_patterns`, and PatternError for those
-    that are not small, without `regexp_groups` (see `UrlPattern`).
+    """The patterns, all resolved against one base URL.
 
-    All its mutable state: `_trie`, `_places` by pattern, how many candidates were `verified` so far, and
-    `_reader`, a pattern that every URL matches, which is there with the first pattern.
+    Raises LimitError for more than `max_patterns`.  Raises PatternError for a pattern
+    that is not small, unless `regexp_groups` is True (see `UrlPattern`).
     """
 
     def __init__(self, base_url: str | None, max_patterns: int, *, regexp_groups: bool = False) -> None:
@@ -57,26 +59,32 @@ class UrlPatternTable:
         self._regexp_groups = regexp_groups
         self._base_url = base_url
         self._max_patterns = max_patterns
-        self._lists: dict[str, PostingList] = {}
+        self._lists: dict[str, PostingList] = {}  # by pattern
+        # A pattern that matches every URL, to parse topics; made with the first
+        # pattern.
         self._reader: URLPattern | None = None
         self._trie: Trie[str, Residual[UrlPattern]] = Trie()
 
     def compile(self, pattern: str) -> Matcher:
-        """The matcher of `pattern`; one that is in the table is not compiled again."""
+        """Return the matcher of `pattern`, without compiling one that is in the
+        table.
+        """
         if (known := self._lists.get(pattern)) is not None:
             matcher: Matcher = known.path[1]
             return matcher
         return UrlPattern(pattern, self._base_url, regexp_groups=self._regexp_groups)
 
     def accepts(self, matcher: Matcher) -> bool:
+        """Return whether it is a `UrlPattern` with the same base URL."""
         return type(matcher) is UrlPattern and matcher.base_url == self._base_url
 
     def declare(self, matcher: Matcher) -> PostingList:
+        """Return the posting list of the pattern, and make it if it is new."""
         assert isinstance(matcher, UrlPattern)
         postings = self._lists.get(matcher.pattern)
         if postings is None:
             if len(self._lists) >= self._max_patterns:
-                raise LimitError(f"there are {self._max_patterns} different URL Patterns already, as many as may be")
+                raise LimitError(f"the limit of {self._max_patterns} different URL Patterns is reached")
             if self._reader is None:
                 self._reader = type(matcher.compiled)({})
             path, texts = _file(matcher.compiled)
@@ -88,6 +96,7 @@ class UrlPatternTable:
         return postings
 
     def remove(self, postings: PostingList) -> None:
+        """Forget the pattern, and the nodes that only it needed."""
         path, matcher = postings.path
         node = self._trie.node(path)
         assert node.value is not None
@@ -98,6 +107,7 @@ class UrlPatternTable:
             self._trie.prune(path)
 
     def find(self, topic: str) -> list[PostingList]:
+        """Return the posting lists of the candidates whose own test matches."""
         url = self._read(topic)
         if url is None:
             return []
@@ -112,10 +122,13 @@ class UrlPatternTable:
         return found
 
     def posting_lists(self) -> Iterable[PostingList]:
+        """Return all posting lists."""
         return self._lists.values()
 
     def _read(self, topic: str) -> tuple[str, str] | None:
-        """Host and path of `topic`, as the standard spells them; None where it is no URL."""
+        """Return the normalised host and path of `topic`, or None if it is not
+        a URL.
+        """
         if not self._lists:
             return None
         assert self._reader is not None
@@ -143,11 +156,13 @@ class UrlPatternTable:
                 node.value._check()
 
 
-def _file(pattern: URLPattern) -> tuple[Way, Texts]:
-    """The path that leads to all URLs of `pattern`, and the texts that their paths have."""
+def _file(pattern: URLPattern) -> tuple[Path, Texts]:
+    """Return the trie path of all URLs of `pattern`, and the fixed text of
+    their paths.
+    """
     path: list[str | Wildcard] = [ONE if _SPECIAL.intersection(pattern.hostname) else pattern.hostname]
     if pattern.protocol not in _HIERARCHICAL:
-        # Where a path has no segments, :name reaches over slashes.
+        # If a path has no segments, :name can contain slashes.
         return (*path, MANY), Texts(b"", _fixed_end(pattern.pathname), ())
     segments = pattern.pathname.split("/")
     for n, segment in enumerate(segments[:MAX_DEPTH]):
@@ -156,8 +171,8 @@ def _file(pattern: URLPattern) -> tuple[Way, Texts]:
         elif segment[0] == ":" and len(segment) > 1 and not segment[1:].strip(_NAME):
             path.append(ONE)
         else:
-            # Of "/:name?", "/(a/b)?" and the like the modifier takes the slash along: what follows may go on in
-            # the word before.
+            # In "/:name?", "/(a/b)?" and the like the modifier also covers the slash,
+            # so the text that follows may continue the word before.
             if segment[0] in ":(*" and {"?", "*"}.intersection("/".join(segments[n:])[1:]) and len(path) > 1:
                 path.pop()
             break
@@ -167,9 +182,9 @@ def _file(pattern: URLPattern) -> tuple[Way, Texts]:
 
 
 def _fixed_end(pathname: str) -> bytes:
-    """The fixed text that `pathname`, a pattern, ends with."""
+    """Return the fixed text at the end of `pathname`, which is a pattern."""
     special = max(map(pathname.rfind, _SPECIAL))
     end = pathname[special + 1 :]
     if special >= 0 and pathname[special] == ":":
         end = end.lstrip(_NAME)
-    return end.encode() if end.isascii() else b""  # what is not ASCII is part of a name
+    return end.encode() if end.isascii() else b""  # other characters may be part of a name

@@ -1,4 +1,4 @@
-"""AMQP binding patterns and MQTT topic filters, in a trie of their words (see `skipfilter.trie`).
+"""AMQP and MQTT patterns, in a trie of their words (see `skipfilter.trie`).
 
 A topic costs O(words * nodes that its beginning reaches).
 """
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class WordTable:
-    """The patterns of one grammar.  The path of a posting list is the words of its pattern."""
+    """The patterns of one grammar.
+
+    The path of a posting list is its pattern's words.
+    """
 
     def __init__(self, grammar: Grammar, compile: Callable[[str], Amqp | Mqtt]) -> None:
         self.verified = 0
@@ -29,9 +32,11 @@ class WordTable:
         self._trie: Trie[str, PostingList] = Trie()
 
     def accepts(self, matcher: Matcher) -> bool:
+        """Return whether it is a matcher of this grammar."""
         return type(matcher) is self.compile
 
     def declare(self, matcher: Matcher) -> PostingList:
+        """Return the posting list of the pattern, and make it if it is new."""
         assert isinstance(matcher, Amqp | Mqtt)
         node = self._trie.node(matcher.words)
         if node.value is None:
@@ -39,13 +44,16 @@ class WordTable:
         return node.value
 
     def remove(self, postings: PostingList) -> None:
+        """Forget the pattern, and the nodes that only it needed."""
         self._trie.node(postings.path).value = None
         self._trie.prune(postings.path)
 
     def find(self, topic: str) -> Iterable[PostingList]:
+        """Return the posting lists of the patterns that match `topic`."""
         return self._trie.find(self._grammar.parse_topic(topic), hidden=self._grammar.hides(topic))
 
     def posting_lists(self) -> Iterator[PostingList]:
+        """Iterate over all posting lists."""
         if self._trie.root.value is not None:
             yield self._trie.root.value
         for _, node in self._trie.nodes():
@@ -58,8 +66,10 @@ class WordTable:
 
 
 def amqp_table() -> WordTable:
+    """Return an empty table of AMQP patterns."""
     return WordTable(AMQP, Amqp)
 
 
 def mqtt_table() -> WordTable:
+    """Return an empty table of MQTT patterns."""
     return WordTable(MQTT, Mqtt)

@@ -322,7 +322,7 @@ def test_a_group_goes_with_a_predicate_only() -> None:
     everybody = SkipFilter(Everybody())
     everybody.add(7)
     assert everybody.match_any("x") == [7]
-    with pytest.raises(ValueError, match="group= goes with a predicate"):
+    with pytest.raises(ValueError, match="group= is for a predicate"):
         SkipFilter(Everybody(), group=id)
 
 

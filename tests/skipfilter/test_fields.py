@@ -213,7 +213,7 @@ def test_a_message_that_is_no_mapping_is_named(message: Any) -> None:
 
 @pytest.mark.parametrize("criteria", ["urgent", {"currency": "USD"}])
 def test_what_is_no_collection_of_criteria_is_refused(criteria: Any) -> None:
-    with pytest.raises(ValueError, match=r"^criteria .*: neither a list nor a set of them$"):
+    with pytest.raises(ValueError, match=r"^criteria .*: neither a list nor a set of criteria$"):
         FieldFilter[str]().add("a", criteria)
 
 
@@ -224,7 +224,7 @@ def test_what_is_refused_is_shown_cut() -> None:
         readers.add(1, [int(long)])  # type: ignore[list-item]
     with pytest.raises(ValueError, match=rf"^criteria '{'1' * 79}: neither"):
         readers.add(1, long)
-    with pytest.raises(ValueError, match=rf"^{'1' * 80} is there"):
+    with pytest.raises(ValueError, match=rf"^{'1' * 80} is in the filter"):
         readers.add(int(long), ["g"])
 
 
@@ -241,7 +241,7 @@ def test_no_more_than_max_criteria() -> None:
 def test_a_value_with_other_criteria_has_to_be_removed_first() -> None:
     readers = filled({"a": ["f"], "b": ["f"]})
     readers.add("a", ["f"])
-    with pytest.raises(ValueError, match=r"^'a' is there with other criteria; remove it first$"):
+    with pytest.raises(ValueError, match=r"^'a' is in the filter with other criteria; remove it first$"):
         readers.add("a", ["f", "g"])
     readers._check()
     assert readers.match_any({"f": 1, "g": 1}) == ["a", "b"]

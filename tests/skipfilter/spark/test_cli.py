@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 ROOT = Path(__file__).parents[3]
-README = (ROOT / "README.md").read_text("utf-8")
+README = (ROOT / "skipfilter" / "spark" / "README.md").read_text("utf-8")
 
 
 def run(*arguments: str | Path) -> Result:

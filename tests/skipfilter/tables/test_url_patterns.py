@@ -268,7 +268,7 @@ def test_no_more_patterns_than_there_may_be() -> None:
     table = UrlPatternTable(BASE, 2)
     posting_lists = [table.declare(table.compile(pattern)) for pattern in ("/a", "/b", "/a")]
     assert posting_lists[0] is posting_lists[2]
-    with pytest.raises(LimitError, match="there are 2 different URL Patterns already"):
+    with pytest.raises(LimitError, match="the limit of 2 different URL Patterns is reached"):
         table.declare(table.compile("/c"))
     table._check()
     assert table.declare(table.compile("/b")) is posting_lists[1]
