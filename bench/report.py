@@ -1,7 +1,11 @@
-"""python -m bench.report [RESULTS [README]]: draw the plots, and write the tables of the README anew.
+"""Draws the plots of the results, and writes their tables and figures into the pages.
 
-Everything comes from the result files.  A benchmark's place in the README is the line `<!-- NAME -->`; its plot and
-table follow there.  Where a README has no such line, or there is no README, a section is added at its end.
+    python -m bench.report            bench/results, and the figures of the README files
+    python -m bench.report RESULTS    another directory of results
+
+Everything comes from the result files.  Beside NAME.json are NAME.svg, the plot, and
+NAME.md, a page that people write: the plot and the table follow its line `<!-- NAME -->`.
+If there is no page, a new one says what the result file says.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.benchmark import BENCH, factor, place, shown, table
+from bench.figures import fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from bench.benchmark import Document
+
+PAGES = (BENCH / "README.md", BENCH.parent / "README.md")
+"""Pages with figures from the results."""
 
 # The baseline is grey; the others are the colours of Okabe and Ito, 2008, which the colour-blind can tell apart.
 GREY = "#777777"
@@ -50,37 +58,40 @@ STYLE: dict[Any, Any] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Report on the results that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.partition("\n")[0])
-    parser.add_argument("results", nargs="?", type=Path, default=BENCH / "results", help="where NAME.json are")
-    parser.add_argument("readme", nargs="?", type=Path, help="by default the README.md of bench, or one beside RESULTS")
-    chosen = parser.parse_args(arguments)
-    ours = chosen.results.resolve() == BENCH / "results"
-    report(chosen.results, chosen.readme or (BENCH if ours else chosen.results) / "README.md")
+    parser.add_argument("results", nargs="?", type=Path, default=BENCH / "results", help="the directory of NAME.json")
+    results: Path = parser.parse_args(arguments).results
+    report(results)
+    if results.resolve() == BENCH / "results":
+        for page in PAGES:
+            page.write_text(fill(page.read_text("utf-8"), results), "utf-8")
 
 
-def report(results: Path, readme: Path) -> None:
-    """Draw what is in `results` into plots/ beside `readme`, and write the tables there."""
-    plots = readme.parent / "plots"
-    plots.mkdir(exist_ok=True)
-    text = readme.read_text("utf-8") if readme.exists() else "# Measurements\n"
+def report(results: Path) -> None:
+    """Draw each NAME.json in `results` into NAME.svg, and write its table into NAME.md."""
     for path in sorted(results.glob("*.json")):
         document: Document = json.loads(path.read_text("utf-8"))
-        draw(document, plots / f"{path.stem}.svg")
-        text = placed(text, path.stem, document)
-        print(f"{path} -> {plots}/{path.stem}.svg, {readme}")
-    readme.write_text(text, "utf-8")
+        draw(document, path.with_suffix(".svg"))
+        page = path.with_suffix(".md")
+        text = page.read_text("utf-8") if page.exists() else new_page(path.stem, document)
+        page.write_text(with_table(text, path.stem, document), "utf-8")
+        print(f"{path} -> {page}")
 
 
 # -- tables
 
 
-def placed(text: str, name: str, document: Document) -> str:
-    """`text` with the plot and the table of the benchmark `name` in its place."""
+def new_page(name: str, document: Document) -> str:
+    """Return a page with the question and the workload of a result."""
+    workload = textwrap.fill(document["workload"], 118)
+    return f"# {name}: {document['question']}\n\n{workload}\n\n<!-- {name} -->\n"
+
+
+def with_table(text: str, name: str, document: Document) -> str:
+    """Return `text` with the plot and the table after the line `<!-- NAME -->`, new or replaced."""
     mark = f"<!-- {name} -->"
-    if mark not in text:
-        told = textwrap.fill(document["workload"], 118)
-        text = f"{text.rstrip()}\n\n## {name}: {document['question']}\n\n{told}\n\n{mark}\n"
-    made = f"{mark}\n![{document['question']}](plots/{name}.svg)\n\n{markdown(table(document))}"
+    made = f"{mark}\n![{document['question']}]({name}.svg)\n\n{markdown(table(document))}"
     old = rf"{re.escape(mark)}(\n!\[.*)?(\n*(\n\|.*)+)?"
     return re.sub(old, lambda _: made, text, count=1)
 

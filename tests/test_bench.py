@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.benchmark import BENCH, load
+from bench.figures import fill
 from bench.measure import figures
-from bench.report import draw, report
+from bench.report import PAGES, draw, report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +51,39 @@ def test_the_tables_are_those_of_the_results(tmp_path: Path, monkeypatch: pytest
             path.touch()  # each takes a second to draw
 
     monkeypatch.setattr("bench.report.draw", draw_one)
-    shutil.copy(BENCH / "README.md", tmp_path)
-    report(BENCH / "results", tmp_path / "README.md")
-    assert (tmp_path / "README.md").read_text("utf-8") == (BENCH / "README.md").read_text("utf-8")
-    assert sorted(path.stem for path in (tmp_path / "plots").iterdir()) == sorted([*NAMES, "hold"])
+    for path in (BENCH / "results").glob("*.[jm]*"):
+        shutil.copy(path, tmp_path)
+    report(tmp_path)
+    for name in [*NAMES, "hold"]:
+        page = (tmp_path / name).with_suffix(".md")
+        assert page.read_text("utf-8") == (BENCH / "results" / page.name).read_text("utf-8")
+        assert page.with_suffix(".svg").exists()
+
+
+def test_a_result_without_a_page_gets_one(tmp_path: Path) -> None:
+    shutil.copy(BENCH / "results" / "publish.json", tmp_path)
+    report(tmp_path)
+    page = (tmp_path / "publish.md").read_text("utf-8")
+    assert page.startswith("# publish: What does an update cost")
+    assert "![What does an update cost" in page
+    assert "| no subscribers | hub, one a request |" in page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=["bench", "project"])
+def test_the_figures_of_a_page_are_those_of_the_results(page: Path) -> None:
+    text = page.read_text("utf-8")
+    wrong = re.sub(r"[^\s|(]*(<!-- \w+: )", r"0\1", text)
+    assert wrong != text
+    assert fill(wrong, BENCH / "results") == text
+
+
+def test_a_figure_of_no_result_is_an_error() -> None:
+    with pytest.raises(KeyError, match="nothing"):
+        fill("1<!-- publish: no subscribers / nothing -->", BENCH / "results")
+    with pytest.raises(FileNotFoundError):
+        fill("1<!-- nothing: no subscribers / hub -->", BENCH / "results")
+
+
+def test_each_result_has_a_verdict() -> None:
+    readme = (BENCH / "README.md").read_text("utf-8")
+    assert set(re.findall(r"\(results/(\w+)\.md\)", readme)) >= {*NAMES, "hold"}

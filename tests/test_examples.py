@@ -1,4 +1,4 @@
-"""The examples, and the commands that the README shows, against a real hub."""
+"""The examples, and the commands that the pages show, against a real hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.conftest import HubProcess
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text("utf-8")
+README, HUB_PAGE, EXAMPLES = ((ROOT / folder / "README.md").read_text("utf-8") for folder in (".", "hub", "examples"))
 
 
 def run(*command: str) -> str:
@@ -26,7 +26,7 @@ def run(*command: str) -> str:
 def test_the_flights_arrive_as_the_readme_shows_them(hub: HubProcess) -> None:
     out = run("examples/flights.py", "--hub", hub.url, "--speed", "1e6", "--flights", "60")
     assert "60/60" in out
-    shown = re.search(r"^Departures that match .*?(?=^```)", README, re.MULTILINE | re.DOTALL)
+    shown = re.search(r"^Departures that match .*?(?=^```)", EXAMPLES, re.MULTILINE | re.DOTALL)
     assert shown is not None
     lines = shown[0].strip().splitlines()
     board = run("examples/departures.py", "--hub", hub.url, "--since", "earliest", "--count", str(len(lines) - 1))
@@ -52,19 +52,28 @@ def test_what_follows_before_it_is_published_arrives_live(hub: HubProcess) -> No
 
 def test_every_make_target_that_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)\b", "\n".join(re.findall(r"`[^`]+`|```.*?```", README, re.DOTALL))))
+    named = set(
+        re.findall(
+            r"\bmake ([a-z-]+)\b",
+            "\n".join(
+                command
+                for page in (README, HUB_PAGE, EXAMPLES)
+                for command in re.findall(r"`[^`]+`|```.*?```", page, re.DOTALL)
+            ),
+        )
+    )
     assert {"run", "test"} <= named <= targets
 
 
 def test_the_readme_s_python_prints_what_it_should(hub: HubProcess) -> None:
-    script = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Client(" in block)
+    script = next(block for block in re.findall(r"```python\n(.*?)```", HUB_PAGE, re.DOTALL) if "Client(" in block)
     assert run("-c", script.replace("http://localhost:3000/.well-known/mercure", hub.url)) == "a new chapter\n"
 
 
 def test_the_readme_s_requests_are_answered(hub: HubProcess) -> None:
-    blocks = [block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "curl" in block]
+    blocks = [block for block in re.findall(r"```sh\n(.*?)```", README + HUB_PAGE, re.DOTALL) if "curl" in block]
     script = "\n".join(blocks).replace("http://localhost:3000", hub.origin)
-    assert script.count(hub.url) == 3
+    assert script.count(hub.url) == 4
     done = subprocess.run(
         ["/bin/sh", "-eu", "-c", script.replace("curl -N", "curl --head")],  # a stream has no end
         env={"TOKEN": hub.token, "PATH": "/usr/bin:/bin"},

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 PROTOCOL: Final = ROOT / "hub" / "protocol" / "PROTOCOL.md"
-CITING: Final = ("hub", "skipfilter", "tests", "README.md")
+CITING: Final = (".github", "hub", "skipfilter", "tests", "README.md")
 """The folders and files below `ROOT` that may cite rules."""
 
 _SUFFIXES: Final = {".html", ".js", ".lua", ".md", ".py", ".sql"}

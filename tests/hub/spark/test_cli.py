@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import HubProcess
 
 ROOT = Path(__file__).parents[3]
-README = (ROOT / "README.md").read_text("utf-8")
+README = (ROOT / "skipfilter" / "spark" / "README.md").read_text("utf-8")
 
 
 def run(*arguments: str | Path) -> Result:
