@@ -1,10 +1,11 @@
-"""Backpressure: publishers wait while too many updates are accepted but not dispatched yet.
+"""Backpressure: publishers wait while too many updates are not dispatched yet.
 
     history    ... 7  8 │ 9  10  11 │            room = max_updates - 3
                 dispatched   in flight
 
-What is in flight stays below what the history keeps, so that the history forgets no update before it is dispatched.
-Publishers wait before they append; they wait for dispatch and never for a subscriber.
+The updates in flight stay below what the history keeps, so the history forgets no
+update before it is dispatched.  Publishers wait before they append; they wait for
+dispatch, and never for a subscriber.
 """
 
 from __future__ import annotations
@@ -28,26 +29,30 @@ MAX_UPDATES: Final = 1_024
 
 
 class Backpressure:
-    """Room for updates in flight, in updates and bytes; one update that is larger than that may go alone."""
+    """Room for updates in flight, in updates and bytes; a larger single update may go
+    alone.
+    """
 
     def __init__(self, broadcaster: Broadcaster, *, max_updates: int, max_bytes: int) -> None:
         self._broadcaster = broadcaster
         self._max_updates = min(MAX_UPDATES, max(1, max_updates))
         self._max_bytes = max_bytes
         self._updates = 0
-        """Updates that have taken room."""
+        """The number of updates that have taken room."""
         self._bytes = 0
-        """Their bytes."""
+        """The bytes of these updates."""
         self._appended: deque[tuple[int, int]] = deque()
-        """(position, bytes) of those that are in the history; each gives its room back when it is dispatched."""
+        """(position, bytes) of those in the history; dispatch gives their room back."""
         self._turn = asyncio.Lock()
-        """Held by the publisher that waits for room."""
+        """Held by the publisher that waits for room; the others wait for it in
+        order."""
 
     async def append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
-        """Call `append()`, which puts `updates` into the history, as soon as there is room for them.
+        """Call `append()`, which puts `updates` into the history, when there is room.
 
-        Returns its result, which may leave out updates that the history has already.  Raises TooLarge if there is
-        never room, and what `append` raises.
+        Returns its result, which may leave out updates that the history has already.
+        Raises TooLarge if there can never be enough room, and what `append` raises.  If
+        it raises or is cancelled, the room is given back.
         """
         count, size = len(updates), sum(update.size for update in updates)
         self.check(count, size)
@@ -63,7 +68,9 @@ class Backpressure:
         return entries
 
     def check(self, count: int, size: int) -> None:
-        """Raise TooLarge for so many updates, of `size` bytes together, if there is never room for them."""
+        """Raise TooLarge if there can never be room for `count` updates of `size`
+        bytes.
+        """
         if not self.fits(count, size):
             raise TooLarge(
                 f"{count} updates, of about {size} bytes in memory, are more than the hub takes at once: "
@@ -71,11 +78,11 @@ class Backpressure:
             )
 
     def fits(self, count: int, size: int) -> bool:
-        """Whether there is ever room for so many updates, of `size` bytes together."""
+        """Return whether there can ever be room for `count` updates of `size` bytes."""
         return count <= self._max_updates and (count <= 1 or size <= self._max_bytes)
 
     def parts(self, updates: Iterable[Update]) -> Iterator[list[Update]]:
-        """`updates` in parts that there may be room for."""
+        """Yield `updates` in parts, each of which there can be room for."""
         part: list[Update] = []
         size = 0
         for update in updates:
@@ -89,7 +96,7 @@ class Backpressure:
             yield part
 
     async def _take(self, count: int, size: int) -> None:
-        """Wait for room for them, and take it.  First come, first served: else small ones would keep a batch out."""
+        """Wait for room and take it, first come first served: no batch starves."""
         async with self._turn:
             self._settle()
             while self._updates and (self._updates + count > self._max_updates or self._bytes + size > self._max_bytes):
@@ -99,19 +106,21 @@ class Backpressure:
             self._bytes += size
 
     def _give_back(self, count: int, size: int) -> None:
-        """For updates that came to nothing."""
+        """Give back the room of updates that were not appended."""
         self._updates -= count
         self._bytes -= size
-        self._broadcaster.move_to(self._broadcaster.position)  # so whoever waits for room looks again
+        self._broadcaster.move_to(self._broadcaster.position)  # wakes those that wait for room
 
     def _appended_now(self, entries: Sequence[Entry]) -> None:
-        """Their updates give their room back when they are dispatched."""
+        """Note the positions of appended updates; dispatch gives their room back."""
         self._appended.extend((entry.position, entry.size) for entry in entries)
         if entries and entries[-1].position <= self._broadcaster.position:
-            # Dispatched before the log said so here: whoever waits for their room is told now, or by nobody.
+            # They were dispatched before `append` returned: wake those that wait for
+            # room.
             self._broadcaster.move_to(self._broadcaster.position)
 
     def _settle(self) -> None:
+        """Give back the room of updates that are dispatched by now."""
         while self._appended and self._appended[0][0] <= self._broadcaster.position:
             self._updates -= 1
             self._bytes -= self._appended.popleft()[1]

@@ -1,9 +1,10 @@
-"""Dispatcher: follows the history, has its entries dispatched, and reads it for connections that catch up.
+"""Dispatcher: follows the history, dispatches its entries, and reads it for others.
 
-    history ──follow──► broadcaster.dispatch ──► live connections        at `broadcaster.position`
-       └──────read, no further than that──────► connections that catch up
+    history ──follow──► broadcaster.dispatch ──► live connections
+       └──────read, up to `broadcaster.position`──────► connections that catch up
 
-The history may be away when the node starts, and later: then nothing is dispatched, and readers wait.
+If the history is unavailable, at the start or later, nothing is dispatched, and readers
+wait.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 CLOSED_AT_ONCE: Final = 16
-"""Streams that are closed between two looks at the other tasks."""
+"""Streams that are closed before other tasks may run."""
 PAUSE: Final = 1.0
-"""Seconds before another try, if a dispatch has failed."""
+"""Seconds before the next attempt if a dispatch has failed."""
 
 T = TypeVar("T")
 
 
 class Dispatcher:
-    """The way from the history of one node to its connections."""
+    """Connects the history of one node with its broadcaster."""
 
     def __init__(
         self, history: History, broadcaster: Broadcaster, event_log: EventLog | None, *, random: Random
@@ -49,17 +50,20 @@ class Dispatcher:
         self._random = random
         self._pages = Pages(history)
         self.is_ready = False
-        """Whether the end of the history was read since the start, so that a connection can begin somewhere."""
+        """Whether the end of the history is known, so that connections can start."""
 
     async def start(self) -> None:
-        """Begin at the end of the history.  If it is unavailable, `run` does so later."""
+        """Begin at the end of the history.
+
+        If it is unavailable, `run` does so later.
+        """
         try:
             await self._find_end()
         except HistoryUnavailable as error:
-            log.warning("the history is not there yet; until it is, nobody is served", reason=error.reason)
+            log.warning("the history is unavailable; no client is served until it works", reason=error.reason)
 
     async def run(self) -> None:
-        """Dispatch new entries, for ever."""
+        """Dispatch new entries, without end."""
         while True:
             try:
                 if not self.is_ready:
@@ -68,15 +72,17 @@ class Dispatcher:
                     try:
                         await self._broadcaster.dispatch(entries)
                     except Exception:
-                        if self._broadcaster.position == entries[-1].position:  # halfway: some were not written to
+                        # Halfway: some connections were not written to.
+                        if self._broadcaster.position == entries[-1].position:
                             await self._close_all("a dispatch failed")
                         raise
                     if self._event_log is not None:
                         self._event_log.dispatched(entries)
             except PositionExpired as error:
-                # Entries are gone that were sent to no one.  A client that comes back learns it by its cursor (N108).
+                # Entries were lost before any connection received them.  A client that
+                # reconnects learns it by its cursor (N108).
                 log.error("dispatch fell behind the history; all streams are closed", reason=str(error))
-                await self._patiently(self._find_end)
+                await self._retry(self._find_end)
                 await self._close_all("updates were lost")
             except HistoryUnavailable as error:
                 if self.is_ready:
@@ -87,17 +93,19 @@ class Dispatcher:
                 await asyncio.sleep(PAUSE)
 
     async def read(self, after: int) -> Page:
-        """Return the next page after a position; empty if this node has dispatched no further.
+        """Return the next page after a position; empty if all is read that is
+        dispatched.
 
-        Waits while the history is unavailable.  Raises PositionExpired if entries of the page are gone.
+        Waits while the history is unavailable.  Raises PositionExpired if entries of
+        the page were lost.
         """
         broadcaster = self._broadcaster
         while after != (dispatched := broadcaster.position):
-            page = await self._patiently(partial(self._pages.read, after))
+            page = await self._retry(partial(self._pages.read, after))
             entries = [entry for entry in page if entry.position <= broadcaster.position]
             if entries:
                 return Page(entries, forgotten=page.forgotten)
-            if dispatched == broadcaster.position:  # the rest is appended, but not dispatched yet
+            if dispatched == broadcaster.position:  # the rest is stored but not dispatched
                 await broadcaster.moved()
         return Page()
 
@@ -106,14 +114,14 @@ class Dispatcher:
         self.is_ready = True
 
     async def _close_all(self, reason: str) -> None:
-        """End all streams: a client that comes back goes on from its cursor."""
+        """End all streams; their clients reconnect and continue from their cursors."""
         for count, subscriber in enumerate(self._broadcaster.subscribers(), 1):
             self._broadcaster.close(subscriber.id, reason)
             if count % CLOSED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what `ask()` returns, as soon as the history is available."""
+    async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Call `ask` until the history is available, and return its result."""
         while True:
             try:
                 return await ask()

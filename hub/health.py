@@ -1,4 +1,6 @@
-"""Health: whether new clients should come to this node, and whether it works at all (R51)."""
+"""Health: whether new clients should use this node, and whether it works at all
+(R51).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ log = structlog.stdlib.get_logger("hub")
 CHECK_TIMEOUT: Final = 3.0
 """Seconds that a check of the history may take."""
 CACHED: Final = 1.0
-"""Seconds for which a result is cached: the endpoint is public, and every check writes to the history."""
+"""Seconds for which a result is cached.
+
+The endpoint is public, and every check writes to the history.
+"""
 PATIENCE: Final = 60.0
 """Seconds for which the history may fail before a patient check fails too."""
 
@@ -35,7 +40,8 @@ class Health:
         self._shutdown = shutdown
         self._clock = clock
         self._failing_since: float | None = None
-        """When the first of the checks that failed in a row was made; None if the last one did not fail."""
+        """When the first of the latest failed checks was made; None if the last
+        succeeded."""
         self._checked = -math.inf
         """When the last check was made."""
 

@@ -1,9 +1,9 @@
-"""Hub: publish and subscribe on one node, and the parts that do it; no HTTP.
+"""Hub: publish and subscribe on one node, without HTTP.
 
 publish    ─► backpressure ─► history.append
-subscribe  ─► admission ─► compiler ─► where in the history it starts
+subscribe  ─► admission ─► compiler ─► the position in the history where it starts
 connect    ─► broadcaster, presence
-running    ─► dispatcher: history ─► broadcaster        presence: its announcements ─► history
+running    ─► dispatcher: history ─► broadcaster     presence: announcements ─► history
 """
 
 from __future__ import annotations
@@ -53,15 +53,19 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 TOPICS_CHECKED: Final = 64
-"""Topics of a request that are checked between two looks at the other tasks: each takes up to 40 µs, a long one 200."""
+"""Topics of a request that are checked before other tasks may run.
+
+Each takes up to 40 µs, and a long one 200.
+"""
 MATCHERS_ASKED: Final = 1_000
-"""Matchers of a grant that are asked about topics, likewise: each takes up to 6 µs."""
+"""Matchers of a grant that are tried on topics before other tasks may run: 6 µs
+each."""
 LAST_WORDS: Final = 2.0
-"""Seconds that the announcements of the last departures may take when the hub has ended."""
+"""Seconds that the last announcements of departures may take when the hub ends."""
 
 
 class Hub:
-    """One node of a hub.  Publishing and subscribing work inside `running()`."""
+    """One node of a hub.  Publishing and subscribing work inside of `running()`."""
 
     def __init__(
         self,
@@ -109,12 +113,15 @@ class Hub:
     # -- updates
 
     async def publish(self, *updates: Update, grant: Grant | None = None) -> None:
-        """Append `updates` to the history, for all nodes: all of them, one after the other, or with an error none.
+        """Append `updates` to the history for all nodes: all of them, or with an error
+        none.
 
-        Without `grant` the program itself publishes, and may do so to every topic.  Raises InvalidRequest for an
-        update that breaks a rule, InsufficientScope for one that the grant does not allow, TooLarge for more than the
-        hub takes at once, and Closing while the hub is shutting down.  Waits while dispatch is far behind the history,
-        and never for a subscriber.
+        Without `grant` the program itself publishes, and may do so to every topic.
+        Waits while dispatch is far behind the history, but never for a subscriber.
+
+        Raises InvalidRequest if an update breaks a rule, InsufficientScope if the grant
+        does not allow one, TooLarge if they are more than the hub accepts at once,
+        Closing if the hub is shutting down, and HistoryUnavailable.
         """
         if self.shutdown.is_closing:
             raise Closing
@@ -129,7 +136,7 @@ class Hub:
                 log.debug("update published", id=update.id, **about)
 
     async def _check_updates(self, updates: Sequence[Update]) -> None:
-        """Raise InvalidRequest for the first update that nobody may send."""
+        """Raise InvalidRequest for the first update that breaks a rule."""
         left = TOPICS_CHECKED
         for number, update in enumerate(updates, 1):
             try:
@@ -144,7 +151,9 @@ class Hub:
                 raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
 
     async def _require_publish(self, updates: Sequence[Update], grant: Grant) -> None:
-        """Raise InsufficientScope unless every topic of `updates` may be published to (N80)."""
+        """Raise InsufficientScope unless every topic of `updates` may be published to
+        (N80).
+        """
         left = MATCHERS_ASKED
         for update in updates:
             for topic in update.topics:
@@ -164,20 +173,24 @@ class Hub:
         *,
         address: str = "",
     ) -> tuple[Subscriber, str | None]:
-        """Admit a subscriber; return it with its position in the log, and the id of the event before its first one.
+        """Admit a subscriber; return it, and the id of the event before its first one.
 
-        Without `last_event_id` its position is the end of the log, and there is no id.  With an empty one the position
-        is the same, and the id is `earliest` (N107).  With an id, the position is that of the earliest event of that id
-        (N115).  If the log does not know the id, or no longer, or has forgotten presence updates since that the
-        subscriber may want, the id is `earliest` (N108), and the position is before the earliest event: what the
-        subscriber has missed is among those, if it is left; or at the end, if the settings say so (N109).
+        Without `last_event_id` it starts at the end of the history, and the id is None.
+        With an empty one it starts there too, and the id is `earliest` (N107).  With an
+        id that the history has, it starts after the earliest event with that id (N115).
+        If the history does not have the id, or has forgotten later presence updates
+        that the subscriber may want, the returned id is `earliest` (N108).  The
+        subscriber then starts before the earliest event, and so gets all that is left
+        of what it missed; or at the end, if the settings say so (N109).
 
-        `address` is the client that the connection counts for if the token has no subject (N23).  While the hub is
-        shutting down a client may still subscribe, and the stream ends at once: EventSource comes back after an end,
-        and stays away for ever after a 503.
+        `address` is the client that the connection counts for if the token has no
+        subject (N23).  While the hub is shutting down, a client may still subscribe,
+        and the stream ends at once: EventSource reconnects after an end, but never
+        after a 503.
 
-        The subscriber counts until its connection is over, or it leaves.  Raises LimitExceeded, Busy,
-        InvalidRequest for a pattern that its type refuses, and HistoryUnavailable; then it does not count.
+        The subscriber counts until its connection ends, or `leave` is called.  Raises
+        LimitExceeded, Busy, InvalidRequest if a type refuses its pattern, and
+        HistoryUnavailable; then it does not count.
         """
         ticket = self.admission.admit(f"address {address}" if grant.subject is None else f"subject {grant.subject}")
         try:
@@ -200,21 +213,25 @@ class Hub:
         return subscriber, preceding
 
     async def _compile(self, selectors: Sequence[Selector]) -> Iterable[TopicMatcher]:
-        """Return the matchers of a request.  Raises InvalidRequest and LimitExceeded."""
+        """Return the matchers of a request.
+
+        Raises InvalidRequest and LimitExceeded.
+        """
         try:
             return (await self.compiler.compile_all(selectors)).values()
         except PatternError as error:
-            if error.matcher_type == "urlpattern":  # whose reason is the compiler's own text (N17)
-                raise InvalidRequest(f"{shown(error.pattern)} is no URL Pattern that this hub takes") from None
+            if error.matcher_type == "urlpattern":  # the reason is the compiler's text (N17)
+                raise InvalidRequest(f"{shown(error.pattern)} is not a URL Pattern that this hub accepts") from None
             raise InvalidRequest(str(error)) from None
 
     async def find_start(self, last_event_id: str | None, *, presence: bool) -> tuple[int, str | None]:
-        """Return the position at which a subscriber with this cursor starts, and the id of the event before its first.
+        """Return the position at which a cursor starts, and the id of the event before
+        it.
 
-        `presence` says whether it may want presence updates.
+        `presence` is whether the subscriber may want presence updates.
         """
         if not self.dispatcher.is_ready:
-            raise HistoryUnavailable("it has not been there since this node was started")
+            raise HistoryUnavailable("it has not been available since this node started")
         if not last_event_id:
             return await self._end(), None if last_event_id is None else EARLIEST_ID
         if last_event_id != EARLIEST_ID:
@@ -223,25 +240,30 @@ class Hub:
             log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if not self.settings.replay_unknown:
                 return await self._end(), EARLIEST_ID
-        # In an empty history, the position before all entries is its end.  The end is asked for first: there may be
-        # an entry by the second question.
+        # In an empty history, the position before all entries is its end.  Read the end
+        # first: an entry may be added before the second read.
         end = await self.history.end()
         return EARLIEST if await self.history.newest() else end, EARLIEST_ID
 
     async def _end(self) -> int:
-        """Return the position after every update whose publish was answered, though it may not be dispatched yet."""
+        """Return the position after every update whose publisher has its answer.
+
+        These updates may not be dispatched yet.
+        """
         try:
             return await self.history.end()
-        except HistoryUnavailable:  # then no publish is answered either
+        except HistoryUnavailable:  # then no publisher gets an answer either
             return self.broadcaster.position
 
     # -- connections
 
     async def connect(self, receiver: Receiver) -> None:
-        """Take a connection in, and then announce its subscriptions (N127): so it may see its own arrival.
+        """Add a connection, and then announce its subscriptions (N127).
 
-        A history that is unavailable or slow delays no connection: it is announced when the history works.
-        Raises LimitExceeded for patterns that are too much like others, and the subscriber does not count then.
+        So a subscriber may receive its own announcement.  A history that is unavailable
+        or slow delays no connection: it is announced when the history works.  Raises
+        LimitExceeded if its patterns are too similar to others; the subscriber does not
+        count then.
         """
         self._take_in(receiver)
         if receiver.position != EARLIEST:
@@ -257,7 +279,10 @@ class Hub:
 
     @contextlib.contextmanager
     def connected(self, receiver: Receiver) -> Iterator[None]:
-        """Take a connection in for as long as this is entered, and announce nothing.  Raises as `connect`."""
+        """Add a connection inside of the context, and announce nothing.
+
+        Raises as `connect`.
+        """
         self._take_in(receiver)
         try:
             yield
@@ -265,12 +290,14 @@ class Hub:
             self._let_go(receiver)
 
     def begins(self, receiver: Receiver) -> None:
-        """Take note of the position where a connection begins, as soon as it is known."""
+        """Record the position where a connection begins, as soon as it is known."""
         if self.event_log is not None:
             self.event_log.connected(receiver, receiver.position)
 
     def reading(self, receiver: Receiver) -> Reading:
-        """Return a walk through the history, from the receiver's position to the end of what is dispatched."""
+        """Return a walk through the history, from the receiver's position to
+        the end.
+        """
         passes = partial(self.broadcaster.passes, receiver)
         return Reading(self.dispatcher.read, passes, receiver.subscriber, receiver.position, self.slices)
 
@@ -286,7 +313,8 @@ class Hub:
             receiver.subscriber.leave()
             raise LimitExceeded(str(error)) from None
         if self.admission.expires_within(LATE, receiver.subscriber.grant):
-            receiver.close("its token expires")  # before the next look at the clock, which may come too late (N82)
+            # Now: the next round of the clock may come too late (N82).
+            receiver.close("its token expires")
 
     def _forget(self, receiver: Receiver) -> None:
         if self.event_log is not None:
@@ -305,7 +333,10 @@ class Hub:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follow the history and the clock for as long as it is entered; once only."""
+        """Follow the history and the clock inside of the context.
+
+        Enter it once only.
+        """
         await self.dispatcher.start()
         tasks = [asyncio.create_task(run()) for run in (self.dispatcher.run, self._keep_time)]
         self.presence.start()

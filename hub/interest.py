@@ -1,4 +1,4 @@
-"""Interest: what the connections of a hub subscribe to, and what they may read, as two indexes of the library."""
+"""Interest: what connections subscribe to, and what they may read, as two indexes."""
 
 from __future__ import annotations
 
@@ -25,26 +25,30 @@ Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
 
 
 class Interested(Protocol):
-    """What has a subscriber."""
+    """Anything with a subscriber."""
 
     @property
-    def subscriber(self) -> Subscriber: ...
+    def subscriber(self) -> Subscriber:
+        """The subscriber whose matchers and grant count."""
+        ...
 
 
 class Interest:
-    """The source of the filter: one index of what the receivers subscribe to, one of what they may read.
+    """The source of the broadcaster's filter: an index of subscriptions, and one of
+    grants.
 
-    How many matchers a receiver has, and how long they are, was bounded when they were parsed; how many URL Patterns
-    there are, when they were compiled.
+    The number and length of a receiver's matchers were limited when they were parsed,
+    and the number of URL Patterns when they were compiled.
     """
 
     def __init__(self, base_url: str) -> None:
         index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=sys.maxsize)
         self._subscribed, self._granted = index(), index()
         self._announced = subscriptions_path(urlsplit(base_url).path) + "/"
-        """What the topics of presence updates begin with."""
+        """The prefix of the topics of presence updates."""
 
     def add(self, id: int, value: Interested, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
+        """Add a receiver to both indexes, or with an error to none."""
         self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
         try:
             self._granted.add(id, value, _selectors(value.subscriber.grant.subscribe))
@@ -53,21 +57,23 @@ class Interest:
             raise
 
     def discard(self, id: int, value: Interested) -> None:
+        """Remove a receiver from both indexes."""
         self._subscribed.discard(id, value)
         self._granted.discard(id, value)
 
     def ids_matching(self, key: Key, values: SortedDict, start: int) -> BitMap64:
+        """Return the ids that subscribe to, or may read, the topic of `key`."""
         role, topic = key
         index = self._subscribed if role == "subscribed" else self._granted
         return index.ids_matching(topic, values, start)
 
     def announces(self, topic: str) -> bool:
-        """Return whether updates of this topic announce a subscription; every such topic is a new one."""
+        """Return whether `topic` is that of a presence update; each of them is new."""
         return topic.startswith(self._announced)
 
     def bitmap(self, *keys: Key) -> BitMap64:
-        """The ids that pass any of `keys`, and nothing is remembered of that."""
-        ids, nobody = BitMap64(), SortedDict()  # an index needs no values: they have declared what they want
+        """Return the ids that match any of `keys`, without caching anything."""
+        ids, nobody = BitMap64(), SortedDict()  # an index does not look at the values
         for key in keys:
             ids |= self.ids_matching(key, nobody, 0)
         return ids

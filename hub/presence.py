@@ -1,10 +1,13 @@
-"""Presence: announce who comes and goes, notice nodes that died, and list who is there (N120–N137).
+"""Presence: announces subscribers, detects dead nodes, lists the present (N120–N137).
 
-    connection comes ─┐                    ┌─► update "active": true     history.announce: the update and the
-    connection goes  ─┴─► queue, in order ─┤                             list of who is present change together
-    node died        ────────► beat ───────┴─► update "active": false
+    connection begins ─┐                     ┌─► update "active": true
+    connection ends   ─┴─► queue, in order ──┤
+    node died         ───────► beat ─────────┴─► update "active": false
 
-One task publishes the announcements in their order, several at a time.  While the history is unavailable they wait.
+    history.announce changes the list of subscribers together with each update
+
+One task publishes the announcements in their order, several at a time.  While the
+history is unavailable, they wait.
 """
 
 from __future__ import annotations
@@ -36,20 +39,23 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 SHARE: Final = 8
-"""One part in so many of the presence updates that the history keeps may be in flight on each node."""
+"""The share of the history's presence updates that each node may have in flight is
+1/SHARE."""
 BATCH_CHANGES: Final = 256
 """Announcements that are appended together."""
 ANNOUNCE_TIMEOUT: Final = 1.0
-"""Seconds that a connection waits until it is announced."""
+"""Seconds that a connection waits for its announcement."""
 
 
 class PresentNow(NamedTuple):
-    """The present subscribers of all nodes, and the cursor after which every change of the list is announced."""
+    """The subscribers of all nodes, and a cursor: later changes have later
+    announcements.
+    """
 
     cursor: str
     """The id of the newest update, or `earliest`."""
     repeated: bool
-    """Whether an older update has this id too, so that it does not tell one moment from another."""
+    """Whether an older update has the same id, so that the cursor is ambiguous."""
     subscribers: list[Present]
 
 
@@ -57,31 +63,37 @@ class _Announcement(NamedTuple):
     subscriber: Subscriber
     active: bool
     done: asyncio.Future[None] | None
-    """Done when it is published, fails, or has to wait for the history; None if nothing waits for it."""
+    """Done when it is published, has failed, or must wait; None if no caller waits for
+    it."""
 
 
 class Presence:
-    """The announcements of one node.  Publishes between `start()` and `aclose()`, if the settings turn it on."""
+    """The announcements of one node.
+
+    Publishes between `start()` and `aclose()`, if the settings turn presence on.
+    """
 
     def __init__(self, settings: Settings, history: History, broadcaster: Broadcaster) -> None:
         self._settings = settings
         self._history = history
         self._broadcaster = broadcaster
-        # The history forgets presence updates sooner than others, and many nodes may announce at once.
+        # The history forgets presence updates early, and many nodes may announce at
+        # once.
         self._backpressure = Backpressure(
             broadcaster,
             max_updates=settings.presence_updates // SHARE,
             max_bytes=settings.presence_bytes // SHARE,
         )
         self._queue: asyncio.Queue[_Announcement] = asyncio.Queue()
-        """What should be published, oldest first."""
+        """Announcements that are not published yet, oldest first."""
         self._announced: set[str] = set()
-        """The ids of the subscribers that the history knows to be present on this node."""
+        """The ids of this node's subscribers that the history lists as present."""
         self._task: asyncio.Task[None] | None = None
-        """Publishes the queue; None before the start and after the end."""
+        """The task that publishes the queue; None before the start and after
+        the end."""
 
     def start(self) -> None:
-        """Begin to publish announcements; once only."""
+        """Start publishing announcements.  Call it once."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def drained(self) -> None:
@@ -89,7 +101,7 @@ class Presence:
         await self._queue.join()
 
     async def aclose(self) -> None:
-        """Stop publishing.  An announcement that is left fails with Closing."""
+        """Stop publishing.  Announcements that are left fail with Closing."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -98,19 +110,23 @@ class Presence:
             self._settle(self._queue.get_nowait(), Closing())
 
     async def now(self) -> PresentNow:
-        """Return who is connected, on all nodes, and the cursor that belongs to the list (N135, N137)."""
-        # A subscriber enters the history's list before its coming is announced, and leaves it before its going is.
-        # So the list contains every change up to the cursor, if the cursor is taken first.
+        """Return the subscribers of all nodes, and the cursor of the list
+        (N135, N137).
+        """
+        # A subscriber enters the history's list before it is announced, and leaves it
+        # before its departure is.  So if the cursor is read first, the list has all
+        # changes up to it.
         newest = await self._history.newest()
         repeated = newest is not None and await self._history.find(newest.update.id) != newest.position
         cursor = EARLIEST_ID if newest is None else newest.update.id
         return PresentNow(cursor, repeated, await self._history.present())
 
     async def arrive(self, subscriber: Subscriber) -> None:
-        """Announce a connection, and wait for it, but not long: an unavailable history delays no connection.
+        """Announce a connection, and wait for that, but only for ANNOUNCE_TIMEOUT.
 
-        Raises what went wrong, in which case it is not announced; Closing if this node has stopped publishing.
-        If the caller is cancelled, the connection is announced nevertheless.
+        Raises the error if it is not announced; Closing if this node no longer
+        publishes.  If the caller is cancelled, the connection is announced all the
+        same.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._announce(subscriber, active=True, done=done)
@@ -119,10 +135,10 @@ class Presence:
         if done.done():
             done.result()
         else:
-            done.add_done_callback(_log_failure)  # nothing else looks at it any more
+            done.add_done_callback(_log_failure)  # no caller will see the error
 
     def depart(self, subscriber: Subscriber) -> None:
-        """Announce the end of a connection, after everything that was to be announced before (N120)."""
+        """Announce the end of a connection, after all earlier announcements (N120)."""
         self._announce(subscriber, active=False)
 
     def _announce(self, subscriber: Subscriber, *, active: bool, done: asyncio.Future[None] | None = None) -> None:
@@ -132,7 +148,9 @@ class Presence:
             done.set_exception(Closing()) if self._settings.subscriptions else done.set_result(None)
 
     async def _run(self) -> None:
-        """Publish the queue, and report a few times in `node_timeout` seconds that this node is alive."""
+        """Publish the queue, and report several times in `node_timeout` that the node
+        lives.
+        """
         now = asyncio.get_running_loop().time
         every = self._settings.node_timeout / 3
         due = now()
@@ -140,8 +158,8 @@ class Presence:
         try:
             while True:
                 if now() >= due:
-                    # Of many subscribers that are gone some are announced at a time: one that comes does not wait for
-                    # all of them.
+                    # If many subscribers are gone, only some are announced at a time,
+                    # so that a new subscriber does not wait for all of them.
                     due = now() + (0 if await self._beat() else every)
                 if self._queue.empty():
                     with contextlib.suppress(TimeoutError):
@@ -155,7 +173,9 @@ class Presence:
                 self._settle(announcement, Closing())
 
     async def _publish_waiting(self, waiting: list[_Announcement]) -> None:
-        """Publish announcements in order, and remove them; those that are left should be tried again."""
+        """Publish announcements in order, and remove them; those left must be
+        retried.
+        """
         while waiting:
             changes = self._together(
                 self._change(_present(subscriber), active=active) for subscriber, active, _ in waiting
@@ -163,7 +183,7 @@ class Presence:
             batch = waiting[: len(changes)]
             try:
                 await self._publish_changes(changes)
-            except HistoryUnavailable:  # the connections go on, and are announced when the history works
+            except HistoryUnavailable:  # the connections continue; they are announced later
                 for announcement in waiting:
                     if announcement.done is not None:
                         announcement.done.set_result(None)
@@ -172,9 +192,10 @@ class Presence:
             except Exception as error:
                 for announcement in batch:
                     if announcement.active:
-                        self.depart(announcement.subscriber)  # a part of it may have been announced
+                        self.depart(announcement.subscriber)  # part of it may be published
                     else:
-                        self._announced.discard(announcement.subscriber.id)  # so the next beat finds one too many
+                        # So the next beat finds one subscriber too many in the history.
+                        self._announced.discard(announcement.subscriber.id)
                     if announcement.done is None:
                         log.exception("a subscriber could not be announced", id=announcement.subscriber.id)
                     self._settle(announcement, error)
@@ -195,8 +216,9 @@ class Presence:
         return first
 
     async def _publish_changes(self, changes: Sequence[Change]) -> None:
+        """Publish changes together; a single one that is too large follows in parts."""
         rest: list[list[Update]] = []
-        if len(changes) == 1:  # one alone may be more than fits in flight: the rest follows in parts
+        if len(changes) == 1:  # alone it may be more than fits in flight
             subscriber, active, updates = changes[0]
             first, *rest = list(self._backpressure.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
@@ -222,10 +244,12 @@ class Presence:
         self._queue.task_done()
 
     async def _beat(self) -> bool:
-        """Report that this node is alive, and mend the list of the present; return whether there is more to mend.
+        """Report that this node lives, and repair the list; return if there is more to
+        do.
 
-        Subscribers of a dead node are announced as gone.  If this node was taken for dead, or the history has lost
-        its list, the subscribers of this node are announced again.
+        Subscribers of dead nodes are announced as gone.  If this node was considered
+        dead, or the history has lost its list, the node's subscribers are announced
+        again.
         """
         try:
             beat = await self._history.beat()
@@ -243,7 +267,7 @@ class Presence:
         except HistoryUnavailable as error:
             log.warning("the history does not work", reason=error.reason)
         except Exception:
-            log.exception("a look at the other nodes failed")
+            log.exception("the check of the other nodes failed")
         return False
 
 

@@ -1,10 +1,11 @@
-"""Reading: what one subscriber wants of the log, from a position on, a page at a time.
+"""Reading: what one subscriber wants of the history, from a position on, page by page.
 
-    log       a  b  c  d │ e  f  g  h │ i  j           pages
+    history   a  b  c  d │ e  f  g  h │ i  j           pages
     Part         b     d     f            i            end = 4, 8, 10
 
-A stream that catches up, a reader that does not wait (`Prefer: wait=0`) and the event log all read through here, so
-each of them asks the index once a topic, and lets other tasks run when its slice is used up.
+A stream that catches up, a reader that does not wait (`Prefer: wait=0`) and the event
+log all read in this way.  So each of them matches each topic once, and lets other tasks
+run when its slice is used up.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ CHUNK_BYTES: Final = 2**16
 
 
 class Part(NamedTuple):
-    """What is wanted of one page."""
+    """The wanted entries of one page."""
 
     start: int
     """The position before the first entry of the page."""
     wanted: list[Entry]
     size: int
-    """Bytes of the frames of what is wanted."""
+    """Bytes of the frames of these entries."""
     end: int
     """The position of the last entry of the page."""
 
 
 class Reading:
-    """A walk through the log.
+    """A walk through the history.
 
-    `read(after)` returns the page after a position, empty at the end.  `passes(key)` says whether the subscriber
-    subscribes to a topic, or may read its private updates.
+    `read(after)` returns the page after a position, which is empty at the end.
+    `passes(key)` returns whether the subscriber subscribes to a topic, or may read its
+    private updates.
     """
 
     def __init__(
@@ -62,28 +64,29 @@ class Reading:
         """The position of the last entry that was returned."""
 
     async def next(self) -> Part | None:
-        """Return what is wanted of the next page; None at the end, after which there may be more later.
+        """Return the wanted entries of the next page, or None at the end for now.
 
-        Raises PositionExpired if entries after the last position are gone that the subscriber may want, and what `read`
-        raises.
+        Raises PositionExpired if entries that the subscriber may want were lost, and
+        what `read` raises.
         """
         page, subscriber = await self._read(self._after), self._subscriber
-        if self._after == EARLIEST:  # it is promised what there is, and not what was forgotten before
+        # A subscriber from `earliest` gets what the history has, and misses nothing.
+        if self._after == EARLIEST:
             subscriber.presence_after = max(subscriber.presence_after, page.forgotten)
         page.require_presence(max(self._after, subscriber.presence_after))
         if not page:
             return None
         wanted: list[Entry] = []
         size = 0
-        answers: dict[tuple[tuple[str, ...], bool], bool] = {}  # many updates of a page have the same topics
+        verdicts: dict[tuple[tuple[str, ...], bool], bool] = {}  # many updates have equal topics
         async with self._slices:
             for entry in page:
                 asked = entry.update.topics, entry.update.private
-                if asked not in answers:
-                    answers[asked] = await self._wants(entry.update)
-                if answers[asked]:
+                if asked not in verdicts:
+                    verdicts[asked] = await self._wants(entry.update)
+                if verdicts[asked]:
                     wanted.append(entry)
-                    size += len(entry.frame)  # which is encoded now, as that takes time too
+                    size += len(entry.frame)  # encodes it now, inside of the slice
                     if self._slices.is_over():
                         await self._slices.pause()
         start = page[0].position - 1 if self._after == EARLIEST else self._after
@@ -91,12 +94,17 @@ class Reading:
         return Part(start, wanted, size, self._after)
 
     async def _wants(self, update: Update) -> bool:
-        """N21, N81: some topic is subscribed to and, if the update is private, some topic is granted."""
+        """Return whether the subscriber receives an update (N21, N81).
+
+        It does if it subscribes to one of the topics and, if the update is private, may
+        read one of them.
+        """
         if not await self._passes_any([("subscribed", topic) for topic in update.topics]):
             return False
         return not update.private or await self._passes_any([("granted", topic) for topic in update.topics])
 
     async def _passes_any(self, keys: list[Key]) -> bool:
+        """Return whether any of `keys` passes; pause if the slice is used up."""
         for key in keys:
             passes = self._passes(key)
             if self._slices.is_over():

@@ -1,9 +1,10 @@
-"""Shutdown: no more updates, and the streams end one by one over the drain time.
+"""Shutdown: no more updates are accepted, and the streams end over the drain time.
 
-    open ──begin()──► draining: streams end at random, evenly over `drain` seconds ──begin()──► all streams end at once
+    open ──begin()──► draining: streams end at random, evenly over `drain` seconds
+         ──begin()──► all streams end at once
 
-Streams that come while the hub is closing are accepted and end at once: EventSource comes back after an end, to a node
-that stays, but never after a 503.
+Streams that begin while the hub is closing are accepted and end at once: EventSource
+reconnects after an end, perhaps to another node, but never after a 503.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ log = structlog.stdlib.get_logger("hub")
 
 SHUTTING_DOWN: Final = "the hub is shutting down"
 DRAIN_STEP: Final = 0.02
-"""Seconds between two looks at how many streams should have ended."""
+"""Seconds between two checks of how many streams should have ended."""
 
 
 class Shutdown:
-    """Whether one hub is closing, and how its streams end."""
+    """Whether one hub is closing, and the end of its streams."""
 
     def __init__(self, broadcaster: Broadcaster, *, drain: float, clock: Callable[[], float], random: Random) -> None:
         self.is_closing = False
@@ -42,13 +43,14 @@ class Shutdown:
         self._clock = clock
         self._random = random
         self._timeouts: set[asyncio.Timeout] = set()
-        """Of the requests that wait for their client."""
+        """The timeouts of requests that wait for their client."""
         self._draining: asyncio.Task[None] | None = None
 
     def begin(self, *, at_once: bool = False) -> None:
-        """Take no more updates, and end all streams, also those to come.
+        """Refuse updates, and end all streams, present and future.
 
-        The present streams end at random within the drain time.  A second call ends them at once.
+        Present streams end at random within the drain time.  A second call ends them at
+        once.
         """
         if at_once or self.is_closing or not self._drain_time:
             self._broadcaster.close_all(SHUTTING_DOWN)
@@ -61,7 +63,10 @@ class Shutdown:
 
     @asynccontextmanager
     async def until_closing(self, seconds: float) -> AsyncIterator[None]:
-        """Bound a wait for a client.  Raises TooSlow after `seconds`, and Closing when the hub closes."""
+        """Limit a wait for a client.
+
+        Raises TooSlow after `seconds`, and Closing if the hub closes meanwhile.
+        """
         try:
             async with asyncio.timeout(0 if self.is_closing else seconds) as timeout:
                 self._timeouts.add(timeout)
@@ -96,7 +101,11 @@ class Shutdown:
 
 @contextmanager
 def before_signals(callback: Callable[[], None]) -> Iterator[None]:
-    """Have `callback` called in this event loop at SIGINT and SIGTERM, before whoever handles them now."""
+    """Call `callback` in this event loop at SIGINT and SIGTERM, before the present
+    handlers.
+
+    Does nothing outside of the main thread, which alone receives signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -105,7 +114,7 @@ def before_signals(callback: Callable[[], None]) -> Iterator[None]:
     entered = True
 
     def handle(number: int, frame: Any) -> None:
-        if entered:  # another hub, entered since and left later, may still call this
+        if entered:  # a later hub that is left later may still call this handler
             loop.call_soon_threadsafe(callback)
         handler = handlers[signal.Signals(number)]
         if callable(handler):

@@ -1,11 +1,12 @@
-"""Slices: how much of the event loop the work for readers takes at a time.
+"""Slices: how long work for readers may hold the event loop.
 
     readers   ▇▇▇▇▇ 1 ms                         ▇▇▇▇▇ 1 ms
     others               turn  turn  turn  turn              turn  turn …
 
-Matching old updates and compiling patterns take as long as a client asks for.  All tasks that do such work share one
-slice.  When the slice is used up, all of them pause until every other task has had its turn a few times, and the task
-that used it up goes to the end of their queue.  So another client waits for one slice, however many clients read.
+A client decides how long matching old updates and compiling patterns takes.  All tasks
+that do such work share one slice.  When it is used up, all of them pause until every
+other task has had a few turns, and the task that used it up goes to the end of their
+queue.  So other clients wait for one slice, however many clients read.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 SLICE_SECONDS: Final = 0.001
 """Seconds of work between two pauses."""
 TURNS: Final = 4
-"""Turns of the event loop that a pause lasts: a publish needs about so many from its request to its answer."""
+"""Turns of the event loop that a pause lasts; about as many as a publish needs."""
 
 
 class Slices:
     """The slice that all readers of one hub share.
 
-    Work is done inside `async with`, where nothing else may be awaited than `pause`:
+    Work is done inside of `async with`, and may await nothing but `pause`:
 
         async with slices:
             for one in work:
@@ -38,11 +39,11 @@ class Slices:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._left = SLICE_SECONDS
-        """Seconds of the slice that were not used when the running task began."""
+        """Seconds of the slice that remained when the running task began."""
         self._began = 0.0
-        """When the running task began to use it."""
+        """When the running task began."""
         self._paused: asyncio.Event | None = None
-        """Set when the present pause ends; None if there is none."""
+        """Set when the present pause ends; None if there is no pause."""
 
     async def __aenter__(self) -> None:
         await self._begin()
@@ -55,7 +56,9 @@ class Slices:
         return self._clock() - self._began >= self._left
 
     async def pause(self) -> None:
-        """Wait until the other tasks have had their turns, and those that wait for the slice have used theirs."""
+        """Wait until other tasks have had their turns, and waiting readers their
+        slices.
+        """
         self._paused = ended = asyncio.Event()
         try:
             for _ in range(TURNS):
@@ -63,7 +66,7 @@ class Slices:
         finally:
             self._paused, self._left = None, SLICE_SECONDS
             ended.set()
-        await asyncio.sleep(0)  # so the tasks that waited go first
+        await asyncio.sleep(0)  # the readers that waited go first
         await self._begin()
 
     async def _begin(self) -> None:

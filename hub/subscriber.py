@@ -1,4 +1,4 @@
-"""Subscriber: what it wants, what it may read, and where in the history it starts."""
+"""Subscriber: its subscriptions, its grant, and where in the history it starts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class Subscriber:
     """One connection's subscriptions.
 
-    It wants the entries of the history after `start`.  Its connection ends at `deadline`, by the hub's monotonic clock,
-    because of `lapse`.  It may want presence updates after the position `presence_after`; inf if it never does.
+    It receives the entries of the history after `start`.  Its connection ends at
+    `deadline`, by the hub's monotonic clock, for the reason `lapse`.  It may receive
+    presence updates after the position `presence_after`, which is inf if it never does.
     """
 
     __slots__ = ("_ticket", "deadline", "grant", "id", "lapse", "presence_after", "start", "subscribed")
@@ -47,13 +48,16 @@ class Subscriber:
         self._ticket = ticket
 
     def leave(self) -> None:
-        """Stop counting as a connection of its client."""
+        """Stop counting as a connection of its client.  A second call does nothing."""
         if self._ticket is not None:
             self._ticket.give_back()
 
 
 def may_want_presence(subscribed: Iterable[Selector], grant: Grant, path: str) -> bool:
-    """Whether a subscriber may receive presence updates of the hub at `path`, which are private; True if not clear."""
+    """Return whether a subscriber may receive presence updates, which are private.
+
+    `path` is the path of the hub.  True if that is not certain.
+    """
     if not grant.subscribe:
         return False
     below = subscriptions_path(path)

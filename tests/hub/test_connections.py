@@ -117,7 +117,7 @@ async def test_n82_r33_a_connection_lasts_at_random_four_fifths_of_its_time_to_a
         assert min(ages.values()) < 84
         assert max(ages.values()) > 94
         assert 86 < mean(ages.values()) < 92
-        assert all(one.reason == "it has lasted as long as it may" for one in connections)
+        assert all(one.reason == "it has reached the maximum lifetime" for one in connections)
 
 
 @pytest.mark.parametrize("lifetime", [0, 1_000])
@@ -143,7 +143,7 @@ async def test_r33_a_lifetime_that_ends_before_the_token_is_the_one_that_counts(
         await here.settle()
         await here.pass_by(20)
         assert connection.ended
-        assert connection.reason == "it has lasted as long as it may"
+        assert connection.reason == "it has reached the maximum lifetime"
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 1.5, 2])

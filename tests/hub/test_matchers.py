@@ -380,7 +380,7 @@ async def test_t25_n17_what_is_told_of_a_bad_url_pattern_is_nothing_of_the_insid
         for pattern in ("/(unclosed", "/{a", "/:", "/:a/:a", "/([)", "https://[", "/(a{2})", "/" + "*a" * 20):
             answer = await ask(app, "GET", f"{PATH}?{urlencode({'match_urlpattern': pattern})}")
             assert answer.status == 400
-            assert answer.detail == f"{pattern!r} is no URL Pattern that this hub takes"
+            assert answer.detail == f"{pattern!r} is not a URL Pattern that this hub accepts"
             assert await token_is_refused(app, current_token([("urlpattern", pattern), "*"]))
 
 

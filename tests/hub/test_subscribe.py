@@ -226,7 +226,7 @@ async def test_n17_t25_a_bad_url_pattern_gets_the_same_words_as_any_other(patter
                 "type": "about:blank",
                 "title": "Invalid request",
                 "status": 400,
-                "detail": f"{pattern!r} is no URL Pattern that this hub takes",
+                "detail": f"{pattern!r} is not a URL Pattern that this hub accepts",
             }
 
 
@@ -394,7 +394,7 @@ async def test_r53_a_client_that_goes_before_its_body_has_come_is_a_line_in_the_
         slow.come(b"match=a", more=True)
         slow.messages.put_nowait({"type": "http.disconnect"})
         await slow.status()
-    assert "the client went away before all of the body had come" in caplog.text
+    assert "the client disconnected before the whole body had arrived" in caplog.text
     assert "Traceback" not in caplog.text
 
 
@@ -545,7 +545,7 @@ async def test_n23_anonymous_connections_are_counted_by_address(one: str, other:
             answer = await get(app, "match=a", client=(other, 2))
             assert answer.status == (429 if same else 200)
             if same:
-                assert answer.detail == "you have 1 subscribers, which is the limit for one client"
+                assert answer.detail == "the limit of 1 subscribers for one client is reached"
         assert (await get(app, "match=a", client=(other, 2))).status == 200
 
 
@@ -724,7 +724,7 @@ async def test_v42_a_hub_that_does_not_run_logs_no_token_either(http: str, caplo
     ):
         assert reply.status == 500
     assert "s3cret" not in caplog.text
-    assert "the hub is not running: a mounted one has to be entered" in caplog.text
+    assert "the hub is not running: a mounted hub must be started" in caplog.text
 
 
 @HTTP
