@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from httpx2 import ServerSentEvent
 
 _SILENCE: Final = 120.0
-"""Seconds without a byte after which a stream is taken for dead: three of the hub's usual heartbeats."""
+"""Seconds without a byte before a stream is considered dead: three usual heartbeats."""
 
 
 class Client:
-    """A hub, from outside.  `token` allows what it allows; without one, public updates can be read.
+    """A client of a hub.  Without `token` it can only read public updates.
 
-    Raises httpx2.HTTPStatusError where the hub refuses; its message repeats what the hub said.
+    `retry` is the seconds before a reconnection, unless the hub says otherwise.  Raises
+    httpx2.HTTPStatusError if the hub refuses a request; the message includes the hub's
+    reason.  Use it as an async context manager, which closes its connections.
     """
 
     def __init__(self, url: str, *, token: str | None = None, retry: float = 1.0) -> None:
@@ -54,7 +56,10 @@ class Client:
         type: str | None = None,
         retry: int | None = None,
     ) -> str:
-        """Publish one update, and return its id.  The first topic is the canonical one; `retry` is in ms."""
+        """Publish one update, and return its id.
+
+        The first topic is the canonical one; `retry` is in ms.
+        """
         form: dict[str, Any] = {"topic": topics, "data": data, "id": id, "type": type, "retry": retry}
         if private:
             form["private"] = "on"
@@ -65,9 +70,10 @@ class Client:
         return response.text
 
     async def publish_all(self, *updates: Mapping[str, Any]) -> list[str]:
-        """Publish many updates with one request, all of them or none, and return their ids.
+        """Publish many updates in one request, all or none, and return their ids.
 
-        Each has a `topic`, or several in a list, and what else `publish` takes.  Only this hub knows of it.
+        Each has a `topic`, which may be a list, and any other argument of `publish`.
+        Other hubs do not support this request.
         """
         body = "".join(json.dumps(update) + "\n" for update in updates)
         headers = {"Content-Type": "application/x-ndjson"}
@@ -78,12 +84,13 @@ class Client:
     async def subscribe(
         self, *topics: str, last_event_id: str | None = None, **matchers: str | Sequence[str]
     ) -> AsyncIterator[ServerSentEvent]:
-        """The updates that match any of `topics` or `matchers`, for ever; connects again where it must.
+        """Yield the updates that match any of `topics` or `matchers`, without end.
 
-        A topic may be a URI template; `matchers` are the parameters of the current dialect, as in
-        match_mqtt="sensors/+/heat".  With `last_event_id`, begins with what came after that event, or with all
-        that the hub still has for "earliest".  Raises where the hub refuses, and where it cannot be reached at
-        first.
+        A topic may be a URI template.  `matchers` are parameters of the current
+        dialect, as in match_mqtt="sensors/+/heat".  With `last_event_id`, starts after
+        that event, or at the oldest update for "earliest".  Reconnects if the
+        connection ends.  Raises if the hub refuses the subscription, or if the first
+        connection fails.
         """
         retry = self._retry
         connected = False
@@ -101,12 +108,13 @@ class Client:
                     async for event in httpx2.EventSource(response):
                         last_event_id = event.id or last_event_id
                         retry = retry if event.retry is None else event.retry / 1000
-                        if event.id or event.data:  # else it is a hint alone, which httpx2 takes for an event
+                        # An event without id and data is only a hint to reconnect.
+                        if event.id or event.data:
                             yield event
             except httpx2.HTTPStatusError as error:
                 if not (connected and error.response.is_server_error):
                     raise
-            except httpx2.SSEError:  # something that answers 200 and is no event stream
+            except httpx2.SSEError:  # the response is not an event stream
                 raise
             except httpx2.TransportError:
                 if not connected:

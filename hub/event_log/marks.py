@@ -1,4 +1,4 @@
-"""Marks: what is missing from the event log, in lines of its own; and the names of epochs, which lines have."""
+"""Marks: lines that say what is missing from the event log; and the names of epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Marks:
-    """The marks of one node.  `now()` is in µs since 1970."""
+    """The marks of one node.  `now()` returns µs since 1970."""
 
     def __init__(self, url: str, node: str, history: History, now: Callable[[], int]) -> None:
         self.url = url
@@ -25,7 +25,9 @@ class Marks:
         """The names of epochs, by the leap of their positions."""
 
     async def gap(self, moment: int, position: int, cause: str, *, updates: bool) -> dict[str, Any]:
-        """Return the mark that deliveries after a position, and perhaps updates, are missing since a moment."""
+        """Return a mark: deliveries after a position, or also updates, may be
+        missing.
+        """
         line = {
             "event": "gap",
             "node": self._node,
@@ -37,7 +39,7 @@ class Marks:
         return line | {"updates": updates, "found": self._now(), "cause": cause}
 
     async def epoch(self, position: int) -> str | None:
-        """The name of the epoch of a position; None where that was over before anybody asked."""
+        """Return the name of a position's epoch; None if the epoch ended unnoticed."""
         leap = position // base.EPOCH
         if leap not in self._epochs:
             current, name = await base.current_epoch(self._history)

@@ -1,10 +1,10 @@
-"""Recorder: when something is written to the event log, and how far the log is exact.
+"""Recorder: when the event log is written, and how far it is exact.
 
-What happens is noted in the event loop, and written in a thread, some of it at a time.
+Events are recorded on the event loop, and written by a thread, some at a time.
 
-    connected, disconnected ──► Sessions ──┐
-                                           ├──► a round: write some, then the beat ──► Directory
-    dispatched ───────────────► Updates ───┘
+    connected, disconnected ──► Sessions ─┐
+                                          ├─► a round: write, then the beat ─► Directory
+    dispatched ───────────────► Updates ──┘
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 GATHER: Final = 0.02
-"""Seconds for which what happens is gathered before it is written."""
+"""Seconds for which events are collected before they are written."""
 LAST_LINES: Final = 5.0
-"""Seconds that the rest may take when the hub has ended."""
+"""Seconds that the last writes may take when the hub ends."""
 
 T = TypeVar("T")
 
 
 class EventLog:
-    """The event log of one node.  The files are the directory's."""
+    """The event log of one node."""
 
     def __init__(
         self,
@@ -76,16 +76,16 @@ class EventLog:
         self._is_failing = False
         self._is_closing = False
         self._woken = asyncio.Event()
-        """Set when there is something to do."""
+        """Set if there is work."""
         self._task: asyncio.Task[None] | None = None
 
     def connected(self, receiver: Receiver, position: int) -> None:
-        """Record that a connection has begun, at a position."""
+        """Record that a connection begins at a position."""
         if self._sessions.connected(receiver, position):
             self._woken.set()
 
     def disconnected(self, receiver: Receiver, position: int, more: int) -> None:
-        """Record that a connection is over, which the broadcaster still knows."""
+        """Record that a connection ends; the broadcaster must still know it."""
         self._sessions.disconnected(receiver, position, more)
         self._woken.set()
 
@@ -95,33 +95,38 @@ class EventLog:
         self._woken.set()
 
     def _now(self) -> int:
+        """Return the time in µs since 1970."""
         return int(self._wall_clock() * 1_000_000)
 
     # -- writing
 
     async def start(self) -> None:
-        """Have this node in the directory before anybody is served, so that nothing is missing without a mark.
+        """Register this node in the directory before any client is served.
 
-        Goes on after LAST_LINES if the directory does not answer.
+        So anything that is missing later has a mark.  If the directory does not answer
+        within LAST_LINES, the hub starts without it.
         """
         self._task = asyncio.create_task(self._run())
         try:
             await asyncio.wait_for(self._has_begun.wait(), LAST_LINES)
         except TimeoutError:
-            log.error("the event log has not begun: its directory does not answer", path=self._directory.path)
+            log.error("the event log has not started: its directory does not respond", path=self._directory.path)
 
     async def aclose(self) -> None:
-        """Write the rest, if that takes no longer than LAST_LINES, and leave the directory."""
+        """Write the rest, if that takes no longer than LAST_LINES, and leave the
+        directory.
+        """
         self._is_closing = True
         self._woken.set()
         if self._task is not None:
             try:
                 await asyncio.wait_for(self._task, LAST_LINES)
             except TimeoutError:
-                log.error("the event log is not complete: its directory does not answer", path=self._directory.path)
+                log.error("the event log is incomplete: its directory does not respond", path=self._directory.path)
         self._thread.shutdown(wait=False)
 
     async def _run(self) -> None:
+        """Write rounds until the hub ends and all is written."""
         while not self._is_closing:
             more = await self._try_round()
             self._has_begun.set()
@@ -139,14 +144,15 @@ class EventLog:
             return
         position = self._until()
         try:
-            # Whoever is connected still may have got a part of the last dispatch.
+            # A connection that is still open may have received a part of the last
+            # dispatch.
             is_clean = not self._broadcaster.connected
             await self._in_thread(self._directory.close, await self._beat(position, self._now()), is_clean)
         except OSError as error:
             self._fails(error)
 
     async def _try_round(self) -> bool | None:
-        """Write some of what there is; whether there is more that can be written, or None if it failed."""
+        """Write a round; return whether more can be written, or None if it failed."""
         self._woken.clear()
         position, moment = self._until(), self._now()
         try:
@@ -157,7 +163,7 @@ class EventLog:
             if is_whole:
                 await self._in_thread(self._directory.beat, await self._beat(self._updates.exact(position), moment))
         except HistoryUnavailable:
-            return None  # of which the hub tells
+            return None  # the hub reports it
         except OSError as error:
             self._updates.look_again()
             self._fails(error)
@@ -167,26 +173,30 @@ class EventLog:
             return None
         if self._is_failing:
             missing = self._sessions.missing
-            log.warning("the event log is written again", path=self._directory.path, connections_missing=missing)
+            log.warning("the event log can be written again", path=self._directory.path, connections_missing=missing)
             self._is_failing = False
         return more
 
     def _fails(self, error: OSError) -> None:
+        """Log the first of several failures."""
         if not self._is_failing:
-            log.error("the event log cannot be written, which is tried again", reason=str(error))
+            log.error("the event log cannot be written; it is tried again", reason=str(error))
         self._is_failing = True
 
     def _until(self) -> int:
-        """Up to where this node has dispatched."""
+        """Return the position up to which this node has dispatched."""
         position, dispatched = self._broadcaster.position, self._broadcaster.dispatched
-        # In a new epoch, or when it has just begun, nothing is: whoever is connected came at that position or after it.
+        # At the start or in a new epoch, nothing is dispatched: all connections began
+        # there or later.
         return dispatched if dispatched // base.EPOCH == position // base.EPOCH else position
 
     async def _beat(self, position: int, moment: int) -> Beat:
+        """Return the beat for a position and a time."""
         epoch = None
         with contextlib.suppress(HistoryUnavailable):
             epoch = await self._marks.epoch(position)
         return Beat(self._marks.url, epoch, own_position(position), moment)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run `work` in the log's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

@@ -1,4 +1,7 @@
-"""Segments: the files of an event log, their locks, and what is mended in them.  Used from a thread."""
+"""Segments: the files of an event log, their locks and their repair.
+
+Used in a thread.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from hub.protocol.topics import subscriptions_path
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, one process at a time is to write a directory
+except ImportError:  # Windows: there, only one process at a time should write a directory
     fcntl = None  # type: ignore[assignment]
 
 from hub.history import base
@@ -33,9 +36,9 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 LOOK_SECONDS: Final = 1.0
-"""Seconds between two looks at what is to be closed, who has died, and whether it was who writes the updates."""
+"""Seconds between two checks for segments to close, dead nodes, and the lead."""
 PRUNING: Final = 3_600.0
-"""Seconds between two looks at what is too old to be kept."""
+"""Seconds between two checks for segments that are too old."""
 
 _NAME: Final = "%Y%m%dT%H%M%S.%fZ"
 _CLOSED: Final = ".jsonl"
@@ -43,20 +46,26 @@ _PART: Final = ".jsonl.part"
 
 
 class Beat(NamedTuple):
-    """How far the log of a node is exact: it has the connections before `time`, and deliveries and updates to `until`.
+    """How far the log of a node is exact.
 
-    A node keeps it in its file, where the next one finds it if the node is killed.
+    It has the connections before `time`, and deliveries and updates up to `until`.  A
+    node keeps it in its file, for the next node in case it is killed.
     """
 
     hub: str | None
     epoch: str | None
-    """None if the log of updates has not said its epoch yet; both, if an earlier version has written it."""
+    """None if the history has not named its epoch yet.
+
+    `hub` and `epoch` are None if an earlier version has written it.
+    """
     until: int
     time: int
 
 
 def own_position(position: int) -> int:
-    """The log's own number of a position: a node adds leaps to it."""
+    """Return a position as the history counts it, without the leaps that a node
+    adds.
+    """
     return position % base.EPOCH
 
 
@@ -64,12 +73,7 @@ def own_position(position: int) -> int:
 
 
 class Directory:
-    """The files; used in one thread, but for `leads`, `node` and `path`.
-
-    All its mutable state: the last beat, and the file descriptors of this node's own file, which has it, and of the
-    lock, which are locked while they are open; the segments that are written; and when it has looked around, and for
-    what is too old.
-    """
+    """The files of one node; used in one thread, except `leads`, `node` and `path`."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         self.path = os.path.abspath(settings.event_log)
@@ -79,14 +83,14 @@ class Directory:
         self._wall_clock = wall_clock
         self._sessions = _Segments(Path(self.path, "sessions"), self.node, settings, clock, wall_clock)
         self._updates = _Segments(Path(self.path, "updates"), self.node, settings, clock, wall_clock)
-        self._said: Beat | None = None
-        self._self: int | None = None
-        self._lock: int | None = None
-        self._looked = self._pruned = float("-inf")
+        self._said: Beat | None = None  # the last beat
+        self._self: int | None = None  # the open and locked file of this node
+        self._lock: int | None = None  # the open and locked file of the leading node
+        self._looked = self._pruned = float("-inf")  # the times of the last checks
 
     @property
     def leads(self) -> bool:
-        """Whether it is this node that writes the updates."""
+        """Whether this node writes the updates."""
         return self._lock is not None
 
     @property
@@ -94,9 +98,10 @@ class Directory:
         return Path(self.path, "nodes")
 
     def step(self, records: Sequence[dict[str, Any]], beat: Beat) -> None:
-        """Write records, after all that is due.  Raises OSError, and has then written none.
+        """Write records, after all work that is due.
 
-        The beat is for a node that has said none before.
+        `beat` is for a node that has not had one.  Raises OSError, and then has written
+        none.
         """
         self._said = self._said or beat
         self._open(self._said)
@@ -108,34 +113,42 @@ class Directory:
         self._sessions.write(records)
 
     def beat(self, beat: Beat) -> None:
-        """Say how far the log is exact."""
+        """Record how far the log is exact."""
         assert self._self is not None
-        os.pwrite(self._self, _line(beat._asdict()), 0)  # of a longer line before it the rest stays, and is not read
+        # Shorter than an earlier line: the rest of that stays, but is not read.
+        os.pwrite(self._self, _line(beat._asdict()), 0)
         self._said = beat
 
     def mark(self, gaps: Sequence[dict[str, Any]]) -> None:
-        """Write marks of what is missing, before the page of updates after it.  Raises OSError with none written."""
+        """Write marks, before the updates that come after them.
+
+        Raises OSError, and then has written none.
+        """
         self._sessions.write(gaps)
 
     def write_updates(self, entries: Sequence[Entry], epoch: str | None) -> None:
-        """Write a page of updates.  Raises OSError, and has then written none."""
+        """Write a page of updates.  Raises OSError, and then has written none."""
         self._updates.close_if_due()
         self._updates.write([self._update(entry, epoch) for entry in entries])
 
     def _update(self, entry: Entry, epoch: str | None) -> dict[str, Any]:
+        """Return the line of an update."""
         record = codec.record(entry)
         data = record.pop("data")
         size = len(data.encode("utf-8"))
         update = {"hub": self._settings.url, "epoch": epoch} | record
         update |= {"position": own_position(entry.position), "data_bytes": size}
-        # Those about subscribers have what their tokens say of them.
+        # Presence updates contain claims of their subscribers' tokens, so never their
+        # data.
         is_presence = entry.update.topics[0].startswith(subscriptions_path(self._settings.path) + "/")
         if self._settings.event_log_data and not is_presence:
             update["data"] = data
         return update
 
     def last_update(self, epoch: str) -> tuple[int, int] | None:
-        """The position and the time of the last update of an epoch in closed segments."""
+        """Return position and time of an epoch's last update in closed segments, or
+        None.
+        """
         self._updates.close()
         for segment in sorted(self._updates.path.glob(f"*{_CLOSED}"), reverse=True):
             try:
@@ -147,7 +160,7 @@ class Directory:
         return None
 
     def close(self, beat: Beat, is_clean: bool) -> None:
-        """Close what is open, and say that this node has ended."""
+        """Close the open segments, and record the end of this node."""
         try:
             if self._sessions.is_used or not is_clean:
                 end = _clean_end(self.node, beat) if is_clean else self._unclean_end(self.node, beat, updates=False)
@@ -159,7 +172,7 @@ class Directory:
             self.let_go()
 
     def let_go(self) -> None:
-        """Leave all as a process does that is killed."""
+        """Leave everything as a killed process does."""
         for segments in (self._sessions, self._updates):
             segments.let_go()
         for descriptor in (self._lock, self._self):
@@ -168,12 +181,13 @@ class Directory:
         self._self = self._lock = None
 
     def _open(self, beat: Beat) -> None:
-        """Be there, with a file that is locked for as long as this process lives."""
+        """Register this node with a file that is locked while this process lives."""
         if self._self is not None:
             return
         for path in (self._nodes, self._sessions.path, self._updates.path):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # who reads what is nobody else's business
-        # It has its name when it is locked: else who looks for the dead would take it for one of them.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # for this user only
+        # It gets its name after the lock: else another node would take this one for
+        # dead.
         unnamed = self._nodes / f".{self.node}"
         descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -186,7 +200,10 @@ class Directory:
         self._self = descriptor
 
     def _look(self, epoch: str | None) -> None:
-        """Lead if nobody else does; who leads also sees to the dead, and to what is too old."""
+        """Lead if no other node does.
+
+        The leading node also buries the dead, and prunes.
+        """
         if not (self._nodes / self.node).exists():
             self.let_go()
             raise FileNotFoundError(f"{self.path} was removed")
@@ -202,7 +219,7 @@ class Directory:
                 os.close(descriptor)
                 raise
             self._lock = descriptor
-        # Before the epoch is known nobody knows whether the updates of the dead are still in the log.
+        # Before the epoch is known, it is unknown whether dead nodes' updates survived.
         if epoch is not None:
             for node in self._nodes.glob("[!.]*"):
                 if node.name != self.node:
@@ -212,66 +229,65 @@ class Directory:
             self._prune()
 
     def _bury(self, node: Path, epoch: str) -> None:
-        """If a node is dead, close what it has left, and mark what may be missing."""
+        """If a node is dead, close its segments, and mark what may be missing."""
         try:
             descriptor = os.open(node, os.O_RDWR)
-        except FileNotFoundError:  # it has ended by itself
+        except FileNotFoundError:  # the node has ended normally
             return
         try:
             if not _try_lock(descriptor) or not os.fstat(descriptor).st_nlink:
                 return
             beat = _read_beat(descriptor)
-            # If no update of the epoch is written, the dead one may have led, and the first may be forgotten.
+            # If no update of the epoch is written, the dead node may have led, and the
+            # first updates may be forgotten.
             updates = beat.epoch != epoch or (not beat.until and self.last_update(epoch) is None)
             end = _line(self._unclean_end(node.name, beat, updates=updates))
             left = sorted(self._sessions.path.glob(f"*-{node.name}{_PART}"))
             for part in left or [self._sessions.new_part(node.name)]:
                 _salvage(part, end)
             node.unlink()
-            log.warning("a node was killed; its part of the event log ends where it had come to", node=node.name)
+            log.warning("a node was killed; its part of the event log was closed", node=node.name)
         finally:
             os.close(descriptor)
 
     def _unclean_end(self, node: str, beat: Beat, *, updates: bool) -> dict[str, Any]:
+        """Return the line that ends a killed node: what is later may be missing."""
         line = {"event": "end", "node": node, "time": beat.time, "until": beat.until, "clean": False}
         line |= {"hub": beat.hub, "epoch": beat.epoch}
         return line | {"updates": updates, "found": max(beat.time, int(self._wall_clock() * 1_000_000))}
 
     def _prune(self) -> None:
+        """Remove closed segments that are too old, except the last of each kind."""
         oldest = datetime.fromtimestamp(self._wall_clock(), UTC) - timedelta(days=self._settings.event_log_keep)
         for segments in (self._sessions, self._updates):
             closed = sorted(segments.path.glob(f"*{_CLOSED}"))
-            for segment in closed[:-1]:  # the last one says where the updates go on
+            for segment in closed[:-1]:  # the last one says where the updates continue
                 if segment.name < oldest.strftime(_NAME):
                     segment.unlink()
 
 
 class _Segments:
-    """The segments of one kind, of which one may be open.
-
-    All its mutable state: the `_file` that is open, its path and size, and since when it is; the name of the last one;
-    and whether any was used.
-    """
+    """The segments of one kind, of which one may be open."""
 
     def __init__(
         self, path: Path, node: str, settings: Settings, clock: Callable[[], float], wall_clock: Callable[[], float]
     ) -> None:
         self.path = path
-        self.is_used = False
+        self.is_used = False  # whether any segment was opened
         self._node = node
         self._seconds = settings.event_log_segment_seconds
         self._bytes = settings.event_log_segment_bytes
         self._clock = clock
         self._wall_clock = wall_clock
-        self._file: int | None = None
-        self._part = path
-        self._size = 0
-        self._since = 0.0
+        self._file: int | None = None  # the open segment
+        self._part = path  # its path
+        self._size = 0  # bytes that were written to it
+        self._since = 0.0  # when it was opened
 
     def write(self, records: Sequence[dict[str, Any]]) -> None:
-        """Have a line for each with the system, which survives the end of this process.
+        """Write a line for each record; they survive the end of this process.
 
-        Raises OSError, and has then written none.
+        Raises OSError, and then has written none.
         """
         if not records:
             return
@@ -280,31 +296,34 @@ class _Segments:
             self._part, self._size, self._since = self.new_part(self._node), 0, self._clock()
             self._file = os.open(self._part, os.O_WRONLY | os.O_APPEND)
             self.is_used = True
-        os.ftruncate(self._file, self._size)  # what a write that failed has left
+        os.ftruncate(self._file, self._size)  # drops the remains of a failed write
         rest = memoryview(lines)
         while rest:
             rest = rest[os.write(self._file, rest) :]
         self._size += len(lines)
 
     def close_if_due(self) -> None:
+        """Close the open segment if it is large or old enough."""
         if self._file is not None and (self._size >= self._bytes or self._clock() >= self._since + self._seconds):
             self.close()
 
     def close(self) -> None:
-        """Have the open one on the disk, and give it its name; without lines it is removed."""
+        """Sync the open segment, and give it its final name; remove it if it is
+        empty.
+        """
         if self._file is not None:
             os.ftruncate(self._file, self._size)
             _finish(self._file, self._part)
             self.let_go()
 
     def let_go(self) -> None:
-        """Leave the open one as it is."""
+        """Leave the open segment as it is."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def new_part(self, node: str) -> Path:
-        """An empty segment, whose name comes after those of all that there are."""
+        """Return a new, empty segment; its name sorts after all others."""
         moment = datetime.fromtimestamp(self._wall_clock(), UTC)
         names = [path.name for path in self.path.iterdir() if not path.name.startswith(".")]
         last = max(names, default="").partition("-")[0]
@@ -316,13 +335,15 @@ class _Segments:
 
 
 def _salvage(part: Path, end: bytes = b"") -> None:
-    """Close a segment that a dead process has left: its whole lines, and then `end`."""
+    """Close a segment that a dead process has left: its complete lines, and
+    then `end`.
+    """
     descriptor = os.open(part, os.O_RDWR)
     try:
         size = os.fstat(descriptor).st_size
         if size:
             with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
-                zeros = content.find(b"\0")  # where a power cut has left room and no text
+                zeros = content.find(b"\0")  # a power failure may leave zeros instead of text
                 size = content.rfind(b"\n", 0, size if zeros < 0 else zeros) + 1
         os.ftruncate(descriptor, size)
         os.pwrite(descriptor, end, size)
@@ -332,21 +353,23 @@ def _salvage(part: Path, end: bytes = b"") -> None:
 
 
 def _finish(descriptor: int, part: Path) -> None:
+    """Sync a segment and give it its final name; remove it if it is empty."""
     if not os.fstat(descriptor).st_size:
         part.unlink()
         return
-    directory = os.open(part.parent, os.O_RDONLY)  # before: when it has its name, nothing may fail any more
+    directory = os.open(part.parent, os.O_RDONLY)  # first: after the rename nothing may fail
     try:
         os.fsync(descriptor)
         part.rename(part.with_name(part.name.removesuffix(_PART) + _CLOSED))
-        with contextlib.suppress(OSError):  # after a power cut it may have its old name, and be closed then
+        # After a power failure it may have its old name; then the next node closes it.
+        with contextlib.suppress(OSError):
             os.fsync(directory)
     finally:
         os.close(directory)
 
 
 def _last_line(segment: Path) -> bytes:
-    """The last line of a closed segment, which has one."""
+    """Return the last line of a closed segment, which has at least one."""
     with segment.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         tail = b""
@@ -359,7 +382,7 @@ def _last_line(segment: Path) -> bytes:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock a file until it is closed, or this process ends; whether nobody else has."""
+    """Lock a file while it is open in this process; return whether that worked."""
     if fcntl is None:
         return True
     try:
@@ -378,7 +401,7 @@ def _clean_end(node: str, beat: Beat) -> dict[str, Any]:
 
 
 def _read_beat(descriptor: int) -> Beat:
-    """The beat in the file of a node; if it cannot be read, as after a power cut, nothing is exact."""
+    """Return the beat in a node's file; if it is unreadable, nothing is exact."""
     line = os.pread(descriptor, 2**16, 0).partition(b"\n")[0]
     try:
         if line.startswith(b"{"):
@@ -386,7 +409,7 @@ def _read_beat(descriptor: int) -> Beat:
             if type(beat.until) is type(beat.time) is int:
                 return beat
             raise ValueError
-        until, moment = map(int, line.split())  # as 0.1.0 wrote it
+        until, moment = map(int, line.split())  # the format of 0.1.0
     except (ValueError, TypeError):
         until, moment = 0, int(os.fstat(descriptor).st_ctime * 1_000_000)
     return Beat(None, None, until, moment)

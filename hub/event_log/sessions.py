@@ -1,7 +1,7 @@
-"""Sessions: the connections of a node that begin and end, as lines of the event log.
+"""Sessions: the beginnings and ends of a node's connections, as lines of the event log.
 
-What begins or ends is noted at once, and written later, some of it at a time.  The notes are bounded: connections that
-come when there is no room for them are left out, and marked.
+They are recorded at once and written later, some at a time.  If there are too many
+unwritten records, new connections are left out, and a mark says so.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 RECORDS: Final = 100_000
-"""Connections that wait to be written before those that come are left out."""
+"""Unwritten records beyond which new connections are left out."""
 BATCH_RECORDS: Final = 1_000
-"""Records of connections that are written at once."""
+"""Records that are written together."""
 
 
 class _Come(NamedTuple):
@@ -48,19 +48,24 @@ class _Come(NamedTuple):
 
 
 class _Gone(NamedTuple):
-    """A connection that was written what it wanted up to a position, and so many entries after it."""
+    """A connection that was sent all it wanted up to a position, and `more` entries
+    after it.
+    """
 
     subscriber: Subscriber
     number: int
     position: int
     more: int
     written: int
-    """When the last of them was written."""
+    """The time of the last write to it."""
     time: int
 
 
 class Sessions:
-    """The connections of one node.  `in_thread(work, ...)` runs the directory's work."""
+    """The connections of one node.
+
+    `in_thread(work, ...)` runs the directory's methods.
+    """
 
     def __init__(
         self,
@@ -81,27 +86,31 @@ class Sessions:
         self._now = now
         self._clock = clock
         self._records: deque[_Come | _Gone] = deque()
-        """Connections that began or ended and are not written yet, oldest first."""
+        """Unwritten beginnings and ends, oldest first."""
         self._left_out: set[int] = set()
-        """The numbers of connections that are open and not recorded, because there was no room."""
+        """The numbers of open connections that are not recorded, for lack of room."""
         self.missing = 0
-        """How many connections there was no room for."""
+        """The number of connections that were left out."""
         self._unmarked: dict[int, tuple[int, int]] = {}
-        """The first time and the least position of those that are not marked yet, by the leap of their epoch."""
+        """By epoch, the first time and least position of left-out connections without
+        mark."""
         self._open: list[tuple[int, int]] = []
-        """The same of the marks that are open."""
+        """The same for marks that are open, because such connections still are."""
 
     @property
     def waiting(self) -> int:
-        """How many records are not written yet."""
+        """The number of unwritten records."""
         return len(self._records)
 
     def connected(self, receiver: Receiver, position: int) -> bool:
-        """Record that a connection has begun, at a position.  Returns whether there was room."""
+        """Record that a connection begins at a position; return whether there
+        was room.
+        """
         subscriber = receiver.subscriber
         if len(self._records) >= RECORDS:
             self._left_out.add(receiver.number)
             self.missing += 1
+            # It needs a mark, unless an open mark of its epoch covers it.
             leap = position // base.EPOCH
             if not any(least <= position and least // base.EPOCH == leap for _, least in self._open):
                 moment, least = self._unmarked.get(leap, (self._now(), position))
@@ -111,7 +120,7 @@ class Sessions:
         return True
 
     def disconnected(self, receiver: Receiver, position: int, more: int) -> None:
-        """Record that a connection is over, which the broadcaster still knows."""
+        """Record that a connection ends; the broadcaster must still know it."""
         if receiver.number in self._left_out:
             self._left_out.discard(receiver.number)
             return
@@ -120,14 +129,19 @@ class Sessions:
         self._records.append(_Gone(receiver.subscriber, receiver.number, position, more, written, now))
 
     async def write(self, first: Beat) -> bool:
-        """Write some records; whether all that waited are written.  `first` is for a node that has not begun."""
+        """Write some records; return whether all were written.
+
+        `first` is the beat if this node has not had one.
+        """
         waiting = list(islice(self._records, BATCH_RECORDS))
         is_whole = len(waiting) == len(self._records)
         records = [line for one in waiting for line in await self._lines(one)]
         left_out = bool(self._left_out)
+        # Marks: new ones for connections that were left out, and the ends of open ones
+        # if no such connection is left.
         unmarked, self._unmarked = self._unmarked, {}
         ended: list[tuple[int, int]] = []
-        if not left_out:  # a connection that is left out meanwhile gets a mark of its own
+        if not left_out:  # a connection that is left out meanwhile gets its own mark
             ended, self._open = self._open, []
         try:
             for moment, position in [*unmarked.values(), *ended]:
@@ -146,7 +160,9 @@ class Sessions:
         return is_whole
 
     async def _lines(self, event: _Come | _Gone) -> list[dict[str, Any]]:
-        """Return the line of an event, and a mark if it is not known any more where a connection ended."""
+        """Return the line of a record, and a mark if it is unknown where a connection
+        ended.
+        """
         node, number, moment = self._directory.node, event.number, event.time
         if isinstance(event, _Gone):
             until = await self._last_of(event)
@@ -172,13 +188,15 @@ class Sessions:
         ]
 
     async def _last_of(self, gone: _Gone) -> int | None:
-        """Return the position of the last entry that it was handed wholly; the log has it if a write was cut off.
+        """Return the position of the last entry that was fully handed to the
+        connection.
 
-        None if the log has forgotten it.
+        If a write was cut off, it is found by reading the history again; None if the
+        history has forgotten it.
         """
         if not gone.more:
             return gone.position
-        interest = Interest(self._marks.url)  # that of the hub has lost it
+        interest = Interest(self._marks.url)  # the hub's own has forgotten the connection
         interest.add(0, gone)
         reading = Reading(
             self._history.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.position, self._slices
@@ -189,11 +207,11 @@ class Sessions:
                 if more <= len(part.wanted):
                     return part.wanted[more - 1].position
                 more -= len(part.wanted)
-        log.warning("where a connection ended is not in the history any more", id=gone.subscriber.id)
+        log.warning("the history no longer has the last entry of a connection", id=gone.subscriber.id)
         return None
 
 
 def _selectors(matchers: Iterable[TopicMatcher]) -> Iterator[dict[str, str]]:
-    """What they are in the library's words, each once."""
+    """Return the selectors of matchers in the library's terms, without repeats."""
     found = dict.fromkeys((type, one.pattern) for matcher in matchers for type, one in matcher.selectors)
     return ({"type": type, "pattern": pattern} for type, pattern in found)

@@ -1,6 +1,8 @@
-"""Updates: the published updates as lines of the event log, written by the node that leads.
+"""Updates: the published updates as lines of the event log, written by the leading
+node.
 
-Pages that were dispatched lately are kept for this; if a page is not among them, it is read from the history again.
+Recently dispatched pages are kept for this; other pages are read from the history
+again.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 PAGES: Final = 16
-"""Pages of updates that are kept; older ones are read from the history again."""
+"""Pages that are kept."""
 
 
 class Updates:
-    """The updates of all nodes, as far as this one writes them.  `in_thread(work, ...)` runs the directory's work."""
+    """The updates of all nodes, written if this node leads.
+
+    `in_thread(work, ...)` runs the directory's methods.
+    """
 
     def __init__(
         self,
@@ -49,35 +54,43 @@ class Updates:
         self._in_thread = in_thread
         self._now = now
         self._oldest: tuple[int, int] | None = None
-        """The position before the first update that could be written, and when that was so."""
+        """The position before the first update that could be written, and the time of
+        that."""
         self._fresh: deque[list[Entry]] = deque(maxlen=PAGES)
-        """Pages that were dispatched lately."""
+        """Recently dispatched pages."""
         self._position: int | None = None
-        """Up to where the updates are written; None if another node writes them, or this one has to look."""
+        """Updates are written up to here.
+
+        None if another node writes them, or if this one must look into the directory.
+        """
         self._written = 0
-        """The time of the last update that is written."""
+        """The time of the last written update."""
         self._marked: int | None = None
-        """The position of the last mark of updates."""
+        """The position of the last mark."""
 
     def dispatched(self, entries: list[Entry]) -> None:
-        """Keep a page that was dispatched, if this node writes the updates."""
+        """Keep a dispatched page, if this node writes the updates."""
         if self._directory.leads:
             self._fresh.append(entries)
 
     def look_again(self) -> None:
-        """Look at the directory before the next page is written: the updates may not be in it any more."""
+        """Look into the directory before the next write: it may have lost the
+        updates.
+        """
         self._position = None
 
     def exact(self, position: int) -> int:
-        """Up to where the log is exact, of a position up to which its node has dispatched."""
+        """Return up to where the log is exact, if its node has dispatched up to
+        `position`.
+        """
         if self._position is None:  # another node writes the updates
             return position
         return max(min(position, self._position), position - own_position(position))
 
     async def write(self, *, closing: bool) -> bool:
-        """Write the next page, if this node leads.  Returns whether there was one.
+        """Write the next page, if this node leads; return whether there was one.
 
-        While the hub is closing, updates that are not dispatched yet are written, too.
+        If the hub is closing, updates that are not dispatched yet are written too.
         """
         if not self._directory.leads:
             self._position = None
@@ -90,7 +103,8 @@ class Updates:
         if page:
             epoch = await self._marks.epoch(page[0].position)
             gaps = await self._gaps_before(page)
-            if gaps and self._marked != self._position:  # each mark once, also if the page is tried again
+            # Each mark once, even if the page is tried again.
+            if gaps and self._marked != self._position:
                 await self._in_thread(self._directory.mark, gaps)
                 self._marked = self._position
             await self._in_thread(self._directory.write_updates, page, epoch)
@@ -104,24 +118,29 @@ class Updates:
         return bool(page)
 
     def _take_fresh(self, after: int) -> list[Entry]:
-        """The page after a position, if it was dispatched lately."""
+        """Return the page after a position if it was dispatched recently, else
+        nothing.
+        """
         while self._fresh and self._fresh[0][0].position <= after:
             self._fresh.popleft()
         return self._fresh.popleft() if self._fresh and self._fresh[0][0].position == after + 1 else []
 
     async def _read(self, after: int) -> list[Entry]:
-        """The next page from the log, also where something is missing in between."""
+        """Return the next page from the history, even if entries before it are
+        missing.
+        """
         try:
             page = await self._history.read(after)
         except PositionExpired:
             page = await self._history.read(EARLIEST)
             if page and page[0].position // base.EPOCH != after // base.EPOCH:
-                position, _ = await self._last_position()  # of another epoch, of which something may be written already
+                # Some updates of the other epoch may have been written already.
+                position, _ = await self._last_position()
                 return [entry for entry in page if entry.position > position]
         return page
 
     async def _gaps_before(self, page: Sequence[Entry]) -> list[dict[str, Any]]:
-        """Mark what is missing from a page, and from before it."""
+        """Return marks of what is missing in a page, and before it."""
         assert self._position is not None
         position, moment, gaps = self._position, self._written, []
         for entry in page:
@@ -135,7 +154,9 @@ class Updates:
         return gaps
 
     async def _last_position(self) -> tuple[int, int]:
-        """Up to where the updates of this epoch are written, and the time of the last one."""
+        """Return up to where updates of this epoch are written, and the last one's
+        time.
+        """
         leap, epoch = await base.current_epoch(self._history)
         last = await self._in_thread(self._directory.last_update, epoch)
         if last is not None:
@@ -144,10 +165,14 @@ class Updates:
         return (oldest if oldest // base.EPOCH == leap else leap * base.EPOCH), moment
 
     async def find_oldest(self) -> tuple[int, int]:
-        """Return the position before the first update that can be written, and when it was read (ms since 1970)."""
+        """Return the position before the first available update, and the time of the
+        look.
+
+        The time is in ms since 1970.
+        """
         if self._oldest is None:
             moment = self._now() // 1_000
-            end = await self._history.end()  # asked for first: there may be an entry by the second question
+            end = await self._history.end()  # first: an entry may be added before the read
             page = await self._history.read(EARLIEST)
             self._oldest = min([end, *(entry.position - 1 for entry in page[:1])]), moment
         return self._oldest

@@ -1,10 +1,12 @@
-"""PLUG POINT: the ordered log of updates.
+"""PLUG POINT: the history, an ordered log of updates.
 
-    memory://                                        this process's memory, for one node; gone when it ends
-    sqlite:///relative.db  sqlite:////absolute.db    one file, for all processes of one machine
-    redis://  rediss://  redis+sentinel://           a stream in Redis or Valkey, for many machines
+    memory://                         memory of this process, for one node; ends with it
+    sqlite:///relative.db             one file, for all processes of one machine
+    sqlite:////absolute.db
+    redis://  rediss://               a stream in Redis or Valkey, for many machines
+    redis+sentinel://
 
-To add one: a file with a class that has what `base.History` says, and a line here.
+To add one, write a class with the methods of `base.History`, and add a line here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ HISTORIES: Final = {
     "rediss": "hub.history.redis.history:RedisHistory",
     "redis+sentinel": "hub.history.redis.history:RedisHistory",
 }
-"""Scheme of a URL -> the class that opens it, imported when it is asked for."""
+"""Scheme of a URL -> the class that opens it, which is imported on first use."""
 
 
 class _Opens(Protocol):
@@ -32,8 +34,11 @@ class _Opens(Protocol):
 
 
 def open_history(url: str, retention: Retention) -> History:
-    """Return the log behind a URL; nothing is read or written yet.  Raises ConfigurationError for a URL without one."""
-    scheme = url.partition(":")[0]  # urlsplit() would raise with the whole of a URL that has a password
+    """Return the history of a URL; nothing is read or written yet.
+
+    Raises ConfigurationError if the URL names none.
+    """
+    scheme = url.partition(":")[0]  # errors of urlsplit() would show the URL with its password
     if scheme not in HISTORIES:
         raise ConfigurationError(f"history_url begins with {scheme!r}, which is none of {', '.join(HISTORIES)}")
     module, name = HISTORIES[scheme].split(":")
@@ -42,5 +47,5 @@ def open_history(url: str, retention: Retention) -> History:
         return history.from_url(url, retention)
     except ConfigurationError:
         raise
-    except ValueError:  # whose text may have the password
-        raise ConfigurationError("history_url: this is no URL") from None
+    except ValueError:  # its text may contain the password
+        raise ConfigurationError("history_url: this is not a URL") from None

@@ -1,36 +1,38 @@
-"""The plug point of the hub's log: an ordered log of updates that nodes append to and follow.
+"""The contract of a history: an ordered log of updates that nodes append to and follow.
 
     position    1      2      3      4      5
-    entry       a      b      c      d      e          c is what find(c.id) says: 3
-                              ^ a subscriber's position: it reads d and e next
+    entry       a      b      c      d      e          find(c.id) returns 3
+                              ^ a subscriber at position 3 reads d and e next
 
-History and bus are one thing: what a node sends to a live subscriber and what a subscriber that comes back reads are
-the same entries in the same order.  Who is present goes through it too, so that its nodes know of each other's
-subscribers, and an arrival and the update about it are one.
+Live subscribers and subscribers that reconnect get the same entries in the same order.
+Presence goes through the history too: so all nodes know all subscribers, and a
+subscriber arrives together with the update that announces it.
 
-    position   1  2  3  4  5  6  7  8  9      P was published, s is about presence; . was forgotten
-    entry      .  .  P  .  .  s  P  s  P
-                  │        └ the presence updates up to here are forgotten: a gap, if they are not wanted
-                  └ the published updates up to here are forgotten: positions before it are PositionExpired
+    position   1  2  3  4  5  6  7  8  9      P was published, s is about presence
+    entry      .  .  P  .  .  s  P  s  P      . was forgotten
+                  │        └ presence updates up to here are forgotten: a gap if wanted
+                  └ published updates up to here are forgotten: PositionExpired before
 
-There are two kinds of entries in this one order: updates that were published, and presence updates.  Each kind has
-bounds of its own, so subscribers that come and go never push out what was published.
+There are two kinds of entries in one order: published updates and presence updates.
+Each kind has its own bounds, so presence never displaces published updates.
 
 What a history promises:
 
-- one order.  All nodes see the same entries in the same order, and each of them once.
-- durability.  What `append` has returned is kept, through whatever the history promises to survive; each says what.
-  What it has not returned is in the log wholly or not at all.
-- lookup.  `find` goes by an index, in a log of any length.
-- no gap.  A reader misses no published update and sees nothing twice, or gets PositionExpired.  `follow` does not miss
-  a presence update either; a page that `read` returns says which ones the log has forgotten.
-- epochs.  A log may lose what it had taken: a file is damaged or replaced, a server comes back without its last second.
-  That begins a new epoch.  Positions of an earlier one get PositionExpired, and `find` knows no entry after which
-  something was lost: a client with such an id gets all that there is, rather than a part that looks whole.
-- presence ends with its node.  Who was present on a node that says nothing for `node_timeout` seconds is handed to
-  another one, to be announced as gone.
-- recovery.  While it cannot be reached or written it raises HistoryUnavailable, nothing is half-done, and it is as
-  before as soon as it can; nobody has to restart anything.
+- one order: all nodes see the same entries in the same order, each of them once;
+- durability: what `append` has returned survives what the implementation names.  If
+  `append` did not return, its updates are in the history all together, or not at all;
+- lookup: `find` uses an index, whatever the length of the history;
+- no gap: a reader misses no published update and sees none twice, or gets
+  PositionExpired.  `follow` misses no presence update either; a page of `read` says
+  which are forgotten;
+- epochs: a history that loses entries (a damaged file, a server without its last
+  second) begins a new epoch.  Positions of an earlier epoch get PositionExpired, and
+  `find` returns None for an entry before a loss, so that its client gets all there is
+  and not a part;
+- presence ends with its node: if a node is silent for `node_timeout` seconds, another
+  node announces its subscribers as gone;
+- recovery: while it is unavailable it raises HistoryUnavailable and leaves nothing half
+  done; it recovers without a restart.
 """
 
 from __future__ import annotations
@@ -54,16 +56,18 @@ if TYPE_CHECKING:
 PAGE_ENTRIES: Final = 128
 PAGE_BYTES: Final = 2**20
 RETRY: Final = 0.2, 1.0
-"""Seconds, at random between, after which an unavailable history is tried again."""
+"""Seconds before an unavailable history is tried again; at random between the two."""
 EARLIEST: Final = -1
-"""The position before all that the log still holds; the positions of its entries start at 1."""
+"""The position before all entries that the history still has; entries start at 1."""
 EPOCH: Final = 2**40
-"""How far apart the positions of two epochs are, as one node counts them."""
+"""The distance of the positions of two epochs, as one node counts them."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An update at its position in the log, and when it came there, in ms since 1970."""
+    """An update at its position in the history, and the time of its append, in ms since
+    1970.
+    """
 
     position: int
     update: Update
@@ -71,42 +75,43 @@ class Entry:
 
     @cached_property
     def frame(self) -> bytes:
-        """The update as an event; encoded once, however many read it."""
+        """The update as an event, encoded once for all readers."""
         return events.frame(self.update)
 
     @cached_property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Its approximate size in memory, in bytes."""
         return self.update.size
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What a log keeps, and for how long: updates, the ids of updates, and the subscribers of a silent node.
+    """What a history keeps: updates, ids of updates, and subscribers of a silent node.
 
-    The newest update of each kind is kept whatever the bounds are.  Presence updates that are older than every
-    published one may be forgotten earlier.
+    The newest update of each kind is kept whatever the bounds are.  Presence updates
+    that are older than all published ones may be forgotten earlier.
     """
 
     max_updates: int
-    """How many published updates, and how many ids."""
+    """The number of published updates, and the number of remembered ids."""
     max_bytes: int
-    """Of the published updates."""
+    """The bytes of published updates."""
     max_age: float = math.inf
-    """Seconds, of updates of both kinds."""
+    """Seconds, for updates of both kinds."""
     presence_updates: int = 10_000
     presence_bytes: int = 8 * 2**20
     idempotency_window: float = 0.0
-    """Seconds in which a publisher's update is left out if the same publisher has used its id; 0 for never."""
+    """Seconds in which a publisher may use an id once; a repetition is left out.  0 for
+    off."""
     node_timeout: float = 10.0
-    """Seconds without a beat, after which the subscribers of a node are for another node to announce as gone."""
+    """Seconds without a beat before the subscribers of a node are announced as gone."""
 
 
 class Page(list[Entry]):
-    """Entries of a log in their order.  Between their positions only presence updates that were forgotten are missing.
+    """Consecutive entries; only forgotten presence updates are missing between them.
 
-    `forgotten` is the position of the newest presence update that the log had forgotten when the page was read; and
-    `full` says that no entry can come into the page any more.
+    `forgotten` is the position of the newest forgotten presence update when the page
+    was read, and `full` is whether the page can gain no more entries.
     """
 
     def __init__(self, entries: Iterable[Entry] = (), *, forgotten: int = 0, full: bool = False) -> None:
@@ -121,7 +126,9 @@ class Page(list[Entry]):
 
 
 class Change(NamedTuple):
-    """A subscriber that has come to this node, or has gone from any, and the updates that say so."""
+    """A subscriber that came to this node or left any node, and the updates
+    about it.
+    """
 
     subscriber: Present
     active: bool
@@ -129,158 +136,190 @@ class Change(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What a node is told when it says that it is alive."""
+    """The answer to a node's report that it is alive."""
 
     present: int
-    """How many subscribers of this node the log knows."""
+    """The number of this node's subscribers in the list of those present."""
     orphans: list[Present]
-    """Some of the subscribers of nodes that say nothing any more."""
+    """Some of the subscribers of nodes that are silent."""
 
 
 class Stats(NamedTuple):
-    """What `hub history stats` shows."""
+    """The size and age of a history, as `hub history stats` shows them."""
 
     updates: int
-    """How many published ones there are."""
+    """The number of published updates."""
     oldest: Entry | None
-    """Of either kind; so is the newest."""
+    """The oldest entry of either kind."""
     newest: Entry | None
+    """The newest entry of either kind."""
     bytes: int
-    """Of the published updates, as the bound on bytes counts them."""
+    """The bytes of published updates, as their bound counts them."""
     presence_updates: int
     presence_bytes: int
     size: int
-    """Bytes that the log takes: on disk, or of Redis's memory; for the log in memory, those of its updates."""
+    """Bytes on disk, or of Redis's memory, or of the updates in memory."""
     epoch: str
-    """Names this epoch of the log."""
+    """The name of this epoch."""
     present: int
-    """How many subscribers are present."""
+    """The number of subscribers that are present."""
 
 
 class History(Protocol):
     """An ordered log of updates that every node of a hub appends to and follows.
 
-    Positions are integers that grow by 1, and in a new epoch by a leap.  They are a node's own: another one may count
-    the same entries from elsewhere.  A log may forget the oldest entries of each kind, but keeps at least the newest.
+    Positions are integers that grow by 1, and by more at a new epoch.  They are a
+    node's own: another node may count the same entries differently.  A history may
+    forget the oldest entries of each kind, but keeps at least the newest.
 
-    All of it raises HistoryUnavailable while the log cannot be reached, or written.
+    Every method raises HistoryUnavailable while the history cannot be reached or
+    written.  All of them may be called concurrently, from one event loop.  If a call is
+    cancelled, its updates may or may not be in the history.
     """
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
-        """Put `updates` at the end, one after the other, for all nodes: all, or with an error none.
+        """Append `updates` for all nodes: all of them in order, or with an error none.
 
-        Durable when it returns.  They are published updates, unless they are about `presence`.  If the log remembers
-        ids for a time, a published update with an id that the same `publisher` has used in that time is left out; the
-        entries are the new ones.  An id is remembered also after the log has forgotten its update, but never more ids
-        than the log keeps updates.  If the log loses an update, it does not remember its id.
+        Returns the entries; they are durable.  `presence` says that the updates are
+        about presence, and not published.  If the history remembers ids for a time, and
+        the same `publisher` has used the id of a published update in that time, the
+        update is left out.  An id may be remembered for longer than its update, but
+        there are never more ids than updates that the history keeps.  If an update is
+        lost, so is its id.
         """
         ...
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
-        """The position of the earliest entry with this id (N115), or None.  Never by a scan.
+        """Return the position of the earliest entry with this id (N115), or None.
 
-        For a reader that may want `presence` updates it is None also if any that came after the entry is forgotten.
+        Never scans the history.  With `presence`, for a reader that may want presence
+        updates, also None if a later presence update is forgotten.
         """
         ...
 
     async def newest(self) -> Entry | None:
-        """The newest entry; None where there is none."""
+        """Return the newest entry, or None if the history is empty."""
         ...
 
     async def end(self) -> int:
-        """The position of the newest entry, and in an empty log of the last one that it had."""
+        """Return the position of the newest entry; if it is empty, of the last one it
+        had.
+        """
         ...
 
     async def read(self, after: int) -> Page:
-        """The next page of entries after a position; after EARLIEST, the first that there are.
+        """Return the next page of entries after a position, or after EARLIEST the first
+        one.
 
-        Empty at the end.  A page has a bounded size; if entries are small, it ends where the position is a multiple
-        of PAGE_ENTRIES, so that pages of many readers are the same ones.  Raises PositionExpired if published updates
-        after the position are forgotten.  The page says up to where presence updates are.
+        The page is empty at the end, and has a bounded size.  If entries are small, it
+        ends at a multiple of PAGE_ENTRIES, so that many readers read the same pages.
+        Raises PositionExpired if published updates after the position are forgotten;
+        the page says which presence updates are.
         """
         ...
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
-        """Pages of entries after a position, waiting for new ones, for ever.
+        """Yield pages of entries after a position, and wait for new ones, without end.
 
-        Raises PositionExpired if entries of either kind after the position are forgotten.
+        Raises PositionExpired if entries of either kind after the position are
+        forgotten.
         """
         ...
 
     # -- presence
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
-        """Say who has come and who has gone, and append the updates about it, at once: all, or with an error none.
+        """Change the list of those present, and append the updates about it, together.
 
-        The going of one who is not present is left out, with its updates: another node has announced it.
+        All changes, or with an error none.  The departure of a subscriber that is not
+        in the list is left out with its updates, because another node has announced it.
         """
         ...
 
     async def present(self, *, own: bool = False) -> list[Present]:
-        """Who is present, on all nodes or on this one; as it is after every entry that was there when it was asked."""
+        """Return the subscribers of all nodes, or of this one.
+
+        The list is at least as new as every entry that was there at the call.
+        """
         ...
 
     async def beat(self) -> Beat:
-        """Say that this node is alive, which is to be done a few times in `node_timeout` seconds."""
+        """Report that this node is alive; call it a few times in `node_timeout`
+        seconds.
+        """
         ...
 
     # -- operation
 
     async def check(self) -> None:
-        """Write something.  Raises HistoryUnavailable where that does not work."""
+        """Write something.  Raises HistoryUnavailable if that fails."""
         ...
 
-    async def stats(self) -> Stats: ...
+    async def stats(self) -> Stats:
+        """Return the size and age of the history."""
+        ...
 
     def would_create(self) -> str | None:
-        """Return the path of the file that the first use of this history creates; None if it creates none."""
+        """Return the path of the file that the first use would create, or None."""
         ...
 
     async def backup(self, target: str) -> None:
-        """Write what the history holds now into a new file, while it is used; a history can be opened on the file.
+        """Write the present content into a new file, which can be opened as a history.
 
-        Raises ConfigurationError if it cannot do that, and FileExistsError if there is such a file.
+        The history stays in use meanwhile.  Raises ConfigurationError if it has no
+        backup, and FileExistsError if the file exists.
         """
         ...
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
-        """Forget the oldest published updates, but not the newest one, until they are within these bounds, and with
-        them the presence updates that are older; and presence updates above that age.  At most some thousands in a
-        call, so that others get their turn.  How many were forgotten; 0 when it is done."""
+        """Forget the oldest published updates until they are within these bounds.
+
+        Keeps the newest one.  Also forgets older presence updates, and those above
+        `max_age`.  Forgets some thousands in a call, so that others get their turn, and
+        returns how many; 0 if nothing is left to forget.
+        """
         ...
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another log, with their times, as published ones; their ids are neither looked for nor
-        remembered."""
+        """Append entries of another history, with their times, as published ones.
+
+        Their ids are neither looked up nor remembered.
+        """
         ...
 
     async def aclose(self) -> None:
-        """Leave the log, after which nothing works any more."""
+        """Close the history; nothing works any more.  A second call does nothing."""
         ...
 
 
 def seen_as(publisher: str, id: str) -> bytes:
-    """What a log remembers of an id and its publisher: so long a hash that nobody finds another id with the same."""
+    """Return the hash that a history remembers of an id and its publisher;
+    collision-free.
+    """
     return blake2b(f"{len(publisher)} {publisher}{id}".encode(), digest_size=16).digest()
 
 
 def position_expired(after: int, forgotten: int) -> PositionExpired:
-    """What to raise for a position before the newest published update that is forgotten."""
+    """Return the error for a position before the newest forgotten published update."""
     return PositionExpired(f"position {after} is before {forgotten}, up to which published updates are forgotten")
 
 
 def pruned_to(max_updates: int, max_bytes: int, max_age: float) -> Retention:
-    """Return bounds without any on the number and size of presence updates, for `History.prune`."""
+    """Return bounds for `History.prune`: none on the number and size of presence
+    updates.
+    """
     return Retention(max_updates, max_bytes, max_age, sys.maxsize, sys.maxsize)
 
 
 def page_end(after: int) -> int:
-    """The last position of the page after a position."""
+    """Return the last position of the page after a position."""
     return after - after % PAGE_ENTRIES + PAGE_ENTRIES
 
 
 async def current_epoch(history: History) -> tuple[int, str]:
-    """Return the epoch of a log now: its positions, divided by EPOCH, and its name."""
+    """Return the present epoch of a history: its positions divided by EPOCH, and its
+    name.
+    """
     while True:
         leap = await history.end() // EPOCH
         name = (await history.stats()).epoch

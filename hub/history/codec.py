@@ -1,4 +1,4 @@
-"""Entries as JSON, for exports, for the event log, and for Redis."""
+"""Entries as JSON, for exports, the event log, and Redis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hub.protocol.updates import Update
 
 
 def record(entry: Entry) -> dict[str, Any]:
-    """An entry as JSON has it, for export and for whoever keeps it.  What is not there is null."""
+    """Return an entry as a JSON object; absent fields are null."""
     update = entry.update
     return {
         "position": entry.position,
@@ -24,7 +24,10 @@ def record(entry: Entry) -> dict[str, Any]:
 
 
 def from_record(record: dict[str, Any]) -> Entry:
-    """The entry of a record.  Raises KeyError, TypeError or ValueError for what is none."""
+    """Return the entry of a JSON object.
+
+    Raises KeyError, TypeError or ValueError if it is not one.
+    """
     update = Update(
         tuple(record["topics"]),
         record["data"],

@@ -1,4 +1,4 @@
-"""A log in this process's memory: for one node, and gone when it ends."""
+"""A history in this process's memory: for one node, and gone when the process ends."""
 
 from __future__ import annotations
 
@@ -27,46 +27,49 @@ if TYPE_CHECKING:
 
 
 class _Kept:
-    """The entries of one kind: their positions, oldest first, their bytes, and the newest position forgotten."""
+    """The entries of one kind."""
 
     def __init__(self) -> None:
-        self.positions: deque[int] = deque()
+        self.positions: deque[int] = deque()  # oldest first
         self.bytes = 0
-        self.forgotten = 0
+        self.forgotten = 0  # the newest forgotten position
 
 
 class MemoryHistory:
     """The newest updates, within the bounds of a `base.Retention`.
 
-    All its mutable state: `_entries`, position -> entry, oldest first; `_gaps`, of presence updates that are forgotten
-    while older published ones are kept: the first position of a gap -> the one after its last; `_positions`, id -> the
-    positions in `_entries` that have it; what is `_published`, and what is about `_presence`; `_end`, the last
-    position; `_seen`, the ids that are remembered, each as `base.seen_as` has it, with its time, oldest first;
-    `_present`, who is, by id; and `_grown`, the event that those who wait for the next entry wait for.
+    Survives nothing: it ends with the process.
     """
 
     def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
         self._retention = retention
         self._window = retention.idempotency_window
         self._clock = clock or steady_clock()
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, Entry] = {}  # by position, oldest first
+        # Gaps of presence updates that are forgotten while older published ones are
+        # kept: the first position of a gap -> the position after its last.
         self._gaps: SortedDict[int, int] = SortedDict()
+        # id -> the positions in `_entries` that have it
         self._positions: defaultdict[str, deque[int]] = defaultdict(deque)
         self._published = _Kept()
         self._presence = _Kept()
-        self._end = 0
+        self._end = 0  # the last position
+        # Remembered ids, as `base.seen_as` hashes them -> their times, oldest first.
         self._seen: OrderedDict[bytes, float] = OrderedDict()
-        self._present: dict[str, Present] = {}
+        self._present: dict[str, Present] = {}  # by id
         self._epoch = uuid.uuid4().hex
-        self._grown = asyncio.Event()
+        self._grown = asyncio.Event()  # set by the next append
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
+        """Return an empty history.  Raises ConfigurationError for more than memory://."""
         if urlsplit(url)._replace(scheme="").geturl() not in ("", "//"):
-            raise ConfigurationError("history_url memory:// has nothing after it")
+            raise ConfigurationError("history_url memory:// must have nothing after it")
         return cls(retention)
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+        """Append `updates`, and forget what is beyond the bounds."""
+        # Leave out the updates whose ids the publisher has used in the window.
         now = self._clock()
         new: dict[bytes, Update] = {}
         if self._window and not presence:
@@ -83,6 +86,7 @@ class MemoryHistory:
         return entries
 
     def _remember(self, new: Iterable[bytes], now: float) -> None:
+        """Remember ids, and forget those that are too old or too many."""
         for seen in new:
             self._seen[seen] = now
             self._seen.move_to_end(seen)
@@ -93,7 +97,9 @@ class MemoryHistory:
             del self._seen[oldest]
 
     def _put(self, entries: list[Entry], kept: _Kept) -> None:
-        size = sum(entry.size for entry in entries)  # which refuses what is no Unicode, before anything has changed
+        # First the sizes: text that is not Unicode is refused before anything has
+        # changed.
+        size = sum(entry.size for entry in entries)
         for entry in entries:
             self._entries[entry.position] = entry
             self._positions[entry.update.id].append(entry.position)
@@ -105,7 +111,9 @@ class MemoryHistory:
         self._grown = asyncio.Event()
 
     def _trim(self, bounds: Retention) -> int:
+        """Forget the oldest entries until they are within bounds; return how many."""
         before, oldest = len(self._entries), (self._clock() - bounds.max_age) * 1_000
+        # Each kind by its own bounds, except its newest.
         for kept, most, most_bytes in (
             (self._published, bounds.max_updates, bounds.max_bytes),
             (self._presence, bounds.presence_updates, bounds.presence_bytes),
@@ -114,6 +122,7 @@ class MemoryHistory:
                 len(kept.positions) > most or kept.bytes > most_bytes or self._entries[kept.positions[0]].time < oldest
             ):
                 self._forget_oldest(kept)
+        # Presence updates and gaps that are older than every published update.
         if self._published.forgotten:
             while self._presence.positions and self._presence.positions[0] < self._published.positions[0]:
                 self._forget_oldest(self._presence)
@@ -122,6 +131,7 @@ class MemoryHistory:
         return before - len(self._entries)
 
     def _forget_oldest(self, kept: _Kept) -> None:
+        """Forget the oldest entry of one kind."""
         kept.forgotten = kept.positions.popleft()
         entry = self._entries.pop(kept.forgotten)
         kept.bytes -= entry.size
@@ -129,21 +139,27 @@ class MemoryHistory:
         positions.remove(entry.position)
         if not positions:
             del self._positions[entry.update.id]
-        if kept is self._presence:  # whose oldest go first, so the newest gap grows, or a newer one begins
+        # The oldest presence updates go first, so the newest gap grows or a new one
+        # begins.
+        if kept is self._presence:
             start, end = self._gaps.peekitem() if self._gaps else (0, 0)
             self._gaps[start if end == entry.position else entry.position] = entry.position + 1
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
+        """Return the position of the earliest entry with this id, or None.  O(1)."""
         position = self._positions[id][0] if id in self._positions else None
         return None if position is None or (presence and position < self._presence.forgotten) else position
 
     async def newest(self) -> Entry | None:
+        """Return the newest entry, or None."""
         return self._entries.get(self._end)
 
     async def end(self) -> int:
+        """Return the position of the newest entry."""
         return self._end
 
     async def read(self, after: int) -> Page:
+        """Return the next page after a position."""
         if after != EARLIEST and after < self._published.forgotten:
             raise base.position_expired(after, self._published.forgotten)
         page = Page(forgotten=self._presence.forgotten)
@@ -164,7 +180,9 @@ class MemoryHistory:
         return page
 
     def _next(self, after: int) -> int | None:
-        """The position of the first entry after a position; None at the end."""
+        """Return the position of the first entry after a position, or None at
+        the end.
+        """
         if after >= self._end:
             return None
         first = max(after, self._published.forgotten) + 1
@@ -174,6 +192,7 @@ class MemoryHistory:
         return int(end)
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
+        """Yield pages after a position, and wait for new entries."""
         while True:
             grown = self._grown
             page = await self.read(after)
@@ -185,6 +204,7 @@ class MemoryHistory:
                 await grown.wait()
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
+        """Change the list of those present, and append the updates about it."""
         updates: list[Update] = []
         before: list[tuple[str, Present | None]] = []
         for subscriber, active, about in changes:
@@ -201,22 +221,26 @@ class MemoryHistory:
             raise
 
     def _put_present(self, id: str, subscriber: Present | None) -> None:
+        """Set or remove (None) the entry of a subscriber in the list."""
         if subscriber is not None:
             self._present[id] = subscriber
         else:
             self._present.pop(id, None)
 
     async def present(self, *, own: bool = False) -> list[Present]:
+        """Return the subscribers; all are on this node."""
         return list(self._present.values())
 
     async def beat(self) -> Beat:
+        """Forget entries that have become too old.  There are no other nodes."""
         self._trim(self._retention)
         return Beat(len(self._present), [])
 
     async def check(self) -> None:
-        pass
+        """Do nothing: memory is always available."""
 
     async def stats(self) -> Stats:
+        """Return the number and size of the updates."""
         published, presence = ((len(kept.positions), kept.bytes) for kept in (self._published, self._presence))
         oldest = next(iter(self._entries.values()), None)
         return Stats(
@@ -232,25 +256,29 @@ class MemoryHistory:
         )
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
+        """Forget the oldest updates, all in one call."""
         return self._trim(base.pruned_to(max_updates, max_bytes, max_age))
 
     async def load(self, entries: Sequence[Entry]) -> None:
+        """Append entries of another history."""
         moved = [replace(entry, position=position) for position, entry in enumerate(entries, self._end + 1)]
         self._put(moved, self._published)
 
     def would_create(self) -> str | None:
+        """Return None: it has no file."""
         return None
 
     async def backup(self, target: str) -> None:
+        """Raise ConfigurationError: there is nothing to copy."""
         raise ConfigurationError(
-            "backup is for a history in SQLite: a history in memory ends with its process; or use export"
+            "backup is for a history in SQLite; a history in memory ends with its process, so use export"
         )
 
     async def aclose(self) -> None:
-        pass
+        """Do nothing."""
 
     def _check(self) -> None:
-        """Assert every invariant; for tests."""
+        """Assert all invariants; for tests."""
         bounds, published, presence = self._retention, self._published, self._presence
         assert list(self._entries) == sorted([*published.positions, *presence.positions])
         for kept, most, most_bytes in (

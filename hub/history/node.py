@@ -1,4 +1,4 @@
-"""A node of a hub: its name, and its clock."""
+"""A node of a hub: its name and its clock."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 
 
 def new_node() -> str:
-    """The name of a node, which no other has."""
+    """Return a new, unique name of a node."""
     return uuid.uuid4().hex
 
 
 def steady_clock() -> Callable[[], float]:
-    """Seconds since 1970 as the system had them when this was called, and from then on whatever it is set to.
+    """Return a clock of seconds since 1970 that ignores later changes of the system
+    clock.
 
-    So a clock that is set while a hub is running does not make its whole log old at once, or new for ever.
+    So changing the system clock neither expires the whole history nor keeps it forever.
     """
     offset = time.time() - time.monotonic()
     return lambda: offset + time.monotonic()

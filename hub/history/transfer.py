@@ -1,27 +1,30 @@
-"""Work on a hub's log from outside, while the hub is running: forget, export, import, back up.
+"""Works on a hub's history from outside, while the hub runs: prune, export, import,
+backup.
 
-    log ──► export ──► updates.ndjson  updates.parquet ──► import ──► another log, of any kind
-     └────► backup ──► a file, to be put in the place of mercure.db
+    history ─► export ─► updates.ndjson, updates.parquet ─► import ─► another history
+       └─────► backup ─► a file to put in the place of mercure.db
 
 An update is a line of JSON, or a row:
 
-    position   int64                 its place in the log; they grow, by 1 unless updates were forgotten in between
-    time       timestamp[ms, UTC]    when it came into the log; in JSON, ms since 1970
+    position   int64              position in the history; grows, with gaps if forgotten
+    time       timestamp[ms, UTC] time of the append; in JSON, ms since 1970
     id         string
-    topics     list<string>          the canonical one first
+    topics     list<string>       the canonical one first
     private    bool
-    type       string                or null
-    retry      int64                 ms, or null
+    type       string             or null
+    retry      int64              ms, or null
     data       string
 
-An export has what the log had when it began, and what came while its last page was read.  What the log forgets
-before it is read is a gap: that is told, and the export goes on with the oldest that there is.  Presence updates that
-the log forgets are not told.  Where a new epoch begins meanwhile it ends with an error, as two epochs are not one log.
-Memory is that of a page or, for Parquet, of a row group.
+An export has what the history had when it began, and what arrived while its last page
+was read.  If the history forgets published updates before they are read, that is a gap:
+the export reports it, and continues with the oldest update.  Forgotten presence updates
+are not reported.  If a new epoch begins meanwhile, the export fails, because two epochs
+are not one history.  It needs memory for one page or, in Parquet, one row group.
 
-An import keeps ids and times, so clients go on from their last event in the new log; positions are its own, and all of
-it counts as published.  What is in the file may be of the hub itself, on topics that nobody else may publish to, so it
-is not checked as what comes from a publisher: only that it can be sent.
+An import keeps ids and times, so clients can continue from their last event in the new
+history; positions are new, and all updates count as published.  A file may hold updates
+of the hub itself, on topics that no publisher may use.  So an import does not check
+updates as those of a publisher, but only that they can be sent.
 """
 
 from __future__ import annotations
@@ -52,10 +55,10 @@ if TYPE_CHECKING:
     Write = Callable[[Sequence[Entry]], None]
 
 ROW_GROUP: Final = 50_000
-"""Rows of a row group in Parquet, or fewer where they are large."""
+"""Rows of a row group in Parquet, or fewer if they are large."""
 ROW_GROUP_BYTES: Final = 2**26
 BATCH_UPDATES: Final = 1_000
-"""Updates that are imported at once, or fewer where they are large."""
+"""Updates that are imported together, or fewer if they are large."""
 BATCH_BYTES: Final = 2**22
 
 AGES: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -67,34 +70,42 @@ _Int64 = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Step(NamedTuple):
-    """How far the work is."""
+    """The progress of the work."""
 
     updates: int
     share: float | None = None
-    """Of all that there is to do; None where nobody knows."""
+    """The share of the work that is done; None if it is unknown."""
     position: int | None = None
 
 
 class Gap(NamedTuple):
-    """Positions that the log forgot before they were read, the first and the last."""
+    """The first and last of the positions that were forgotten before they were read."""
 
     first: int
     last: int
 
 
 class Exported(NamedTuple):
+    """The outcome of an export."""
+
     updates: int
     gaps: list[Gap]
 
 
 def parse_age(text: str) -> float:
-    """Seconds: parse_age("12h") is 43,200; a bare number is seconds.  Raises ConfigurationError for what is no age."""
-    return _parse(text, AGES, "age, as in 90s, 15m, 12h or 30d")
+    """Return seconds: parse_age("12h") is 43,200; a bare number is seconds.
+
+    Raises ConfigurationError if it is not an age.
+    """
+    return _parse(text, AGES, "an age, as in 90s, 15m, 12h or 30d")
 
 
 def parse_size(text: str) -> int:
-    """Bytes: parse_size("500MB") is 500,000,000; a bare number is bytes.  Raises ConfigurationError for others."""
-    return int(_parse(text, SIZES, "size, as in 500000, 500MB or 2GiB"))
+    """Return bytes: parse_size("500MB") is 500,000,000; a bare number is bytes.
+
+    Raises ConfigurationError if it is not a size.
+    """
+    return int(_parse(text, SIZES, "a size, as in 500000, 500MB or 2GiB"))
 
 
 def _parse(text: str, units: dict[str, int], what: str) -> float:
@@ -102,18 +113,19 @@ def _parse(text: str, units: dict[str, int], what: str) -> float:
     folded = {"": 1} | {unit.lower(): factor for unit, factor in units.items()}
     value = float(parts[1]) * folded.get(parts[2].lower(), 0) if parts else 0
     if not 1 <= value < 2**63:
-        raise ConfigurationError(f"{text!r} is no {what}")
+        raise ConfigurationError(f"{text!r} is not {what}")
     return value
 
 
 def open_log(url: str, *, create: bool = False) -> History:
-    """The log behind a URL.  It has no bounds, so nothing is forgotten because it was opened.
+    """Return the history of a URL, without bounds, so that opening it forgets nothing.
 
-    Raises ConfigurationError for a log in memory and, unless it may `create` one, for a file that is not there.
+    Raises ConfigurationError for a history in memory, and for a missing file unless
+    `create` is True.
     """
     if url.partition(":")[0] == "memory":
         raise ConfigurationError(
-            "a history in memory is of one process, and nobody else can open it: name another one with --url or "
+            "a history in memory belongs to one process, and no other can open it: name another one with --url or "
             "HUB_HISTORY_URL, as in sqlite:///mercure.db"
         )
     history = open_history(url, Retention(sys.maxsize, sys.maxsize, math.inf, sys.maxsize, sys.maxsize))
@@ -130,8 +142,11 @@ async def prune(
     max_age: float = math.inf,
     note: Callable[[Step], None],
 ) -> int:
-    """Forget the oldest published updates, but not the newest one, until they are within these bounds, and with them
-    the presence updates that are older; how many it were."""
+    """Forget the oldest published updates until they are within these bounds.
+
+    Keeps the newest one, and also forgets older presence updates.  Returns how many
+    updates were forgotten.
+    """
     forgotten = 0
     while portion := await history.prune(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age):
         forgotten += portion
@@ -140,15 +155,20 @@ async def prune(
 
 
 async def backup(history: History, target: Path) -> None:
-    """Write the history into a new file, which a hub can be given in its place.  Raises as `History.backup`."""
+    """Write a copy of the history into a new file that a hub can open.
+
+    Raises as `History.backup`.
+    """
     with when_whole(target) as part:
         await history.backup(str(part))
 
 
 async def export(history: History, write: Write, *, after: str | None = None, note: Callable[[Step], None]) -> Exported:
-    """Have the entries written page by page, from the oldest, or from the one after the id `after`.
+    """Pass the entries to `write`, page by page, oldest first, or from the id `after`
+    on.
 
-    Raises LookupError if the log has no such id, and HistoryUnavailable if a new epoch begins meanwhile.
+    Raises LookupError if the history does not have the id, and HistoryUnavailable if a
+    new epoch begins meanwhile.
     """
     before = await history.stats()
     position = EARLIEST if after is None else await history.find(after)
@@ -174,14 +194,15 @@ async def export(history: History, write: Write, *, after: str | None = None, no
 
 
 async def _check_epoch(history: History, epoch: str) -> None:
+    """Raise HistoryUnavailable if the history is in another epoch."""
     if (await history.stats()).epoch != epoch:
-        raise HistoryUnavailable("it has become another one since the export began; begin again")
+        raise HistoryUnavailable("it is in another epoch since the export began; export again")
 
 
 async def load(history: History, entries: Iterable[tuple[float | None, Entry]], *, note: Callable[[Step], None]) -> int:
-    """Append entries, each of which comes with the share of the file up to it; how many it were.
+    """Append entries, each with the share of the file up to it; return how many.
 
-    Raises ValueError where `entries` does, which then tells how many are in the log already.
+    Raises ValueError if `entries` does; its text then says how many were appended.
     """
     batch: list[Entry] = []
     count = size = 0
@@ -211,14 +232,16 @@ async def load(history: History, entries: Iterable[tuple[float | None, Entry]], 
 
 @contextmanager
 def when_whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that is to be at `path` when it is whole: beside it, with `.part` at the end.
+    """Yield a path beside `path`, with the suffix `.part`, and rename it at the end.
 
-    Whatever happens, what is at `path` was written to its end.  Raises ConfigurationError if something is there.
+    So whatever happens, a file at `path` is complete.  Raises ConfigurationError if
+    `path` exists.
     """
     if path.exists():
-        raise ConfigurationError(f"{path} is there already: name a file that is not")
+        raise ConfigurationError(f"{path} already exists: name a new file")
     part = path.absolute().with_name(path.name + ".part")
-    parts = part, part.with_name(part.name + "-journal")  # which SQLite writes, and leaves where the disk is full
+    # SQLite's journal stays if the disk is full.
+    parts = part, part.with_name(part.name + "-journal")
     for file in parts:
         file.unlink(missing_ok=True)
     try:
@@ -233,16 +256,17 @@ def when_whole(path: Path) -> Iterator[Path]:
 
 
 def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None, Entry]]:
-    """The entries in a file, each with the share of it up to there, or None.
+    """Yield (share, entry) of a file: the share of the file up to the entry, or None.
 
-    Raises ValueError, which says where, for what is no entry, and where a position is not greater than the one before.
+    Raises ValueError, with the line or row, if a record is not an entry, or its
+    position is not greater than the one before.
     """
     last = -1
     for place, share, record in FORMATS[format].read(file, name):
         try:
             entry = _entry(record)
         except ValidationError as error:
-            raise ValueError(f"{place}: {_told(error)}") from None
+            raise ValueError(f"{place}: {_sentences(error)}") from None
         except InvalidRequest as error:
             raise ValueError(f"{place}: {error}") from None
         if entry.position <= last:
@@ -252,7 +276,7 @@ def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None,
 
 
 class _Record(BaseModel):
-    """What `codec.record` makes of an entry."""
+    """The JSON object that `codec.record` makes of an entry."""
 
     model_config = ConfigDict(strict=True)
 
@@ -267,16 +291,17 @@ class _Record(BaseModel):
 
 
 def _entry(record: bytes | dict[str, Any]) -> Entry:
+    """Return the entry of a record, after validating it."""
     valid = _Record.model_validate_json(record) if isinstance(record, bytes) else _Record.model_validate(record)
     entry = codec.from_record(vars(valid))
     update = entry.update
-    # Else an id could end its line in an event stream.
+    # A line break in an id, for example, could end its line in an event stream.
     for name, text in (("id", update.id), ("type", update.type or ""), *(("topic", topic) for topic in update.topics)):
         check_text(name, text)
     return entry
 
 
-def _told(error: ValidationError) -> str:
+def _sentences(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the line'}: {e['msg']}" for e in error.errors())
 
 
@@ -328,7 +353,7 @@ def _write_parquet(file: BinaryIO) -> Iterator[Write]:
 def _read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None, dict[str, Any]]]:
     pyarrow, parquet = _pyarrow()
     schema = _schema(pyarrow)
-    # As they are validated: a null is told with its row.
+    # Without nullability, so that validation can report a null with its row.
     fields = [field.with_nullable(True) for field in schema]
     time = schema.get_field_index("time")
     numbers = pyarrow.schema(fields).set(time, pyarrow.field("time", pyarrow.int64()))
@@ -360,7 +385,7 @@ def _schema(pyarrow: Any) -> Any:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:  # where it is asked for: it takes a third of a second
+    try:  # imported on use: it takes a third of a second
         import pyarrow
         from pyarrow import parquet
     except ImportError:
@@ -369,6 +394,8 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 class Format(NamedTuple):
+    """The suffixes of a file format, and its writer and reader."""
+
     suffixes: tuple[str, ...]
     write: Callable[[BinaryIO], AbstractContextManager[Write]]
     read: Callable[[BinaryIO, str], Iterator[tuple[str, float | None, Any]]]
@@ -381,10 +408,13 @@ FORMATS: Final = {
 
 
 def format_of(file: str) -> str:
-    """The format that a file's suffix names; `-` is ndjson.  Raises ConfigurationError where it names none."""
+    """Return the format of a file's suffix; `-` is ndjson.
+
+    Raises ConfigurationError if the suffix is unknown.
+    """
     for name, format in FORMATS.items():
         if file.endswith(format.suffixes):
             return name
     if file == "-":
         return "ndjson"
-    raise ConfigurationError(f"{file} ends in none of .ndjson, .jsonl and .parquet: say which it is with --format")
+    raise ConfigurationError(f"{file} does not end in .ndjson, .jsonl or .parquet: name the format with --format")

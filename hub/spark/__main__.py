@@ -1,6 +1,7 @@
-"""python -m hub.spark JOB: a hub's event log as tables, and a hub as a source and a sink, on the command line.
+"""python -m hub.spark JOB: a hub's event log as tables, and a hub as a source and a
+sink.
 
-`python -m skipfilter.spark` goes on with the tables.  Where Spark runs is said as there.
+`python -m skipfilter.spark` continues with the tables; options for Spark are as there.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import UPDATES
 
 Options = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help='Of format("mercure"); repeatable.')
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help='An option of format("mercure"); repeatable.'),
 ]
-Url = Annotated[str, typer.Argument(help="Of the hub.")]
+Url = Annotated[str, typer.Argument(help="The URL of the hub.")]
 
 main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @main.callback()
 def _hub() -> None:
-    """The log of a hub as tables; a hub as a source and a sink of tables."""
+    """Make tables of a hub's event log; use a hub as a source and a sink of tables."""
 
 
 @main.command()
@@ -34,23 +36,27 @@ def tables(
     log: Annotated[str, typer.Argument(help="The directory in HUB_EVENT_LOG.")],
     tables: Tables,
     exported: Annotated[
-        bool, typer.Option("--exported", help="It has updates alone: LOG.ndjson files that `hub history export` wrote.")
+        bool, typer.Option("--exported", help="Read LOG/*.ndjson of `hub history export`, which has only updates.")
     ] = False,
     conf: Conf = None,
 ) -> None:
-    """Bring tables up to what an event log has: each line once, however often this runs."""
+    """Append the new lines of an event log to the tables; each line once, however often
+    this runs.
+    """
     with job("tables", conf) as spark, step(tables):
         if exported:
             append_updates(spark, log, tables)
             if read_table(spark, f"{tables}/updates", UPDATES).isEmpty():
-                raise BadInput(f"{log}: there is no update in lines of JSON, in files named .ndjson or .jsonl")
+                raise BadInput(f"{log}: no update was found in files named .ndjson or .jsonl")
         else:
             bring_up_to_date(spark, log, tables)
 
 
 @main.command()
 def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> None:
-    """Append what a hub has sent since the last time to a table in Parquet."""
+    """Append the updates that a hub has had since the last run to a table in
+    Parquet.
+    """
     with job("ingest", conf) as spark, step(table):
         register(spark)
         events = spark.readStream.format("mercure").option("url", url).options(**_pairs(options)).load()
@@ -60,7 +66,10 @@ def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> 
 
 @main.command()
 def publish(table: str, url: Url, options: Options = None, conf: Conf = None) -> None:
-    """Publish the rows of a table in Parquet: one with a column `private`, or --option private=true|false for all."""
+    """Publish the rows of a table in Parquet.
+
+    The table needs a column `private`, or --option private=true|false for all rows.
+    """
     with job("publish", conf) as spark, step(url):
         register(spark)
         rows = spark.read.parquet(table)
@@ -68,11 +77,12 @@ def publish(table: str, url: Url, options: Options = None, conf: Conf = None) ->
 
 
 def _pairs(options: list[str] | None) -> dict[str, str]:
+    """Return the options as a dict.  Raises BadParameter if one is not NAME=VALUE."""
     pairs = {}
     for option in options or ():
         name, equals, value = option.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{name!r} is no NAME=VALUE", param_hint="--option")
+            raise typer.BadParameter(f"{name!r} is not NAME=VALUE", param_hint="--option")
         pairs[name] = value
     return pairs
 

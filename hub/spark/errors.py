@@ -1,12 +1,12 @@
-"""What is raised on purpose:
+"""The errors that are raised on purpose.
 
 PipelineError
-├── BadInput           an option, a column or a row; also ValueError
-├── Refused            by the hub, which says why
-│   └── NotTaken       of updates: one of them, if it says which
-├── Unreachable        for as long as is tried
-├── Silent             it is there, and what is to come does not come
-└── DataLoss           it no longer has what comes next
+├── BadInput           an option, a column or a row is wrong; also a ValueError
+├── Refused            the hub refuses, with its reason
+│   └── NotTaken       the hub refuses an update, or all of them
+├── Unreachable        the hub could not be reached in all attempts
+├── Silent             the hub is connected, but sends nothing
+└── DataLoss           the hub no longer has the next event
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skipfilter.spark.errors import PipelineError
 
 
 class Refused(PipelineError):
-    """The hub does not do it; the message repeats what it says."""
+    """The hub refuses a request; the message includes its reason."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"the hub answers {status}: {said}")
@@ -24,21 +24,23 @@ class Refused(PipelineError):
 
 
 class Unreachable(PipelineError):
-    """The hub was tried as often as it may be."""
+    """The hub could not be reached in all attempts."""
 
 
 class Silent(PipelineError):
-    """The hub is there, and says nothing."""
+    """The hub is connected, but sends nothing."""
 
 
 class DataLoss(PipelineError):
-    """The hub no longer has what comes next."""
+    """The hub no longer has the next event."""
 
 
 class NotTaken(Refused):
-    """The hub does not take an update; `index` says which one of those that were to be published."""
+    """The hub refuses an update; `index` is its index among those that were to be
+    published.
+    """
 
     def __init__(self, status: int, said: str, index: int | None) -> None:
         super().__init__(status, said)
         self.index = index
-        """None where it is none of them in particular, as with a token that is not valid."""
+        """None if the reason is not one update, but for example an invalid token."""

@@ -1,4 +1,4 @@
-"""The format "mercure", as Spark asks for its parts."""
+"""The format "mercure": gives Spark its readers and writers."""
 
 from __future__ import annotations
 
@@ -19,31 +19,37 @@ class Mercure(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "mercure"
 
     def schema(self) -> StructType:
+        """Return the columns of the source."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> Reader:
+        """Return a reader of a table."""
         return Reader(self._source(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        """Return a reader of a stream."""
         return StreamReader(self._source(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        """Return a writer of a table."""
         return Writer(self._sink(schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return a writer of a stream."""
         return StreamWriter(self._sink(schema, overwrite=overwrite))
 
     def _source(self, schema: StructType) -> Source:
         if schema != SCHEMA:
-            raise BadInput(f"the columns are {SCHEMA.simpleString()}, and cannot be others")
+            raise BadInput(f"the columns are {SCHEMA.simpleString()}, and cannot be chosen")
         return Source.parse(self.options)
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> Sink:
         if overwrite:
-            raise BadInput("what was published stays: the mode is append, of a stream append or update")
+            raise BadInput("published updates cannot be overwritten: use mode append, or for a stream append or update")
         sink = Sink.parse(self.options)
         check_columns(schema, sink.private)
         return sink

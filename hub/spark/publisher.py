@@ -1,6 +1,6 @@
-"""Publisher: updates to a hub, from a job: blocking, tried again for a while, and then given up on.
+"""Publisher: sends updates to a hub from a job; blocks, and retries for a while.
 
-Publisher.publish   ─► POST as lines of JSON, or as one form an update if the hub takes no lines
+Publisher.publish  ─► POST of JSON lines, or of a form for each update if need be
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from hub.spark.options import Connection
 
 
-# -- updates
+# -- publishing
 
 
 class Publisher:
-    """Publishes updates by one connection, many with a request where the hub takes that.
+    """Publishes updates over one connection, many in a request if the hub accepts that.
 
-    All its mutable state: the connection; how often in a row it has failed; `most`, how many updates a request may
-    have, which the hub may lower; and `takes_lines`, whether it takes more than one at all.
+    `most` is the maximum number of updates in a request, which the hub may lower.
     """
 
     def __init__(self, connection: Connection, *, most: int) -> None:
@@ -35,12 +34,13 @@ class Publisher:
         self._client = connection.open()
         self._attempts = Attempts(connection.url, connection.retries)
         self.most = most
-        self.takes_lines = True
+        self.takes_lines = True  # whether it accepts several updates in a request
 
     def publish(self, lines: Sequence[bytes]) -> None:
-        """Publish updates, each an object in JSON; in order, and those of a request all or none.
+        """Publish updates, each a JSON object, in order.
 
-        Raises NotTaken with what the hub says of the first that it does not take, and its index.
+        Raises NotTaken with the hub's reason and the index of the first update that it
+        refuses.  The updates of one request are published all or none.
         """
         done = 0
         while done < len(lines):
@@ -53,9 +53,10 @@ class Publisher:
             if response.status_code == 200:
                 done += len(part)
             elif response.status_code == 413 and len(part) > 1:
-                self.most = len(part) // 2  # of this hub, fewer
+                self.most = len(part) // 2  # this hub accepts fewer
             elif response.status_code in (400, 415) and _NUMBER.match(said(response)) is None:
-                # Another hub looks for a form, and finds no topic in it.  Or it is ours, and the one line is bad.
+                # 400 or 415 without the number of a line: another hub, which expected a
+                # form; or this hub, and the only line is invalid.  A form shows which.
                 self._publish_one(part[0], done)
                 self.takes_lines = False
                 done += 1
@@ -63,11 +64,13 @@ class Publisher:
                 raise _not_taken(response, done)
 
     def _publish_one(self, line: bytes, index: int) -> None:
+        """Publish one update as a form."""
         response = self._post(as_form(json.loads(line)), b"application/x-www-form-urlencoded")
         if response.status_code != 200:
             raise _not_taken(response, index)
 
     def _post(self, body: bytes, type: bytes) -> httpx2.Response:
+        """Send a request until it has an answer that is not temporary."""
         while True:
             try:
                 headers = [(b"Content-Type", type), *self._connection.headers()]
@@ -82,14 +85,16 @@ class Publisher:
             self._attempts.failed(reason, wait)
 
     def close(self) -> None:
+        """Close the connection."""
         self._client.close()
 
 
 _NUMBER: Final = re.compile(r"update (\d+): ")
-"""How this hub begins what it says of one line among many."""
+"""The beginning of this hub's reason if one of many lines is invalid."""
 
 
 def _not_taken(response: httpx2.Response, before: int) -> NotTaken:
+    """Return the error for a response; `before` updates were published already."""
     text = said(response)
     found = _NUMBER.match(text)
     index = before + int(found[1]) - 1 if found else None if response.status_code in (401, 403) else before
@@ -97,7 +102,7 @@ def _not_taken(response: httpx2.Response, before: int) -> NotTaken:
 
 
 def as_form(update: Mapping[str, Any]) -> bytes:
-    """An update as a form (N40–N54)."""
+    """Return an update as a form (N40–N54)."""
     fields = [("topic", topic) for topic in update["topic"]]
     fields += [(name, str(update[name])) for name in ("data", "id", "type", "retry") if update.get(name) is not None]
     if update.get("private"):

@@ -1,8 +1,9 @@
-"""Reader: the events of a hub after a cursor, for a job: blocking, tried again for a while, and then given up on.
+"""Reader: reads the events of a hub after a cursor, from a job; blocks, and retries.
 
-    follow(after)    ─► GET  Last-Event-ID, Prefer: wait=0 ─► events, until the hub says that these are all
+    follow(after) ─► GET  Last-Event-ID, Prefer: wait=0 ─► events, until "all"
 
-A connection that is lost goes on from where it was: an event that has been seen is not asked for again.
+If the connection is lost, the next one continues after the last event that was
+received.
 """
 
 from __future__ import annotations
@@ -29,29 +30,30 @@ if TYPE_CHECKING:
     from hub.protocol.events import Block
 
 _MILLISECONDS: Final = re.compile("[0-9]{1,18}")
-"""What fits into 64 bits."""
+"""Digits of a number that fits into 64 bits."""
 _DECODE: Final = json.JSONDecoder().raw_decode
 _MEMBERS: Final[Callable[..., Any]] = itemgetter("topics", "private", "time", "position", "epoch")
-"""Of the metadata, in the order of its fields."""
+"""The fields of metadata, in their order."""
 _YEAR_10000: Final = 253_402_300_800_000
-"""In ms; a timestamp of Spark is before it."""
+"""In ms since 1970; a timestamp of Spark must be before it."""
 
 
 # -- events
 
 
 Event: TypeAlias = tuple[str, str, str, str, str]
-"""Id, type, data and retry of an event, as its frame has them, and its metadata; "" for a field that it has not."""
+"""Id, type, data, retry and metadata of an event; "" for an absent field."""
 
 
 Metadata: TypeAlias = tuple[list[str], bool, int, int, str] | tuple[None, None, None, None, None]
-"""Topics, private, time (ms since 1970), position and epoch of an event, as hub.http.replay tells them; or nothing."""
+"""Topics, private, time (ms since 1970), position and epoch of an event; or all
+None."""
 
 
 def parse_metadata(comment: str) -> Metadata:
     """Return the metadata in a comment.
 
-    A comment that is not wholly as this hub writes it says nothing: what it left out could pass for public.
+    All None unless the comment is complete: an absent `private` could pass for public.
     """
     if comment:
         try:
@@ -67,7 +69,7 @@ def parse_metadata(comment: str) -> Metadata:
                 and 0 <= time < _YEAR_10000
                 and 0 <= position < 2**63
             ):
-                "".join([*topics, epoch]).encode("utf-8")  # which only texts without lone surrogates can be
+                "".join([*topics, epoch]).encode("utf-8")  # raises for anything but Unicode text
                 return found
         except (ValueError, LookupError, TypeError, RecursionError):
             pass
@@ -75,21 +77,20 @@ def parse_metadata(comment: str) -> Metadata:
 
 
 class EventParser:
-    """Bytes of an event stream -> its events, however the bytes are cut (N26).
+    """Parses the bytes of an event stream, however they are split (N26).
 
-    A comment in JSON before an event is its metadata if the hub has said that it applied the preference `metadata`.
-
-    All its mutable state, beside the end of what has no blank line yet: `last_event_id`, which stays until an event
-    has another; and whether the hub has said that this is all.
+    A comment in JSON before an event is its metadata, if `metadata` says that the hub
+    has applied the preference `metadata`.
     """
 
     def __init__(self, *, metadata: bool = False) -> None:
         self._blocks = Blocks()
         self._metadata = metadata
-        self.last_event_id = ""
-        self.is_complete = False
+        self.last_event_id = ""  # stays until another event has an id
+        self.is_complete = False  # whether the hub has said that this is all
 
     def feed(self, data: bytes) -> list[Event]:
+        """Return the events that `data` completes."""
         return [event for block in self._blocks.feed(data) if (event := self._event(parse_block(block))) is not None]
 
     def _event(self, block: Block) -> Event | None:
@@ -110,17 +111,21 @@ class EventParser:
 def follow(
     connection: Connection, wanted: Sequence[tuple[str, str]], after: str, *, idle: float, metadata: str = OFF
 ) -> Iterator[list[Event]]:
-    """What matches any of the parameters `wanted` and comes after an event, as it arrives, without gap or repetition.
+    """Yield the events after an event that match any of the parameters `wanted`.
 
-    With `metadata` AUTO or REQUIRED, events have it if the hub tells it; with REQUIRED, BadInput is raised if not.
-    Ends where the hub says that this is all that there is now.  A hub that does not say so is listened to for `idle`
-    seconds without an event, and then Silent is raised.  Raises DataLoss where the hub does not know the event, also
-    one that was the last before the connection was lost.
+    Events come as they arrive, without gaps or repetitions.  Ends if the hub says that
+    this is all.  With `metadata` AUTO or REQUIRED, events have metadata if the hub has
+    it.
+
+    Raises Silent if the hub does not say that this is all, and sends no event for
+    `idle` seconds; DataLoss if it does not know the event, or the last one before a
+    lost connection; BadInput if metadata is REQUIRED and the hub has none; Refused;
+    Unreachable.
     """
     attempts = Attempts(connection.url, connection.retries)
     with connection.open(read=idle) as client:
         while True:
-            begun = ends = False  # whether the hub has answered; and whether it says when that is all
+            begun = ends = False  # whether the hub has answered, and whether it says "all"
             reason, wait = "the stream ended", 0.0
             try:
                 with client.stream(
@@ -138,10 +143,12 @@ def follow(
                                 attempts.succeeded()
                                 after = events[-1][0]
                                 yield events
-                                heard = time.monotonic()  # afterwards: who is slow to ask on has not waited for the hub
+                                # Now, because a slow caller has not waited for the hub.
+                                heard = time.monotonic()
                             if parser.is_complete:
                                 return
-                            if not ends and time.monotonic() > heard + idle:  # a heartbeat is no event
+                            # A heartbeat is not an event.
+                            if not ends and time.monotonic() > heard + idle:
                                 raise Silent(f"no event has come for {idle:g} seconds")
                     elif response.status_code in PASSING:
                         reason, wait = f"{response.status_code}: {said(response)}", retry_after(response)
@@ -157,7 +164,7 @@ def follow(
 
 
 def _cursor(id: str, metadata: str = OFF) -> list[tuple[bytes, bytes]]:
-    """Ids go out as UTF-8 (R77)."""
+    """Return the headers of a request: ids are sent as UTF-8 (R77)."""
     preference = b"wait=0" if metadata == OFF else b"wait=0, metadata"
     return [(b"Last-Event-ID", id.encode("utf-8")), (b"Prefer", preference), (b"Accept-Encoding", b"identity")]
 
@@ -167,13 +174,16 @@ def _tells_metadata(response: httpx2.Response) -> bool:
 
 
 _TELLS_NO_METADATA: Final = (
-    "the hub does not tell the topics of its updates and whether they are private, as the option metadata=required "
-    "demands: it is another hub than this project's, or an older one; with metadata=auto these columns are null"
+    "the hub does not report the topics of its updates and whether they are private, as metadata=required "
+    "demands: it is not this project's hub, or an older one; with metadata=auto these columns are null"
 )
 
 
 def require_metadata(connection: Connection, wanted: Sequence[tuple[str, str]]) -> None:
-    """Raise BadInput if the hub answers, and does not tell metadata.  What else is wrong, reading will report."""
+    """Raise BadInput if the hub answers without metadata.
+
+    Reading reports other errors.
+    """
     with contextlib.suppress(httpx2.TransportError), connection.open() as client:
         headers = _cursor(EARLIEST_ID, REQUIRED) + connection.headers()
         response = client.head(connection.url, params=list(wanted), headers=headers)
@@ -182,24 +192,26 @@ def require_metadata(connection: Connection, wanted: Sequence[tuple[str, str]]) 
 
 
 def _require_known(response: httpx2.Response, after: str) -> None:
-    """Raise DataLoss where what answers the cursor is another one (N108): then something is missing in between."""
+    """Raise DataLoss if the response is to another cursor (N108): events are
+    missing.
+    """
     names = (b"mercure-last-event-id", b"last-event-id")  # the second is the classic one (V52)
     cursors = [value for name in names for key, value in response.headers.raw if key.lower() == name]
     answered = cursors[0].decode("utf-8", "replace") if cursors else None
     if after not in (answered, EARLIEST_ID):
         raise DataLoss(
-            f"the hub no longer has the event {after!r}, so what came after it may be gone too: keep more history "
-            "there (history_updates, history_bytes, history_age), read more often, or go on with what there is by "
+            f"the hub no longer has the event {after!r}, so later events may be missing too: keep more history "
+            "there (history_updates, history_bytes, history_age), read more often, or continue with what is left by "
             "failOnDataLoss=false"
         )
 
 
 def knows(connection: Connection, wanted: Sequence[tuple[str, str]], id: str) -> bool:
-    """Whether the hub still has the event with this id."""
+    """Return whether the hub still has the event with this id."""
     with connection.open() as client:
         response = client.head(connection.url, params=list(wanted), headers=_cursor(id) + connection.headers())
     if response.status_code != 200:
-        raise Refused(response.status_code, "it does not say what it has")
+        raise Refused(response.status_code, "it does not report its events")
     try:
         _require_known(response, id)
     except DataLoss:

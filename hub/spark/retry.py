@@ -1,4 +1,4 @@
-"""Retry: for how long, and how often, a request is tried again."""
+"""Retry: how often a request is tried again, and the pauses between attempts."""
 
 from __future__ import annotations
 
@@ -12,41 +12,45 @@ if TYPE_CHECKING:
     import httpx2
 
 LONGEST_PAUSE: Final = 5.0
-"""Seconds between two attempts, at most; the first is a twentieth of that."""
+"""The longest pause between two attempts, in seconds; the first is a twentieth
+of it."""
 PASSING: Final = (408, 429, 500, 502, 503, 504)
-"""What may be otherwise in a moment."""
+"""Statuses that may be temporary."""
 
 
 # -- attempts
 
 
 class Attempts:
-    """How often in a row something has failed, and how long to wait before the next time."""
+    """Counts consecutive failures, and waits between attempts."""
 
     def __init__(self, url: str, most: int) -> None:
         self._url, self._most = url, most
         self._failed = 0
 
     def succeeded(self) -> None:
+        """Start counting again."""
         self._failed = 0
 
     def failed(self, reason: str, after: float = 0.0) -> None:
-        """Wait, at least `after` seconds.  Raises Unreachable where that was once too often."""
+        """Wait, at least `after` seconds.
+
+        Raises Unreachable after the last attempt.
+        """
         self._failed += 1
         if self._failed > self._most:
-            raise Unreachable(
-                f"{self._url} has failed {self._failed} times in a row, the last time as follows: {reason}"
-            )
+            raise Unreachable(f"{self._url} has failed {self._failed} times in a row; the last reason: {reason}")
         time.sleep(max(after, min(LONGEST_PAUSE, LONGEST_PAUSE / 20 * 2 ** (self._failed - 1))))
 
 
 def retry_after(response: httpx2.Response) -> float:
+    """Return the seconds of `Retry-After`, up to a minute; 0 if there is none."""
     text = response.headers.get("Retry-After", "")
     return min(60.0, float(text)) if text.isascii() and text.isdigit() else 0.0
 
 
 def said(response: httpx2.Response) -> str:
-    """What a refusal says: the detail of a problem document, or the text."""
+    """Return the reason of a refusal: the detail of a problem document, or the text."""
     text = response.read().decode("utf-8", "replace")
     try:
         return str(json.loads(text)["detail"] or text)
@@ -55,4 +59,5 @@ def said(response: httpx2.Response) -> str:
 
 
 def reason_of(error: Exception) -> str:
+    """Return an error as text."""
     return f"{type(error).__name__}: {error}"

@@ -1,44 +1,51 @@
-"""A hub as where rows go: format("mercure").
+"""A hub as a destination of rows: format("mercure").
 
-    df.write.format("mercure").mode("append")       a row is an update
+    df.write.format("mercure").mode("append")       each row is an update
     df.writeStream.format("mercure")
 
-    column      type                       is
-    topics      array<string>              its topics, the canonical one first; or
-    topic       string                     its only one
-    data        string?                    nothing where it is null or not there: to_json(struct("*")), say
-    private     boolean                    whether only those who are permitted to may read it; never null
-    id          string?                    its id; where it is null, empty or not there, one that the row determines
+    column      type           content
+    topics      array<string>  the topics, the canonical one first; or
+    topic       string         the only topic
+    data        string?        empty if null or absent; often to_json(struct("*"))
+    private     boolean        whether a token is needed to read it; never null
+    id          string?        its id; if null, empty or absent, one is made of the row
     type        string?
-    retry       an integer?                ms; the hub sends a day at most
-    ts, position, epoch                    ignored: where the update was in the log of another hub (hub.spark.source)
+    retry       an integer?    ms; the hub sends at most a day
+    ts, position, epoch        ignored: from another hub's history (hub.spark.source)
 
-    option                default  is
-    url, tokenEnv, tokenFile, retries      as of the source (hub.spark.source); an executor tries up to half a minute
-    private                        true or false, for all rows, if there is no column `private`
-    maxRowsPerRequest     1000     updates that are published together, all of them or none
-    maxBytesPerRequest    524288   bytes of them, unless one is longer
+    option              default  content
+    url, tokenEnv, tokenFile, retries
+                                 as for the source; an executor retries for half a minute
+    private                      true or false for all rows, without that column
+    maxRowsPerRequest   1000     updates published together, all or none
+    maxBytesPerRequest  524288   bytes of these, unless one update is longer
 
-A table without a column `private` needs the option: what is private must not become public by being left out.  The rows
-of the source go in as they are, which makes a mirror; from a hub that does not tell whether its events are private the
-column is null, and the job fails.
+A table without a column `private` needs the option: private rows must not become public
+by omission.  The rows of the source can be written unchanged, which makes a mirror.  If
+the other hub does not report whether its events are private, the column is null and the
+job fails.
 
-A task is tried again where it fails, and a batch of a stream where the query does; so a row may be published more than
-once.  That is why its id depends on nothing but the row.
+Spark repeats a failed task, and a query repeats a failed batch, so a row may be
+published more than once.  That is why its id depends only on the row.
 
-    exactly once     by this hub with HUB_IDEMPOTENCY_WINDOW set, to more seconds than may lie between the first attempt
-                     and the last one, a restart of the query included; and while its history has the update
-    at least once    by this hub without it, which is the default, and by other hubs: an update may come twice, with
-                     the same id, and for a source that id is not one place any more (hub.spark.source)
+    exactly once  by this hub, if HUB_IDEMPOTENCY_WINDOW is longer than the time between
+                  the first and the last attempt, including a restart of the query;
+                  and while its history has the update
+    at least once by this hub without it, which is the default, and by other hubs: an
+                  update may come twice with the same id, which is then ambiguous as
+                  a cursor (hub.spark.source)
 
-An id that is not given is a UUID of version 5 over all that the row says.  So two rows that say the same are one update
-with the window on: if they are two, as two equal readings of a sensor are, give each an `id`.  It has to come from the
-data; what is made anew each time, as uuid() or monotonically_increasing_id(), is another update each time.
+A made id is a UUID of version 5 over the content of the row.  So with the window, two
+equal rows are one update.  If they must be two, as two equal readings of a sensor, give
+each an `id`.  It must come from the data: uuid() or monotonically_increasing_id() would
+make another update at each attempt.
 
-Rows of a partition are published in order, by one connection; partitions at the same time.  What was published before a
-task failed is not taken back.  Turn speculation off: it would publish everything twice.
+The rows of a partition are published in order, over one connection; partitions in
+parallel. What was published before a task failed is not undone.  Turn speculation off:
+it would publish everything twice.
 
-A hub that does not know of lines of JSON, which are this hub's own, is sent a form for each update.
+If a hub does not know JSON lines, which are this hub's own, each update is sent as a
+form.
 """
 
 from __future__ import annotations
@@ -64,24 +71,24 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NAMESPACE: Final = uuid.UUID("0f6f3b6c-6b0c-5f0e-9d4c-3f1f0b7c2a11")
-"""Of the ids that are made of rows; another one would make others of the same rows."""
+"""The namespace of made ids; with another one, equal rows would get other ids."""
 _PLACE: Final = ("ts", "position", "epoch")
-"""Columns of the source: where an update was in the log of another hub."""
+"""Columns of the source that say where an update was in the history of another hub."""
 
 
 @dataclass(frozen=True)
 class Sink:
-    """What the options of a writer say."""
+    """The parsed options of a writer."""
 
     connection: Connection
     max_rows: int
     max_bytes: int
     private: bool | None = None
-    """Whether all updates are private; None if a column says so of each."""
+    """Whether all updates are private; None if a column says it for each."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Sink:
-        """Raises BadInput for options that do not go."""
+        """Parse options.  Raises BadInput if one is invalid."""
         require_known(options, "maxRowsPerRequest", "maxBytesPerRequest", "private")
         return cls(
             parse_connection(options),
@@ -92,8 +99,10 @@ class Sink:
 
 
 def check_columns(schema: StructType, private: bool | None) -> None:
-    """Raise BadInput for columns that make no update, or would be lost; `private` is the option of that name."""
+    """Raise BadInput for columns that are missing, unknown, or of a wrong type.
 
+    `private` is the option of that name.
+    """
     wanted = {
         "topics": "array<string>",
         "topic": "string",
@@ -108,7 +117,7 @@ def check_columns(schema: StructType, private: bool | None) -> None:
     }
     for field in schema.fields:
         if field.name not in wanted:
-            raise BadInput(f"column {field.name!r} would be lost: a row has {', '.join(wanted)}")
+            raise BadInput(f"column {field.name!r} would be lost: a row can have {', '.join(wanted)}")
         type = field.dataType
         fits = {
             "array<string>": isinstance(type, ArrayType) and isinstance(type.elementType, StringType),
@@ -118,18 +127,18 @@ def check_columns(schema: StructType, private: bool | None) -> None:
             "timestamp": isinstance(type, TimestampType),
         }
         if not fits[wanted[field.name]]:
-            raise BadInput(f"column {field.name!r} is {type.simpleString()}, and is to be {wanted[field.name]}")
+            raise BadInput(f"column {field.name!r} is {type.simpleString()}, but must be {wanted[field.name]}")
     if ("topics" in schema.names) == ("topic" in schema.names):
-        raise BadInput("one of the columns 'topics' and 'topic' is to say what an update is about")
+        raise BadInput("exactly one of the columns 'topics' and 'topic' must be present")
     if "private" not in schema.names and private is None:
         raise BadInput(
-            "nothing says whether the updates are private: give a column 'private' without nulls, or the option "
+            "it is unknown whether the updates are private: add a column 'private' without nulls, or the option "
             "private=true or private=false for all rows"
         )
     if "private" in schema.names and private is not None:
         raise BadInput(
             f"the column 'private' and the option private={str(private).lower()} both say whether an update is "
-            "private: give one of them"
+            "private: use only one of them"
         )
 
 
@@ -137,23 +146,23 @@ def check_columns(schema: StructType, private: bool | None) -> None:
 
 
 def to_update(row: Mapping[str, Any], *, private: bool | None = None) -> dict[str, Any]:
-    """Return the update that a row says, with an id; `private` is for rows without that column.
+    """Return the update of a row, with an id; `private` is for rows without that
+    column.
 
     Raises BadInput, which names the column.
-
     >>> to_update({"topic": "a", "data": None, "private": True})  # doctest: +ELLIPSIS
     {'topic': ['a'], 'private': True, 'id': 'urn:uuid:...'}
     """
     name = "topics" if "topics" in row else "topic"
     topics = row[name] if name == "topics" else [row[name]]
     if not topics or None in topics:
-        raise BadInput(f"column {name!r} is null, or has no topic or a null in it")
+        raise BadInput(f"column {name!r} is null or empty, or contains a null")
     update: dict[str, Any] = {"topic": topics}
     if row.get("data"):
         update["data"] = row["data"]
     private = row.get("private", private)
-    if private is None:  # a reader must not come to see what the publisher meant to be private
-        raise BadInput("column 'private' is null, which is neither true nor false")
+    if private is None:  # otherwise a private update could become public
+        raise BadInput("column 'private' is null, but must be true or false")
     if private:
         update["private"] = True
     if row.get("type"):
@@ -165,16 +174,17 @@ def to_update(row: Mapping[str, Any], *, private: bool | None = None) -> dict[st
 
 
 def row_id(update: Mapping[str, Any]) -> str:
-    """The id of an update that has none: of equal ones the same, and of others another."""
+    """Return the id of an update without one; equal updates have equal ids."""
     return uuid.uuid5(_NAMESPACE, json.dumps(update, sort_keys=True)).urn
 
 
 def requests(
     batches: Iterator[pa.RecordBatch], *, max_rows: int, max_bytes: int, private: bool | None
 ) -> Iterator[list[tuple[int, bytes]]]:
-    """What to publish together: lines of JSON with the numbers of their rows, from 0.
+    """Yield the contents of requests: JSON lines with the numbers of their rows, from
+    0.
 
-    Raises BadInput for a row that is no update; what comes before it has been handed out then.
+    Raises BadInput if a row is not an update, after yielding the rows before it.
     """
     lines: list[tuple[int, bytes]] = []
     size = number = 0
@@ -196,18 +206,21 @@ def requests(
         yield lines
 
 
-# -- for Spark
+# -- the interface of Spark
 
 
 @dataclass(frozen=True)
 class Published(WriterCommitMessage):
-    """What a task has done."""
+    """The result of a task."""
 
     rows: int
 
 
 def publish(sink: Sink, batches: Iterator[pa.RecordBatch]) -> Published:
-    """Publish the rows of a partition.  Errors name the row, counted from 0 in its partition."""
+    """Publish the rows of a partition.
+
+    Errors name the row, from 0 in its partition.
+    """
     context = TaskContext.get()
     where = "" if context is None else f"partition {context.partitionId()}, "
     rows = 0
@@ -228,16 +241,22 @@ def publish(sink: Sink, batches: Iterator[pa.RecordBatch]) -> Published:
 
 
 class Writer(DataSourceArrowWriter):
+    """Writes a table."""
+
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        """Publish a partition."""
         return publish(self._sink, iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream."""
+
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        """Publish a partition of a batch."""
         return publish(self._sink, iterator)

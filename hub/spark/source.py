@@ -1,66 +1,79 @@
 """A hub as a table, and as a stream: format("mercure").
 
-    spark.read.format("mercure")         all from startingFrom up to the newest event when the plan is made
-    spark.readStream.format("mercure")   from there on, in batches
+    spark.read.format("mercure")       from startingFrom to the newest event at planning
+    spark.readStream.format("mercure") from there on, in batches
 
-    option                default      is
-    url                                the hub's: https://hub.example/.well-known/mercure
-    match, match_…, topic              what to subscribe to, in the hub's own parameters, in either dialect: match,
-                                       match_exact, match_urlpattern, match_uritemplate, match_amqp, match_mqtt; topic
-                                       is of the classic one.  Several are one a line, or a list in JSON.  * is all.
-    tokenEnv, tokenFile                where a token is found: the name of an environment variable, or a file.  Spark
-                                       takes neither to the executors; a file on all machines is the way on a cluster.
-    startingFrom          earliest     earliest, latest, or the id of the event before the first one
-    maxRowsPerBatch                    of a stream; else a batch has all that there is
-    failOnDataLoss        true         whether to fail where the hub no longer has what comes next, or to warn and go
-                                       on with the earliest that it has
-    idleTimeout           30           seconds without an event after which a hub that does not say when it has told
-                                       all (see hub.http.replay) is taken to keep back what is to come
-    retries               8            attempts in a row, after the first, before the hub counts as unreachable
-    metadata              auto         auto: the last five columns are null if the hub does not tell them; required: the
-                                       job fails at once then; off: they are null
+    option           default   content
+    url                        the hub: https://hub.example/.well-known/mercure
+    match, match_…, topic      what to subscribe to, in the hub's parameters: match,
+                               match_exact, match_urlpattern, match_uritemplate,
+                               match_amqp, match_mqtt; topic is classic.  Several
+                               values are one a line, or a JSON list.  * is everything
+    tokenEnv, tokenFile        where the token is: the name of an environment variable,
+                               or a file.  Spark copies neither to the executors; on a
+                               cluster, use a file on all machines
+    startingFrom     earliest  earliest, latest, or the id of the event before the first
+    maxRowsPerBatch            of a stream; without it, a batch is all there is
+    failOnDataLoss   true      whether to fail if the hub no longer has the next event,
+                               or to warn and continue with the earliest one it has
+    idleTimeout      30        seconds without an event after which a hub that does not
+                               say "all" (see hub.http.replay) is considered silent
+    retries          8         consecutive attempts after the first one
+    metadata         auto      auto: the last five columns are null if the hub does not
+                               report them; required: the job then fails at once; off:
+                               they are null
 
-    column      type              is
+    column      type              content
     id          string            the event's id
     type        string?           null for "message"
-    data        string            its lines end with LF
+    data        string            lines end with LF
     retry       bigint?           ms
-    topics      array<string>?    the update's topics, the canonical one first; of a private update, those that the
-                                  token may read
+    topics      array<string>?    the update's topics, the canonical one first; of a
+                                  private update, those that the token may read
     private     boolean?          whether it is private
-    ts          timestamp?        when the hub took it
-    position    bigint?           its place in an epoch of the hub's log; with
-    epoch       string?           its name, as in the tables of an event log (hub.spark.tables)
+    ts          timestamp?        when the hub accepted it
+    position    bigint?           its position in an epoch of the hub's history, and
+    epoch       string?           the epoch's name, as in hub.spark.tables
 
-A row is an event.  The last five columns are told by this hub alone (hub.http.replay), for each event all or none.  A
-row shows what the token may read: a mirror of a whole hub subscribes to `*`, with a token for `*`.  Then hub.spark.sink
-publishes these rows as they are, private ones as private:
+A row is an event.  Only this hub reports the last five columns (hub.http.replay), for
+each event all or none.  A row shows what the token may read: to mirror a whole hub,
+subscribe to `*` with a token for `*`.  Then hub.spark.sink publishes the rows as they
+are, private ones as private:
 
-    events = spark.readStream.format("mercure").options(url=ONE, tokenFile=READS, match="*", metadata="required").load()
-    events.writeStream.format("mercure").options(url=OTHER, tokenFile=PUBLISHES, checkpointLocation=FOLDER).start()
+    hub = {"url": ONE, "tokenFile": READS, "match": "*", "metadata": "required"}
+    events = spark.readStream.format("mercure").options(**hub).load()
+    other = {"url": OTHER, "tokenFile": PUBLISHES, "checkpointLocation": FOLDER}
+    events.writeStream.format("mercure").options(**other).start()
 
-A hub with HUB_SUBSCRIPTIONS announces its subscribers by events of type `mercure`, which no publisher may send: leave
-them out with `.where("type IS DISTINCT FROM 'mercure'")`.
+A hub with HUB_SUBSCRIPTIONS announces its subscribers by events of type `mercure`,
+which no publisher may send: filter them out with `.where("type IS DISTINCT FROM
+'mercure'")`.
 
-An offset is the id of an event.  Ids are opaque, and only the hub knows what comes after one; so the end of a batch is
-found by reading up to it, in the driver, before an executor reads the same again:
+An offset is the id of an event.  Ids are opaque, and only the hub knows what comes
+after one. So the driver finds the end of a batch by reading up to it, before an
+executor reads the same:
 
-    log          a  b  -  c  d  -  e  -            - is what this reader does not see
-    driver       ──────────────►                   maxRowsPerBatch=4: the end is d, after 4 rows
-    executor     a  b     c  d                     4 rows and the last is d, or the task fails
+    history      a  b  -  c  d  -  e  -      - is an event that this reader does not see
+    driver       ──────────────►             maxRowsPerBatch=4: the end is d, 4 rows
+    executor     a  b     c  d               4 rows and the last is d, or the task fails
 
-    {"last_event_id": "d", "after": "earliest", "rows": 4, "ends": […]}     all that a batch is: it can be read again
+    {"last_event_id": "d", "after": "earliest", "rows": 4, "ends": […]}   this offset
 
-The end is an event that was seen.  So no batch waits for one that this reader may not see, none ends before its end,
-and where fewer come than there were, or others, that is told: something was lost, or the executor has another token.
-It costs a second reading of what the hub sends, which the driver does not keep.
+The end is an event that was seen, so no batch waits for one that this reader may not
+see, and none ends early.  If the executor finds fewer or other rows, the task fails:
+events were lost, or the executor has another token.  The cost is that the hub sends
+everything twice; the driver keeps nothing.
 
-- Exactly once, as far as the sink is: a batch is read again as it was, also from startingFrom=latest.
-- An id that was published twice is for the hub its first occurrence (N115).  A batch never ends with an id that one of
-  the hundred before has ended with, so a query comes to an end; but what lies between the two may come again.
-- A place in the log is kept as an event that was seen.  Where the hub's history moves past it, as it may where events
-  that match are rare, that is a loss of data, whether or not any has matched: keep more history, or read more often.
-- One connection reads a batch, for the order of the log is one.  To read on more, use queries with other selectors.
+- Rows come exactly once, as far as the sink allows: a batch can be read again
+  unchanged, also one from startingFrom=latest.
+- If an id was published twice, the hub takes it for its first occurrence (N115).  No
+  batch ends with an id with which one of the hundred before has ended, so a query makes
+  progress; but events between the two may come again.
+- A position is stored as an event.  If the hub's history moves past it, as it may if
+  matching events are rare, that is a data loss, whether or not any event matched: keep
+  more history, or read more often.
+- One connection reads a batch, because the history has one order.  To read in parallel,
+  use queries with different matchers.
 """
 
 from __future__ import annotations
@@ -130,13 +143,16 @@ MATCHERS: Final = (
 )  # fmt: skip
 
 _PAUSE: Final = 2.0
-"""Seconds of silence after which a hub that does not say so is taken to have told all, for now: what it has not is of
-the next batch, and nothing is lost by going on."""
+"""Seconds of silence after which a hub that does not say "all" is assumed to have sent
+all.
+
+Later events belong to the next batch, so continuing loses nothing.
+"""
 _ROWS: Final = 10_000
 _CHARACTERS: Final = 2**22
-"""At which a batch of Arrow is full."""
+"""The numbers of rows and of characters at which a batch of Arrow is full."""
 _ENDS: Final = 100
-"""Ends of batches that are remembered, in the offset."""
+"""Ends of earlier batches that an offset remembers."""
 
 Offset: TypeAlias = dict[str, Any]
 
@@ -145,11 +161,11 @@ log = logging.getLogger("hub.spark")
 
 @dataclass(frozen=True)
 class Source:
-    """What the options of a reader say."""
+    """The parsed options of a reader."""
 
     connection: Connection
     wanted: tuple[tuple[str, str], ...]
-    """Parameters of a subscribe request."""
+    """The parameters of the subscribe request."""
     starting_from: str
     fail_on_data_loss: bool
     max_rows: int | None
@@ -158,20 +174,18 @@ class Source:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Source:
-        """Raises BadInput for options that do not go."""
+        """Parse options.  Raises BadInput if one is invalid."""
         known = ("startingFrom", "failOnDataLoss", "maxRowsPerBatch", "idleTimeout", "metadata")
         require_known(options, *known, *MATCHERS)
         wanted = tuple((name, value) for name in MATCHERS for value in _values(options.get(name, "")))
         if not wanted:
-            raise BadInput(
-                f"there is nothing to subscribe to: give one of {', '.join(MATCHERS)}; match=* is everything"
-            )
+            raise BadInput(f"there is nothing to subscribe to: set one of {', '.join(MATCHERS)}; match=* is everything")
         most = whole_number(options, "maxRowsPerBatch", 0, least=0)
         if most == 0 and "maxrowsperbatch" in options:
-            raise BadInput("the option maxRowsPerBatch is to be at least 1")
+            raise BadInput("the option maxRowsPerBatch must be at least 1")
         metadata = options.get("metadata", AUTO).lower()
         if metadata not in (AUTO, REQUIRED, OFF):
-            raise BadInput(f"the option metadata is {AUTO}, {REQUIRED} or {OFF}, not {metadata!r}")
+            raise BadInput(f"the option metadata must be {AUTO}, {REQUIRED} or {OFF}, not {metadata!r}")
         return cls(
             parse_connection(options),
             wanted,
@@ -184,7 +198,8 @@ class Source:
 
 
 def _values(text: str) -> list[str]:
-    """The patterns of an option: a list in JSON, or one a line; no pattern has a line end in it (N2).
+    """Return the patterns of an option: a JSON list, or one a line (N2: without line
+    ends).
 
     >>> _values('["a", "b"]'), _values("a\\n\\nb\\n"), _values("[a]")
     (['a', 'b'], ['a', 'b'], ['[a]'])
@@ -205,7 +220,9 @@ def _values(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Span:
-    """Events in a row: so many `rows` after the event `after`, up to `end`."""
+    """Consecutive events: `rows` events after the event `after`, up to the
+    event `end`.
+    """
 
     after: str
     end: str
@@ -213,21 +230,25 @@ class Span:
 
     @classmethod
     def of(cls, offset: Offset) -> Span:
+        """Return the span of an offset."""
         return cls(offset["after"], offset["last_event_id"], offset["rows"])
 
     def offset(self) -> Offset:
+        """Return the offset of the span's end."""
         return {"last_event_id": self.end, "after": self.after, "rows": self.rows}
 
 
 def measure(
     source: Source, after: str, *, most: int | None = None, until: str | None = None, taken: Container[str] = ()
 ) -> Span | None:
-    """What there is now after an event, and where it ends; None where there is nothing.
+    """Return the events that there are now after an event, or None if there are none.
 
-    It ends after `most` rows, or with the event `until`, if they are there.  It never ends with an id that is `taken`,
-    nor with `after`: where such a one would be the last, it is as much longer as it takes, or that much shorter.
+    The span ends after `most` rows, or with the event `until`, if they are there.  It
+    never ends with an id in `taken`, nor with `after`: then it is longer, or shorter if
+    nothing follows.  Counting needs no metadata, so none is requested.
 
-    Raises BadInput if metadata is required and the hub tells none.  To count events, no metadata is asked for.
+    Raises BadInput if metadata is required and the hub has none, and DataLoss if events
+    are missing and the options say to fail.
     """
     if source.metadata == REQUIRED:
         reader.require_metadata(source.connection, source.wanted)
@@ -236,7 +257,7 @@ def measure(
     except DataLoss as error:
         if source.fail_on_data_loss or after == EARLIEST_ID:
             raise
-        log.warning("%s; going on with the earliest event", error)
+        log.warning("%s; continuing with the earliest event", error)
         return _measure(source, EARLIEST_ID, most, until, taken)
 
 
@@ -252,7 +273,7 @@ def _measure(source: Source, after: str, most: int | None, until: str | None, ta
                     if id == until or (most is not None and rows >= most):
                         return found
     except Silent:
-        pass  # of a hub that does not say that this is all
+        pass  # a hub that does not say "all" has sent all
     return found
 
 
@@ -260,7 +281,7 @@ def _measure(source: Source, after: str, most: int | None, until: str | None, ta
 
 
 def read(source: Source, span: Span) -> Iterator[pa.RecordBatch]:
-    """The rows of a span, as batches of Arrow."""
+    """Yield the rows of a span as batches of Arrow."""
     events: list[Event] = []
     size = 0
     for part in _exactly(source, span) if source.fail_on_data_loss else _what_is_left(source, span):
@@ -274,7 +295,7 @@ def read(source: Source, span: Span) -> Iterator[pa.RecordBatch]:
 
 
 def _exactly(source: Source, span: Span) -> Iterator[list[Event]]:
-    """As many events as were measured, or DataLoss."""
+    """Yield exactly the events of a span.  Raises DataLoss if they differ."""
     left, last = span.rows, span.after
     try:
         for events in follow(source.connection, source.wanted, span.after, idle=source.idle, metadata=source.metadata):
@@ -285,33 +306,31 @@ def _exactly(source: Source, span: Span) -> Iterator[list[Event]]:
             if not left:
                 break
     except Silent as error:
-        raise Silent(f"{error}, and {left} of {span.rows} rows are to come: {_DIFFERS}") from None
+        raise Silent(f"{error}, and {left} of {span.rows} rows are missing: {_DIFFERS}") from None
     if left or last != span.end:
         raise DataLoss(
-            f"after the event {span.after!r}, {span.rows} events were found up to {span.end!r}; now there are "
+            f"{span.rows} events were found after the event {span.after!r}, up to {span.end!r}; now there are "
             f"{span.rows - left} up to {last!r}: {_DIFFERS}"
         )
 
 
 _DIFFERS: Final = (
-    "the hub has lost some of them since, or the token on this machine permits others than that of the driver"
+    "the hub has lost some of them since, or the token on this machine has other permissions than that of the driver"
 )
 
 
 def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
-    """Those events of a span that the hub still has, and a warning of others."""
+    """Yield the events of a span that the hub still has, and log the loss of others."""
 
     def is_known(id: str) -> bool:
         return id == EARLIEST_ID or reader.knows(source.connection, source.wanted, id)
 
     if not is_known(span.end):
-        log.warning(
-            "the hub no longer has the event %r, nor the %d events of which it is the last", span.end, span.rows
-        )
+        log.warning("the hub no longer has the event %r, nor the %d events that end with it", span.end, span.rows)
         return
     after = span.after
     if not is_known(after):
-        log.warning("the hub no longer has the event %r, nor some of what came after it", after)
+        log.warning("the hub no longer has the event %r, nor some that came after it", after)
         after = EARLIEST_ID
     for events in follow(source.connection, source.wanted, after, idle=source.idle, metadata=source.metadata):
         ids = [id for id, *_ in events]
@@ -319,11 +338,11 @@ def _what_is_left(source: Source, span: Span) -> Iterator[list[Event]]:
             yield events[: ids.index(span.end) + 1]
             return
         yield events
-    raise DataLoss(f"the hub had the event {span.end!r} a moment ago, and does not send it: {_DIFFERS}")
+    raise DataLoss(f"the hub had the event {span.end!r} a moment ago, but does not send it: {_DIFFERS}")
 
 
 def to_arrow(events: Sequence[Event]) -> pa.RecordBatch:
-    """Events as rows of SCHEMA."""
+    """Return events as rows of SCHEMA."""
     ids, types, data, retries, comments = zip(*events, strict=True)
     topics, private, times, positions, epochs = zip(*map(parse_metadata, comments), strict=True)
     columns = [
@@ -340,38 +359,37 @@ def to_arrow(events: Sequence[Event]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
 
-# -- for Spark
+# -- the interface of Spark
 
 
 class Reader(DataSourceReader):
-    """A table: what there is when the plan is made."""
+    """Reads a table: the events that exist when the plan is made."""
 
     def __init__(self, source: Source) -> None:
         if source.starting_from == LATEST:
-            raise BadInput("after the latest event there is nothing for a table: startingFrom=latest is for streams")
+            raise BadInput("startingFrom=latest is for streams: after the latest event there is nothing to read")
         self._source = source
 
     def partitions(self) -> list[InputPartition]:
+        """Return the one partition: the span of all events."""
         span = measure(self._source, self._source.starting_from)
         return [InputPartition(span)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the partition."""
         return iter(()) if partition.value is None else read(self._source, partition.value)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream, in batches.
-
-    All its mutable state, which is the driver's: whether it is to stop at what is `_available_now`, and `_target`, the
-    id of that.
-    """
+    """Reads a stream, in batches.  Its state is only used in the driver."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._available_now = False
-        self._target: str | None = None
+        self._available_now = False  # whether to stop at the events that exist now
+        self._target: str | None = None  # the last of these
 
     def initialOffset(self) -> Offset:  # noqa: N802
+        """Return the offset before the first batch."""
         after = self._source.starting_from
         if after == LATEST:
             newest = measure(self._source, EARLIEST_ID)
@@ -379,13 +397,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"last_event_id": after}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return maxRowsPerBatch as a limit."""
         return ReadAllAvailable() if self._source.max_rows is None else ReadMaxRows(self._source.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        # What is available is found with the first batch, a moment later: only then it is known from where to look.
+        """Stop the query at the events that exist now."""
+        # They are found with the first batch: only then the start is known.
         self._available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return the end of the next batch; `start` if there is nothing new."""
         after, ends = start["last_event_id"], start.get("ends", [])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         span: Span | None = None
@@ -399,9 +420,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if span is None else span.offset() | {"ends": [*ends, span.end][-_ENDS:]}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        # Of `start` nothing is needed: it is another one where a first batch from `latest` is planned again.  That one
-        # may have had nothing, and is then an offset as it was begun with.
+        """Return the one partition of a batch: its span, which `end` contains."""
+        # `start` is not used: it may differ if a first batch from `latest` is planned
+        # again. If that batch was empty, `end` is still an initial offset, without a
+        # span.
         return [InputPartition(Span.of(end))] if end != start and "after" in end else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the partition."""
         return read(self._source, partition.value)

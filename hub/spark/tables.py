@@ -1,28 +1,32 @@
 """The event log of a hub as tables.
 
-    DIR/updates/*.jsonl   ──►  OUT/updates          appended to; a directory for each day
-    DIR/sessions/*.jsonl  ──►  OUT/session_events   appended to
-                                ├─► OUT/session_ids appended to: the id of each connection, for good
-                                ├─► OUT/sessions    made anew of both: a row a connection
-                                └─► OUT/gaps        made anew: a row for what may be missing
+    DIR/updates/*.jsonl   ──► OUT/updates          appended to; a directory for each day
+    DIR/sessions/*.jsonl  ──► OUT/session_events   appended to
+                               ├─► OUT/session_ids appended to: ids of connections
+                               ├─► OUT/sessions    rewritten: a row for each connection
+                               └─► OUT/gaps        rewritten: a row for each mark
 
-What is appended is read by Spark's file stream, which keeps in OUT/_checkpoints which files it has read, and what is in
-a table in the table itself, in `_spark_metadata`: so a job that was killed anywhere goes on where it was, and each line
-is there once.  Segments never change when they have their name, and may be removed when they were read.
+Spark's file stream reads what is appended.  It stores the names of files that were read
+in OUT/_checkpoints, and what is in a table in the table's `_spark_metadata`.  So if a
+job is killed at any moment, the next one continues, and each line is there once.  A
+segment never changes under its final name, and may be removed after it was read.
 
-A node that was killed, or had no room, leaves a mark in the log once another node has found it (hub.event_log): that is
-a row of OUT/gaps, and the sessions that ended so are not `complete`.  Of a hub that was killed and not started again
-the last segments are not closed: they are not read, there is no mark, and its sessions stay open.
+If a node was killed, or had no room for connections, another node leaves a mark in the
+log (hub.event_log).  A mark is a row of OUT/gaps, and sessions that ended so are not
+`complete`. If a hub was killed and not started again, its last segments are not closed:
+they are not read, there is no mark, and its sessions stay open.
 
-A line that is no record ends the job, with a BadInput that names its file and column; nothing of its batch is in the
-table then.  It is to be mended where it is, and the job run again.
+A line that is not a record ends the job with a BadInput that names its file and column.
+Nothing of its batch is then in the table: correct the line, and run the job again.
 
-An update is there once for each (epoch, position), as the processes of a hub on one machine write it; what comes from
-elsewhere may bring it again, as two exports of one log do, and then the job ends with a BadInput, too.  Of a hub on
-several machines, the log of each has all updates, and its own connections: gather the updates of one and the sessions
-of all, whose names differ, in one directory.
+An update occurs once for each (epoch, position) in the logs of one machine.  Other
+sources may contain it twice, as two exports of one history do; then the job ends with a
+BadInput.  If a hub runs on several machines, each machine's log has all updates, but
+only its own connections: put the updates of one and the sessions of all into one
+directory; their names differ.
 
-New rows are read once, but all tables are looked at: that no place is taken twice, and to make OUT/sessions.
+New rows are read once.  But all tables are read to check that no position occurs twice,
+and to make OUT/sessions.
 """
 
 from __future__ import annotations
@@ -62,16 +66,16 @@ SESSION_EVENTS: Final = StructType(
     [
         StructField("event", StringType(), nullable=False),  # connect, disconnect, end or gap
         StructField("node", StringType(), nullable=False),
-        StructField("number", LongType()),  # none of an end, which is of all that are open in its node
+        StructField("number", LongType()),  # null for an end, which ends all of its node
         StructField("ts", TimestampType(), nullable=False),
-        StructField("after", LongType()),  # of a connect and of a gap
+        StructField("after", LongType()),  # of a connect and a gap
         StructField("until", LongType()),  # of the others
-        StructField("hub", StringType()),  # and the rest of a connect
+        StructField("hub", StringType()),  # this and the next four: of a connect
         StructField("epoch", StringType()),
         StructField("subscriber", StringType()),
         StructField("selectors", ArrayType(SELECTOR, containsNull=False)),
         StructField("authorised", ArrayType(SELECTOR, containsNull=False)),
-        StructField("clean", BooleanType()),  # of an end; and the rest of a gap, and of an end that is not clean
+        StructField("clean", BooleanType()),  # of an end; the rest: of a gap or unclean end
         StructField("updates", BooleanType()),
         StructField("found", TimestampType()),
         StructField("cause", StringType()),
@@ -91,10 +95,11 @@ _LONGEST: Final = 2**63 - 1
 _LAST: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 _SHOWN: Final = 200
-"""Characters of a bad line that are told."""
+"""Characters of an invalid line that a message shows."""
 
 
 def _line(**columns: DataType) -> StructType:
+    """Return the schema of a JSON line."""
     return StructType([StructField(name, type) for name, type in columns.items()])
 
 
@@ -131,9 +136,9 @@ _EVENT: Final = _line(
 
 
 def tables(spark: SparkSession, log: str, out: str) -> None:
-    """Bring the tables in `out` up to what the event log in `log` has in closed segments.
+    """Append the closed segments of the event log in `log` to the tables in `out`.
 
-    Raises BadInput for a line that is no record, and for updates that are there twice.
+    Raises BadInput if a line is not a record, or if an update occurs twice.
     """
     append_updates(spark, f"{log}/updates", out)
     append_session_events(spark, f"{log}/sessions", out)
@@ -142,10 +147,11 @@ def tables(spark: SparkSession, log: str, out: str) -> None:
 
 
 def append_updates(spark: SparkSession, directory: str, out: str, *, files: int = FILES) -> None:
-    """Append the updates of new files, `.jsonl` or `.ndjson`, to OUT/updates; `files` are read in one batch.
+    """Append the updates of new files, `.jsonl` or `.ndjson`, to OUT/updates.
 
-    They are segments of an event log, or what `hub history export` writes as lines of JSON: that has no hub and epoch,
-    so all in one table are to be of one log, and none of them twice.
+    A batch reads up to `files` files.  They are segments of an event log, or JSON lines
+    of `hub history export`.  The latter have no hub and epoch, so all files of one
+    table must come from one history, and none of them twice.
     """
     lines = _read_lines(spark, directory, _UPDATE, files)
     _append(lines.select(*_update_columns()), out, "updates", partition="dt")
@@ -159,29 +165,33 @@ def append_session_events(spark: SparkSession, directory: str, out: str, *, file
 
 
 def write_sessions(spark: SparkSession, out: str) -> None:
-    """Make OUT/sessions anew of OUT/session_events, with the ids of OUT/session_ids and new ones."""
+    """Rewrite OUT/sessions from OUT/session_events, with old and new ids of
+    session_ids.
+    """
     events = read_table(spark, f"{out}/session_events", SESSION_EVENTS)
     given = read_table(spark, f"{out}/session_ids", SESSION_IDS)
-    # Spark computes it again if a part of it is lost, or as session_ids have grown; the ids are the same then.
+    # Persisted, but correct without: if Spark computes a part again after session_ids
+    # have grown, the ids are the same.
     found = persisted(sessions(events, given))
     try:
         new = found.join(given, ["node", "number"], "left_anti").select(SESSION_IDS.names)
-        new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")  # one file: all of them or none
+        # One file, so that all ids are appended or none.
+        new.coalesce(1).write.mode("append").parquet(f"{out}/session_ids")
         files.write(found, f"{out}/sessions")
     finally:
         forget(found)
 
 
 def write_gaps(spark: SparkSession, out: str) -> None:
-    """Make OUT/gaps anew of OUT/session_events."""
+    """Rewrite OUT/gaps from OUT/session_events."""
     files.write(gaps(read_table(spark, f"{out}/session_events", SESSION_EVENTS)), f"{out}/gaps")
 
 
 def gaps(events: DataFrame) -> DataFrame:
-    """A row for each mark of what may be missing, as GAPS has it.
+    """Return a row of GAPS for each mark of what may be missing.
 
-    An end that does not say that it is clean is one, also of a log that was written before ends said so.  What is still
-    missing when its node ends is so until then.
+    An end that is not `clean` is a mark, also one of an earlier version, which never
+    says.  If a mark is still open when its node ends, it ends then.
     """
     is_end = F.col("event") == "end"
     ends_badly = is_end & ~F.coalesce("clean", F.lit(False))
@@ -204,16 +214,19 @@ def gaps(events: DataFrame) -> DataFrame:
 
 
 def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
-    """A row a connection, as SESSIONS has it; `given` are the SESSION_IDS that there are.
+    """Return a row of SESSIONS for each connection; `given` are the present
+    SESSION_IDS.
 
-    What is open of a node that has ended, ended then, and is complete if that end is clean.  New ids come after those
-    that there are, from 0 on, in the order of (dt, connected_from, node, number).  What was disconnected and has no
-    connect, as its segment was not kept, is left out.  Counts the days once, on the driver.
+    A connection that is open when its node ends, ends then, and is complete if that end
+    is clean.  New ids follow the present ones, from 0 on, in the order of (dt,
+    connected_from, node, number).  A disconnect without a connect, whose segment was
+    not kept, is left out.  Counts the rows of each day once, on the driver.
     """
+    # 1. The events of each connection, and the end of its node.
     come, gone = F.col("event") == "connect", F.col("event") == "disconnect"
     whole = F.struct("ts", "after", "hub", "epoch", "subscriber", "selectors", "authorised")
     last = F.struct("ts", "until")
-    # An earlier version has not said of a disconnect whether it is clean.
+    # An earlier version did not say of a disconnect whether it is clean.
     last_of_one = F.struct("ts", "until", F.coalesce("clean", F.lit(True)).alias("clean"))
     is_clean = F.bool_and(F.coalesce("clean", F.lit(False)))
     ends = events.where(F.col("event") == "end").groupBy("node").agg(F.min(last).alias("end"), is_clean.alias("clean"))
@@ -230,7 +243,7 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
             "come.*",
             "node",
             "number",
-            # A connection may have come after the last that is known of its node.
+            # A connection may have begun after the last known moment of its node.
             _later("come.ts", "ts").alias("disconnected_at"),
             _later("come.after", "until").alias("until"),
             F.when(F.col("gone").isNotNull(), F.col("gone.clean")).otherwise(F.col("clean")).alias("complete"),
@@ -239,6 +252,7 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
         .withColumnRenamed("ts", "connected_from")
         .join(given, ["node", "number"], "left")
     )
+    # 2. New ids: for each day a start, and then a number within the day.
     is_new = F.col("subscriber_id").isNull()
     [[newest]] = given.agg(F.max("subscriber_id")).collect()
     days = found.where(is_new).groupBy("dt").count().orderBy("dt").collect()
@@ -251,27 +265,29 @@ def sessions(events: DataFrame, given: DataFrame) -> DataFrame:
 
 
 def _later(start: str, name: str) -> Column:
-    """When, or where, a connection ended, which is no earlier than it began; null where it has not."""
+    """Return a time or position of the end, at least that of the start; null if
+    open.
+    """
     end = F.coalesce(f"gone.{name}", f"end.{name}")
     return F.when(end.isNotNull(), F.greatest(end, F.col(start)))
 
 
 def check_positions(updates: DataFrame) -> None:
-    """Raise BadInput where two updates have one place in a log."""
+    """Raise BadInput if two updates have one position in a history."""
     placed = updates.where(F.col("position").isNotNull())
-    # One place has one time, so one day.
+    # One position has one time, and so one day.
     twice = placed.groupBy("dt", "hub", "epoch", "position").agg(
         F.count("*").alias("n"), F.min("update_id").alias("id")
     )
     for row in twice.where("n > 1").orderBy("position").limit(1).collect():
         raise BadInput(
             f"updates: {row['n']} have position {row['position']} in epoch {row['epoch']}, one of them {row['id']!r}; "
-            "what was read has them twice: begin a new table without that"
+            "the files contain them twice: start a new table without the duplicates"
         )
 
 
 def read_table(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
-    """A table, which is empty where nothing was written yet."""
+    """Return a table; empty if it does not exist."""
     try:
         return spark.read.schema(schema).parquet(path).select(*schema.names)
     except AnalysisException as error:
@@ -284,13 +300,15 @@ def read_table(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
 
 
 def _read_lines(spark: SparkSession, directory: str, schema: StructType, files: int) -> DataFrame:
-    """A stream of `line`, its text; `file`; and `record`, in which _BAD is the line where it is none."""
+    """Return a stream of lines: `line`, `file`, and `record` with _BAD if it is
+    invalid.
+    """
     stream = (
         spark.readStream.format("text")
         .option("lineSep", "\n")
         .option("pathGlobFilter", "*.{jsonl,ndjson}")
         .option("maxFilesPerTrigger", files)
-        # Else files that are a week older than the newest one are passed over.
+        # Otherwise files that are a week older than the newest one are skipped.
         .option("maxFileAge", "36500d")
     )
     try:
@@ -298,12 +316,12 @@ def _read_lines(spark: SparkSession, directory: str, schema: StructType, files: 
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-        raise BadInput(f"{directory} is not there") from None
+        raise BadInput(f"{directory} does not exist") from None
     return _parsed(lines.select("value", F.col("_metadata.file_path").alias("file")), schema)
 
 
 def _parsed(lines: DataFrame, schema: StructType, *others: str) -> DataFrame:
-    """What is read of each `value` that has a character, beside the columns `file` and `others`."""
+    """Parse each `value` that is not blank; keep the columns `file` and `others`."""
     with_bad = StructType([*schema, StructField(_BAD, StringType())])
     record = F.from_json("value", with_bad, {"columnNameOfCorruptRecord": _BAD})
     lines = lines.where(F.col("value").rlike(r"\S"))
@@ -311,6 +329,7 @@ def _parsed(lines: DataFrame, schema: StructType, *others: str) -> DataFrame:
 
 
 def _update_fault() -> Column:
+    """Return why a line is not an update, or null."""
     record = F.col("record")
     topics, retry = record["topics"], record["retry"]
     return _fault(
@@ -324,6 +343,7 @@ def _update_fault() -> Column:
 
 
 def _update_columns() -> list[Column]:
+    """Return the columns of UPDATES; an invalid line raises."""
     record = F.col("record")
     retry = record["retry"]
     return [
@@ -343,10 +363,12 @@ def _update_columns() -> list[Column]:
 
 
 def _size(record: Column) -> Column:
+    """Return the bytes of an update's data."""
     return F.coalesce(record["data_bytes"], F.octet_length(record["data"]))
 
 
 def _event_fault() -> Column:
+    """Return why a line is not a session event, or null."""
     record = F.col("record")
     comes, goes, is_gap = (record["event"] == event for event in ("connect", "disconnect", "gap"))
 
@@ -369,6 +391,7 @@ def _event_fault() -> Column:
 
 
 def _event_columns() -> list[Column]:
+    """Return the columns of SESSION_EVENTS; an invalid line raises."""
     record = F.col("record")
     columns = {"event": _unless(_event_fault(), record["event"])}
     columns |= {"ts": F.timestamp_micros(record["time"]), "found": F.timestamp_micros(record["found"])}
@@ -376,10 +399,12 @@ def _event_columns() -> list[Column]:
 
 
 def _fault(schema: StructType, required: Sequence[str], *rules: tuple[str, Column]) -> Column:
-    """Why a line is no record, or breaks one of the rules, which are named by their columns; else null."""
+    """Return why a line is not a record or breaks a rule (named by its column), or
+    null.
+    """
     record, line, no = F.col("record"), F.col("line"), F.lit(False)
     is_utf_8 = F.is_valid_utf8(line)
-    # An object alone would be read though something follows it.
+    # As an array, because a lone object would be parsed even if text follows it.
     is_one = F.coalesce(F.size(F.from_json(F.concat(F.lit("["), line, F.lit("]")), "array<string>")) == 1, no)
     kept = [(name, record[name].isNotNull()) for name in required]
     kept += [(name, F.coalesce(rule, no)) for name, rule in rules]
@@ -392,25 +417,25 @@ def _fault(schema: StructType, required: Sequence[str], *rules: tuple[str, Colum
 
     reason = F.coalesce(
         F.when(~is_utf_8, F.lit("it is not UTF-8")),
-        F.when(~is_one | F.json_object_keys(line).isNull(), F.lit("it is no JSON object, or more than one")),
+        F.when(~is_one | F.json_object_keys(line).isNull(), F.lit("it is not a JSON object, or more than one")),
         *(
             F.when(record[name].isNull() & is_something(name), F.lit(f"column {name} is of another type"))
             for name in schema.names
         ),
-        *(F.when(~rule, F.lit(f"column {name} is missing, or not what it may be")) for name, rule in kept),
+        *(F.when(~rule, F.lit(f"column {name} is missing or invalid")) for name, rule in kept),
         F.lit("it cannot be read"),
     )
     return F.when(~is_good, reason)
 
 
 def _unless(fault: Column, value: Column) -> Column:
-    """`value`, or an error that tells the fault of its line."""
-    told = (F.col("file"), F.lit(": a line is no record: "), fault, F.lit(": "), F.substring("line", 1, _SHOWN))
+    """Return `value`, or raise an error with the fault of its line."""
+    told = (F.col("file"), F.lit(": a line is not a record: "), fault, F.lit(": "), F.substring("line", 1, _SHOWN))
     return F.when(fault.isNotNull(), F.raise_error(F.concat(*told)).cast(StringType())).otherwise(value)
 
 
 def _day(time: Column, of_a_day: int) -> Column:
-    """The date in UTC, wherever the session is."""
+    """Return the date in UTC, whatever the session's time zone is."""
     return F.date_from_unix_date(((time - F.pmod(time, F.lit(of_a_day))) / of_a_day).cast("int"))
 
 
@@ -418,6 +443,10 @@ def _day(time: Column, of_a_day: int) -> Column:
 
 
 def _append(rows: DataFrame, out: str, table: str, *, partition: str | None = None) -> None:
+    """Append the new rows of a stream to a table.
+
+    Raises BadInput for an invalid line.
+    """
     writer = rows.writeStream.format("parquet").option("checkpointLocation", f"{out}/_checkpoints/{table}")
     if partition is not None:
         writer = writer.partitionBy(partition)

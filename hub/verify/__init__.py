@@ -1,7 +1,7 @@
-"""A running hub, checked from outside: publish, follow with clients that come and go, compare.
+"""Checks a running hub from outside: publishes, follows with clients, and compares.
 
 run    ─ publishers and clients on the nodes of the hub
-  └► report    ─ what a run should do, how far it is, and what it found
-       ├► checker    ─ what a history and its clients must agree on, and what breaks that
+  └► report    ─ the plan of a run, its progress, and its findings
+       ├► checker    ─ the rules that a history and its clients must keep
        └► client    ─ a node, and one connection to it
 """

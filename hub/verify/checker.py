@@ -1,41 +1,49 @@
-"""Whether a hub keeps its promises: publish through its nodes, follow with clients that come and go, compare.
+"""Checks the sequences that clients received against the updates that were published.
 
-    publisher ──► node ──┐         ┌──► node ──► client     every one of them notes what it knew, and when
-    publisher ──► node ──┴── log ──┴──► node ──► client
+    publisher ──► node ──┐             ┌──► node ──► client    each client records what
+    publisher ──► node ──┴── history ──┴──► node ──► client    it received, and when
 
-What is compared is times and sequences; nothing is asked of the log but one last reading, from `earliest`.
+Only times and sequences are compared.  The hub's history is read once, at the end, from
+`earliest`: the *final read*.
 
-    began ──────── known ───────────► time        known: acknowledged, or had by a client, whichever was first
-      may be in the log │ is in the log           so of two updates, one known before the other began is before it
+    began ──────── known ──────────► time    known: acknowledged or first received
+      may be stored     │ is stored          if one is known before another began, it
+                                             must come before the other
 
-    first id ── a ── b ─╫─ c ── d ─── cut off ─── e ── f ───► end      what a client had: two stretches
-                        ╫  the hub answered a cursor with another one, `earliest`: an announced gap
+    first id ── a ── b ─╫─ c ── d ─── interrupted ─── e ── f ──► end    two stretches
+                        ╫  the hub answered a cursor with `earliest`: an announced gap
 
-A publisher's update is *acknowledged* (200 and an id), *refused* (another answer, or no connection: the number is sent
-again, as another update), or *uncertain* (sent, and no answer: it may be in the log or not, and is not sent again).
+A publisher's update is *acknowledged* (200 and an id), *refused* (another status, or no
+connection: its number is sent again in a new update), or *uncertain* (sent, but without
+an answer: it may be stored or not, and is not sent again).
 
-A *stretch* is what a client had without a gap announced to it; it goes on over all connections that go on from its
-cursor, the id of the last event that it has processed.  Within one these are violations:
+A *stretch* is what a client received without an announced gap.  It continues over all
+connections that continue from its cursor, the id of the last event that it processed.
+In a stretch, these are violations:
 
-    loss            an acknowledged update is missing.  To have are all that began after the stretch had begun, and all
-                    that come in the last reading after the first one that the client had, or named as its cursor; and,
-                    where a stretch was broken off, before the last one that it had
-    disagreement    the same of one that was not acknowledged, and that somebody had
+    loss            an acknowledged update is missing.  A stretch must contain every
+                    update that began after it, and every update that the final read
+                    places after its first event or cursor.  If it was interrupted, only
+                    up to its last event
+    disagreement    the same for an unacknowledged update that some client received
     duplicate       an update comes twice
-    reordering      an update comes after one that is behind it in the last reading or, where both are gone from there,
-                    in the stretch that had the most of those; or after one that began when it was already known, and
-                    so is behind it by any order.  Numbers of one publisher grow by this
-    corruption      data that is not what was sent, or an id that is not the one that the publisher was told
+    reordering      an update comes after one that the final read places later (or, if
+                    both have expired there, the stretch with the most expired updates);
+                    or after one that began when this one was already known.  So the
+                    numbers of one publisher must grow
+    corruption      other data than was sent, or another id than the publisher was given
 
-and over all
+and over all clients:
 
-    lost            an acknowledged update that nobody had; or one that is not in the last reading, which has earlier
-                    ones.  No violation for a log that may lose (`may_lose`), as long as a gap was announced
-    unfinished      a client did not come to the last update in time, for whatever reason
+    lost            an acknowledged update that no client received; or one that the
+                    final read lacks although it has earlier ones.  No violation for a
+                    history that may lose updates (`may_lose`), if a gap was announced
+    unfinished      a client did not reach the last update in time, for any reason
 
-What a client never had and no stretch had to have was missed by an announced gap; it is counted.
+Updates that a client never received, and that no stretch had to contain, fell into an
+announced gap; they are counted.
 
-All times are of one clock, in one process, so no clock has to agree with another.  A client keeps 4 bytes for an event.
+All times are of one clock in one process.  A client stores 4 bytes for each event.
 """
 
 from __future__ import annotations
@@ -54,29 +62,33 @@ Kind: TypeAlias = Literal["loss", "disagreement", "duplicate", "reordering", "co
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 EXAMPLES: Final = 5
-"""Violations of a kind that are told in full."""
+"""The number of violations of each kind that are shown in full."""
 
 
-# -- what was seen
+# -- what was observed
 
 
 @dataclass(slots=True)
 class Update:
-    """A number as it was sent once.  Its serial is its index among all updates, which are in order of `began`."""
+    """One attempt to publish a number.
+
+    Its serial is its index among all updates, which are in order of `began`.
+    """
 
     publisher: int
     number: int
     began: float
     acknowledged: float = math.inf
     seen: float = math.inf
-    """When the first client had it."""
+    """When the first client received it."""
     told: str = ""
-    """The id that the publisher was told."""
+    """The id that the publisher was given."""
     id: str = ""
-    """The id that the first client had it with."""
+    """The id with which the first client received it."""
 
     @property
     def known(self) -> float:
+        """When it was acknowledged or first received, whichever came first."""
         return min(self.acknowledged, self.seen)
 
     def __str__(self) -> str:
@@ -85,80 +97,102 @@ class Update:
 
 @dataclass(slots=True)
 class Stretch:
-    """What a client had without an announced gap: serials, in the order in which they came."""
+    """The serials that a client received without an announced gap, in their order."""
 
     since: float
-    """What began later is to come."""
+    """It must contain updates that began later."""
     after: int | None = None
-    """The serial of its cursor when it began, if it named one that the hub went on from."""
+    """The serial of its first cursor, if the hub continued from that."""
     announced: bool = False
     """Whether it began with an announced gap."""
     serials: array[int] = field(default_factory=lambda: array("I"))
 
 
 class Corrupted(NamedTuple):
+    """An event with wrong data or a wrong id, and its position in the client's
+    history.
+    """
+
     position: int
     what: str
 
 
 @dataclass(slots=True)
 class History:
-    """All that one client had.  A position in it counts the events of its stretches, from 0."""
+    """All that one client received.
+
+    Its events are counted from 0 over its stretches.
+    """
 
     client: str
     stretches: list[Stretch] = field(default_factory=list)
     corrupted: list[Corrupted] = field(default_factory=list)
 
 
-# -- what is wrong with it
+# -- the check
 
 
 class Violation(NamedTuple):
+    """A broken rule, with the client that noticed it."""
+
     client: str
     position: int | None
-    """How many events the client had before; None where it is nobody's."""
+    """The number of events that the client had received before; None if it has no
+    client."""
     what: str
 
 
 class Findings:
-    """How often each kind of violation was found, with the first examples, and what was announced."""
+    """The number of violations of each kind, the first examples, and the announced
+    gaps.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[Kind] = Counter()
         self.examples: dict[Kind, list[Violation]] = {kind: [] for kind in KINDS}
         self.gaps = 0
         self.missed = 0
-        """Updates that a client never had, and need not have had; summed up over the clients."""
+        """Updates that clients missed in announced gaps, summed over the clients."""
 
     def note(self, kind: Kind, client: str, position: int | None, what: str) -> None:
+        """Count a violation, and keep it if it is one of the first."""
         self.counts[kind] += 1
         if len(self.examples[kind]) < EXAMPLES:
             self.examples[kind].append(Violation(client, position, what))
 
     def violations(self, *, may_lose: bool) -> int:
+        """Return the number of violations; without `lost` ones if updates may
+        be lost.
+        """
         return self.counts.total() - (self.counts["lost"] if may_lose else 0)
 
 
 def check(updates: Sequence[Update], histories: Iterable[History], last: History, closing: int) -> Findings:
-    """What is wrong with `histories`, given the `last` reading of the log from `earliest`.
+    """Return the violations in `histories`, given the final read of the hub's history.
 
-    `closing` is the serial of the last update, which all have to come to; what they had after it does not count.
+    `closing` is the serial of the last update, which all clients must reach; what they
+    received after it does not count.
     """
     return _Check(updates, [*histories, last], last, closing).findings
 
 
 class _Check:
+    """One check: each client's stretches, and then the history as a whole."""
+
     def __init__(self, updates: Sequence[Update], histories: list[History], last: History, closing: int) -> None:
         self.findings = Findings()
         self._updates, self._closing = updates, closing
-        self._began = [update.began for update in updates]
+        self._began = [update.began for update in updates]  # ascending
         for history in histories:
             _end(history, closing)
+        # The serials that any client received, and those that were acknowledged too.
         stretches = [stretch for history in histories for stretch in history.stretches]
         self._had = set[int]().union(*(stretch.serials for stretch in stretches))
         acknowledged = {n for n, update in enumerate(updates) if update.acknowledged < math.inf}
         self._known = sorted(self._had | acknowledged)
 
+        # The order of updates: by the final read, and for updates that have expired
+        # there by the stretch that has the most of them.
         self._order = last.stretches[-1].serials if last.stretches else array("I")
         self._places: dict[int | None, int] = {n: place for place, n in enumerate(self._order)}
         gone = self._had - self._places.keys()
@@ -170,9 +204,12 @@ class _Check:
         self._check_log()
 
     def _check_history(self, history: History) -> None:
+        """Find the violations of one client."""
         note, client, position, missed = self.findings.note, history.client, 0, set[int]()
         for corrupted in history.corrupted:
             note("corruption", client, *corrupted)
+        # Each stretch; it was interrupted if the client did not go on to the closing
+        # update.
         for stretch in history.stretches:
             serials = stretch.serials
             ends = self._closing in serials or stretch is not history.stretches[-1]
@@ -188,27 +225,37 @@ class _Check:
                 note(kind, client, position + index, f"{self._updates[n]} is missing")
             missed |= missing
             position += len(serials)
+        # The client must have reached the closing update.
         if not history.stretches or self._closing not in history.stretches[-1].serials:
             note("unfinished", client, position, "did not come to the last update")
+        # The rest of what it never received fell into announced gaps.
         if history.stretches:
             had = missed.union(*(stretch.serials for stretch in history.stretches))
             self.findings.missed += len(self._since(history.stretches[0].since) - had)
 
     def _since(self, time: float) -> set[int]:
-        """Those known that began later."""
+        """Return the known updates that began after `time`."""
         return set(self._known[bisect_left(self._known, bisect_right(self._began, time)) :])
 
     def _missing(self, stretch: Stretch, *, ends: bool) -> set[int]:
-        """What it had to have; where it `ends`, nothing after the last one that it had."""
+        """Return the updates that a stretch lacks.
+
+        If it `ends`, because it was interrupted or finished, it need not contain
+        anything after its last event.
+        """
         had = set(stretch.serials)
+        # 1. By the final read: all between its first event, or its cursor, and its end.
         places = [self._places[n] for n in had if n in self._places]
         first = self._places.get(stretch.after, min(places, default=len(self._order)))
         end = max(places, default=-1) + 1 if ends else len(self._order)
+        # 2. By time: all that began after the stretch, and were known before its last
+        #    event began.
         latest = math.inf if not ends else self._began[max(had)] if had else -math.inf
         by_time = {n for n in self._since(stretch.since) - had if self._updates[n].known < latest}
         return by_time.union(self._order[first:end]) - had - {stretch.after}
 
     def _duplicates(self, serials: array[int]) -> Iterator[tuple[int, str]]:
+        """Yield (index, description) of each update that came before."""
         if len(set(serials)) == len(serials):
             return
         first: dict[int, int] = {}
@@ -217,13 +264,21 @@ class _Check:
                 yield index, f"{self._updates[n]} comes again, {index - first[n]} events later"
 
     def _disorder(self, serials: array[int]) -> Iterator[tuple[int, int]]:
-        """Pairs of which the first is to come before the second, and does not."""
+        """Yield (update, other) pairs: the update came after the other, but
+        must not.
+        """
+        # The final read defines the order, so a part of it is in order (the final read
+        # itself is checked by time alone).
         start = self._places.get(serials[0], 0) if serials else 0
         if serials is not self._order and serials == self._order[start : start + len(serials)]:
-            return  # it is a part of the last reading, which is looked at by itself
+            return
+        # `latest` is the update with the latest beginning so far; `tops` are the
+        # updates that are furthest in the two orders.
         latest, tops = -1, [(-1, -1), (-1, -1)]
         for n in dict.fromkeys(serials):
+            # 1. By time: it was known before an update began that has come already.
             before = latest if latest >= 0 and self._updates[n].known < self._began[latest] else None
+            # 2. By each order: an update that is placed later has come already.
             for line, places in enumerate((self._places, self._gone)):
                 if (place := places.get(n)) is not None:
                     if place < tops[line][0]:
@@ -235,21 +290,23 @@ class _Check:
             latest = max(latest, n)
 
     def _check_log(self) -> None:
-        # What began later is behind the beginning of the log; a reading that was not finished tells nothing of it.
+        """Find updates that are lost, or had two ids."""
+        # An update that began after the first of the final read was known must be in
+        # it.  An unfinished final read proves nothing.
         whole = self._order if self._closing in self._places else ()
         floor = min((self._updates[n].known for n in whole), default=math.inf)
         for n in self._known:
             update = self._updates[n]
             if n not in self._had:
-                self.findings.note("lost", "", None, f"{update} was acknowledged, and nobody had it")
+                self.findings.note("lost", "", None, f"{update} was acknowledged, and no client received it")
             elif n not in self._places and update.began > floor:
-                self.findings.note("lost", "", None, f"{update} is in the history no more, which has earlier ones")
+                self.findings.note("lost", "", None, f"{update} is missing from the history, which has earlier ones")
             if update.told and update.id and update.told != update.id:
                 self.findings.note("corruption", "", None, f"{update} came with the id {update.id}")
 
 
 def _end(history: History, closing: int) -> None:
-    """Drop what came after the last update: what no publisher had an answer to, or, after a gap, a replay."""
+    """Drop the events after the closing update: unanswered attempts, or a replay."""
     for index, stretch in enumerate(history.stretches):
         if closing in stretch.serials:
             del stretch.serials[stretch.serials.index(closing) + 1 :]

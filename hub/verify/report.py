@@ -1,4 +1,4 @@
-"""What a run should do, how far it is, and what it found."""
+"""The plan of a run, its progress, and its findings."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do, and for how long."""
+    """The settings of a run."""
 
     urls: Sequence[str]
     token: str | None = None
     clients: int = 50
     publishers: int = 2
-    """Of each node."""
+    """For each node."""
     rate: float = 50.0
-    """Updates a second in all."""
+    """Updates a second, by all publishers together."""
     seconds: float = 10.0
     churn: float = 3.0
     """Mean seconds between two disconnections of a client."""
     patience: float = 30.0
-    """Seconds that there are for all clients to come to the last update."""
+    """Seconds that the clients have to reach the last update."""
     private: float = 0.0
-    """Share of private updates."""
+    """The share of private updates."""
     may_lose: bool = False
     seed: int = 0
 
 
 class Progress(NamedTuple):
+    """The counts of a run so far."""
+
     elapsed: float
     published: int
     refused: int
@@ -57,6 +59,8 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """The outcome of a run, as JSON or as text."""
+
     plan: Plan
     run: str
     nodes: list[Node]
@@ -66,10 +70,11 @@ class Report:
 
     @property
     def violations(self) -> int:
+        """The number of violations; without lost updates if the plan allows them."""
         return self.findings.violations(may_lose=self.plan.may_lose)
 
     def latency(self, share: float) -> float | None:
-        """In ms; None where nothing came."""
+        """Return a quantile of the latencies in ms; None if nothing was received."""
         left = share * self.latencies.total()
         for tenths in sorted(self.latencies):
             left -= self.latencies[tenths]
@@ -78,6 +83,7 @@ class Report:
         return None
 
     def to_json(self) -> dict[str, Any]:
+        """Return the report as an object for JSON."""
         return {
             "run": self.run,
             "seed": self.plan.seed,
@@ -113,7 +119,7 @@ class Report:
         latency = ", ".join(f"{name} {ms} ms" for name, ms in self.to_json()["latency_ms"].items() if ms is not None)
         lines = [
             f"run             {self.run}, seed {self.plan.seed}, {progress.elapsed:.1f} s",
-            f"clients         {self.plan.clients}, which had {progress.received:,} events and came back "
+            f"clients         {self.plan.clients}, which received {progress.received:,} events and reconnected "
             f"{progress.reconnections:,} times",
             f"latency         {latency or 'unknown'}",
             f"announced gaps  {findings.gaps:,}, in which {findings.missed:,} updates were missed",
@@ -128,7 +134,7 @@ class Report:
             )
         lines.append("")
         for kind in KINDS:
-            note = "  (it may lose)" if kind == "lost" and self.plan.may_lose else ""
+            note = "  (the history may lose updates)" if kind == "lost" and self.plan.may_lose else ""
             lines.append(f"{kind:<14}{findings.counts[kind]:>7,}{note}")
             for client, position, what in findings.examples[kind]:
                 where = f"{client}, after {position:,} events: " if position is not None else ""

@@ -1,4 +1,6 @@
-"""The run: publishers and clients on the nodes of a hub, and the check of what they had."""
+"""A run: publishers and clients on the nodes of a hub, and the check of what they
+received.
+"""
 
 from __future__ import annotations
 
@@ -25,41 +27,47 @@ if TYPE_CHECKING:
 
 _TOPIC: Final = "https://verify.example/"
 _BLOCKS: Final = 10_000
-"""Events that are remembered as they came: the same bytes come to all clients."""
-_PADDING: Final = "x\n\u2028é:"  # line feeds, and what only looks like one
+"""Events that are cached with their parsed form, because all clients get the same
+bytes."""
+_PADDING: Final = "x\n\u2028é:"  # a line feed, and characters that resemble one
 
 
 async def verify(plan: Plan, watch: Callable[[Progress], object]) -> Report:
-    """Do it, and report; `watch` is called some times a second.
+    """Run a plan and return its report; `watch` is called several times a second.
 
-    Raises ValueError for what is no URL, and OSError where a node cannot be reached or refuses at the start.
+    Raises ValueError if a URL is invalid, and OSError if a node cannot be reached or
+    refuses the first requests.
     """
     return await _Run(plan).run(watch)
 
 
 class _Run:
-    """What publishers and clients share.  Its mutable state is all in `__init__`."""
+    """The state that publishers and clients of a run share."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.random = Random(plan.seed)  # noqa: S311
-        self.name = secrets.token_hex(8)
+        self.name = secrets.token_hex(8)  # part of the topics, so that runs do not mix
         self.nodes = [Node(url) for url in plan.urls]
         self.headers = {} if plan.token is None else {"Authorization": f"Bearer {plan.token}"}
         self.query = ""
         self.updates: list[Update] = []
         self.opening = self.closing = 0
-        """Serials of the last update before, and the last one after, those of the publishers."""
+        """The serials of the last update before the run, and of the one that
+        ends it."""
         self.is_closing = False
         self.arrived = asyncio.Event()
-        """Set when somebody has come to what may be the last update."""
+        """Set when a client receives an update that may be the last one."""
         self.received = self.reconnections = 0
         self.latencies: Counter[int] = Counter()
-        """Of what came to clients that were there when it was sent, and that read at once; in tenths of a ms."""
+        """Latencies of live updates to clients that read at once, in tenths of a ms."""
         self._blocks: dict[bytes, tuple[str | None, int | None, str]] = {}
         self._began = time.monotonic()
 
     async def run(self, watch: Callable[[Progress], object]) -> Report:
+        """Publish and follow for the time of the plan; then wait for all clients, and
+        check.
+        """
         plan = self.plan
         for node in self.nodes:
             await self._begin(node)
@@ -90,10 +98,14 @@ class _Run:
         return Report(plan, self.name, self.nodes, self.progress(), self.latencies, findings)
 
     async def _begin(self, node: Node) -> None:
-        """See that updates can be published here, and followed in one of the dialects."""
+        """Check that updates can be published here, and followed in one of the
+        dialects.
+        """
         with contextlib.closing(_Publisher(self, node, 0)) as publisher:
             if await publisher.publish(len(self.updates) + 1) != "acknowledged":
-                raise ConnectionError(f"{node.url} takes no update: {', '.join(node.refused) or 'it does not answer'}")
+                raise ConnectionError(
+                    f"{node.url} accepts no update: {', '.join(node.refused) or 'it does not answer'}"
+                )
         self.opening = len(self.updates) - 1
         template = f"{_TOPIC}{self.name}/{{publisher}}"
         for selector in ("match_uritemplate", "topic"):
@@ -111,7 +123,9 @@ class _Run:
         raise ConnectionError(f"{node.url} refuses subscribers: {status}")
 
     async def _close(self) -> None:
-        """Publish one last update, for all clients to come to, by whatever node takes one."""
+        """Publish one last update, by any node that accepts it, for all clients to
+        reach.
+        """
         self.is_closing = True
         for number, node in enumerate(itertools.cycle(self.nodes), len(self.nodes) + 1):
             self.closing = len(self.updates)
@@ -121,17 +135,21 @@ class _Run:
             await asyncio.sleep(0.1)
 
     def progress(self) -> Progress:
+        """Return the counts so far."""
         published = sum(node.acknowledged for node in self.nodes)
         refused = sum(node.refused.total() for node in self.nodes)
         return Progress(time.monotonic() - self._began, published, refused, self.received, self.reconnections)
 
     async def _tell(self, watch: Callable[[Progress], object]) -> None:
+        """Report the progress, without end."""
         while True:
             watch(self.progress())
             await asyncio.sleep(0.2)
 
     def read(self, block: bytes, now: float) -> tuple[str | None, int | None, str]:
-        """The id of an event, the serial of its update, and what is wrong with it."""
+        """Return the id of an event, the serial of its update, and what is wrong with
+        it.
+        """
         if (known := self._blocks.get(block)) is None:
             if len(self._blocks) == _BLOCKS:
                 self._blocks.clear()
@@ -139,6 +157,7 @@ class _Run:
         return known
 
     def _read(self, block: bytes, now: float) -> tuple[str | None, int | None, str]:
+        """Parse an event, and compare it with the update that was sent."""
         id, _, data, *_ = parse_block(block)
         if data is None:
             return id, None, ""
@@ -155,19 +174,25 @@ class _Run:
         return id, serial, wrong
 
     def data(self, serial: int, padding: str) -> str:
+        """Return the data of an update: its serial, its publisher, a checksum, and
+        padding.
+        """
         update = self.updates[serial]
         head = f"{self.name} {serial} {update.publisher} {update.number}"
         return f"{head} {crc32((head + padding).encode()):08x} {padding}"
 
 
 class _Publisher:
-    """Sends numbers to one node, each when the one before was answered or given up."""
+    """Sends numbers to one node, each after the previous one was answered or
+    given up.
+    """
 
     def __init__(self, run: _Run, node: Node, name: int) -> None:
         self._run, self._node, self._name = run, node, name
         self._connection: Connection | None = None
 
     async def run(self, until: float) -> None:
+        """Publish at the rate of the plan, until a time."""
         run = self._run
         interval = run.plan.publishers * len(run.nodes) / run.plan.rate
         due, number = time.monotonic() + run.random.uniform(0, interval), 1
@@ -180,6 +205,7 @@ class _Publisher:
         self.close()
 
     async def publish(self, number: int) -> Literal["acknowledged", "refused", "uncertain"]:
+        """Publish a number once, and record the outcome."""
         run, node = self._run, self._node
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
@@ -211,30 +237,33 @@ class _Publisher:
         return "acknowledged"
 
     async def _connected(self) -> Connection:
+        """Return a connection that can take a request."""
         if self._connection is None or not self._connection.usable:
             self.close()
             self._connection = await Connection.open(self._node)
         return self._connection
 
     def close(self) -> None:
+        """Close the connection."""
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
 
 
 class _Client:
-    """Follows by one node after the other, and comes back with its cursor.
+    """Follows on one node after another, and continues from its cursor.
 
-    Of ten, four begin with what comes, four with what came after the beginning, and two late: one with all that there
-    is, and one in the middle.  One of seven is slow.  Who is not numbered is the last reading.
+    Of ten clients, four start live, four replay from the start of the run, and two join
+    late: one with the whole history and one in the middle.  One in seven is slow.
+    `number=None` is the final read.
     """
 
     def __init__(self, run: _Run, number: int | None) -> None:
         self._run = run
         self._is_last = number is None
-        self.history = History("the last reading" if number is None else f"client {number}")
+        self.history = History("the final read" if number is None else f"client {number}")
         self.ends: set[int] = set()
-        """The serials that it has had of what may be the last update."""
+        """The serials of received updates that may be the last one."""
         self._kind = 8 if number is None else number % 10
         self._slow = number is not None and number % 7 == 3
         self._cursor: str | None = None
@@ -243,10 +272,12 @@ class _Client:
         self._connected = math.inf
         self._position = 0
         self._longer = 1
-        """How many times as long as usual a connection lasts."""
+        """The factor by which its connections last longer than usual."""
 
     async def follow(self) -> None:
+        """Connect, and connect again, until the task is cancelled."""
         run = self._run
+        # The client's number decides where it starts.
         if self._kind >= 8 and not self._is_last:
             await asyncio.sleep(run.random.uniform(0.2, 0.6) * run.plan.seconds)
         if self._kind == 8:
@@ -258,13 +289,14 @@ class _Client:
             self._goes_on_from(run.opening)
         while True:
             await self._connect(run.random.choice(run.nodes))
-            if self._cursor is None:  # it has had nothing, and is to come to the end of it all
+            # It received nothing; it must still reach the last update.
+            if self._cursor is None:
                 self._goes_on_from(run.opening)
             pause = run.random.choice((0, 0, run.random.expovariate(3 / run.plan.churn)))
             await asyncio.sleep(min(pause, 0.1) if run.is_closing else pause)
 
     async def _connect(self, node: Node) -> None:
-        """Follow until it is time to go, or the connection ends."""
+        """Follow until it is time to leave, or the connection ends."""
         run, connection = self._run, None
         cursor = {} if self._cursor is None else {"Last-Event-ID": self._cursor}
         try:
@@ -282,18 +314,20 @@ class _Client:
                         await asyncio.sleep(run.random.expovariate(5))
             raise ConnectionError("ended by the hub")
         except TimeoutError:
-            if run.is_closing:  # a replay of everything may take longer than any connection before
+            if run.is_closing:  # replaying everything may take longer than a usual connection
                 self._longer *= 2
-        except OSError:  # it was not let in, or did not leave by itself, and does not ask in a tight loop
+        except OSError:  # the connection failed or ended: do not retry in a tight loop
             await asyncio.sleep(run.random.uniform(0.05, 0.3))
         finally:
             if connection is not None:
                 connection.abort()
 
     def _goes_on_from(self, serial: int) -> None:
+        """Set the cursor to an update."""
         self._after, self._cursor = serial, self._run.updates[serial].told
 
     def _begin(self, headers: dict[bytes, bytes]) -> None:
+        """Begin a new stretch if a gap is announced, or if nothing was received yet."""
         run, now, stretches = self._run, time.monotonic(), self.history.stretches
         if self._cursor is None and run.is_closing:
             raise ConnectionError("it may be too late for the last update")
@@ -307,6 +341,7 @@ class _Client:
             stretches[:] = [Stretch(since, self._after)]
 
     def _receive(self, part: bytes) -> None:
+        """Record the events in a part of the stream."""
         run, now, serials = self._run, time.monotonic(), self.history.stretches[-1].serials
         for block in self._blocks.feed(part):
             id, serial, wrong = run.read(block, now)

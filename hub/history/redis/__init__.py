@@ -1,26 +1,28 @@
-"""The history in Redis or Valkey, for nodes on many machines: a stream, and what finds and forgets its entries.
+"""A history in Redis or Valkey, for nodes on many machines: streams, and their indexes.
 
-    history      RedisHistory: what `hub.history.base.History` promises, and what a node knows of the epoch
-      ├► scripts     loads begin.lua and, after it, one of the other texts: one script is one step
+    history      RedisHistory: the contract of `hub.history.base`, and the epochs
+      ├► scripts     makes each script of begin.lua and one other text
       └► url         the client of a URL
 
-The keys:
+The keys, which all begin with {mercure}:
 
-    {mercure}:log              stream      4-0 -> time, update    5-0 -> ...    6-0 -> ...        entry n has the id n-0
-    {mercure}:ids              sorted set  "a 4 time"  "b 5 time"  "a 6 time"     find("a") is the first that begins so
-    {mercure}:marks            sorted set  "4 time size a"  "5 time size b"  ...  what retention asks, by n
-    {mercure}:presence         stream      the same of the entries about presence, which have numbers of the same row
-    {mercure}:presence-marks   sorted set
-    {mercure}:meta             hash        epoch, since, end; of each kind bytes, and what was forgotten last
-    {mercure}:seen             sorted set  hashes of ids that are remembered, with their publishers, by time
-    {mercure}:nodes            set         the names of nodes
-    {mercure}:alive:<node>     string      expires `node_timeout` seconds after the node's last beat
-    {mercure}:present:<node>   hash        id -> matchers of who is present on it
+    log             stream      4-0 -> time, update  5-0 -> ...  entry n has the id n-0
+    ids             sorted set  "a 4 time"  "b 5 time"  ...  find("a"): the first of a
+    marks           sorted set  "4 time size a"  "5 time size b"  ...  for retention
+    presence        stream      the same of presence updates, numbered in the same order
+    presence-marks  sorted set
+    meta            hash        epoch, since, end; of each kind bytes, newest forgotten
+    seen            sorted set  hashes of remembered ids and publishers, by time
+    nodes           set         names of nodes
+    alive:<node>    string      expires `node_timeout` after the node's last beat
+    present:<node>  hash        id -> matchers of each subscriber on it
 
-All that is asked or changed is one Lua script, so an update, its index and who is present never differ.  Positions n
-count from 1, whatever the clock says, and entries of both kinds in one row; one node's positions are its offset + n.
+Every read and change is one Lua script, so an update, its index and the list of those
+present never differ.  Numbers n count from 1, whatever the clock says, for entries of
+both kinds together; a position of a node is its offset + n.
 
-Redis Cluster is not supported: by the name in braces all keys would be on one of its nodes, and nobody looks for which.
+Redis Cluster is not supported: the braces would put all keys on one of its nodes, and
+the client does not look for that node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
--- Append updates, and change who is present: all, or none.
+-- Appends updates, and changes the list of those present: all of it, or nothing.
 --
 -- node, node_timeout in ms, window in ms, the five bounds, and any number of changes, each with its updates:
---   what ('' published, 'load', 'more' about presence, 'come', 'gone'), subscriber, its matchers, number of updates
---     id, size, record, time or '' for now, and a hash if the id is remembered or else ''
--- Returns the time, and the numbers of the updates that were left out, from 0.
+--   kind of change ('' published, 'load', 'more' about presence, 'come', 'gone'), subscriber, its matchers, number of
+--   updates
+--     id, size, record, time or '' for now, and the hash of the id if it must be remembered, else ''
+-- Returns the time, and the numbers, from 0, of the updates that were left out.
 
 local function add(kind, id, size, record, time)
     last, kind.count, kind.bytes = last + 1, kind.count + 1, kind.bytes + size
@@ -18,7 +19,7 @@ local left_out, number, i = {}, 0, 14
 
 local is_presence = {come = true, gone = true, more = true}
 
--- Whether it was seen in the last `window` ms; now it is.
+-- Returns whether a hash was seen in the last `window` ms, and remembers it.
 local function knows(one)
     local time = call('ZSCORE', seen_ids, one)
     if time and tonumber(time) > now - window then return true end
@@ -26,6 +27,8 @@ local function knows(one)
     return false
 end
 
+-- Each change: first the list of those present, then its updates.  A departure is left out if the subscriber is in no
+-- list.
 while ARGV[i] do
     local change, subscriber, matchers, updates = unpack(ARGV, i, i + 3)
     local due = change ~= 'gone'
@@ -50,6 +53,7 @@ while ARGV[i] do
         number, i = number + 1, i + 5
     end
 end
+-- Forget remembered ids that are too many or too old.
 if window ~= '0' then
     local excess = call('ZCARD', seen_ids) - max_updates
     if excess > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, excess - 1) end

@@ -1,9 +1,10 @@
--- node, node_timeout in ms, the five bounds.  Returns how many are present on the node, and some of those on dead nodes.
+-- node, node_timeout in ms, the five bounds.  Returns how many subscribers are present on the node, and some of those on
+-- dead nodes.
 
 local node, node_timeout, max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 6)
 call('SADD', nodes, node)
 call('SET', alive .. node, '', 'PX', node_timeout)
--- If nobody was heard for long, it was the log that nobody could reach: all of them get their time again.
+-- If no node was heard for long, the server could not be reached: all nodes get new time.
 local heard = call('HGET', meta, 'heard')
 local away = not heard or now - heard > node_timeout / 2
 call('HSET', meta, 'heard', now)

@@ -1,9 +1,9 @@
--- What every script begins with.
+-- The beginning of every script.
 --
--- __init__.py beside says what is in KEYS.  ARGV[1..5] are what the node knows: the epoch; n of the published anchor, and
--- the hash of its mark; and the same of the anchor about presence.  A script's own arguments begin at ARGV[6].
--- Each script ends with `return reply(value)`: epoch, n of the newest entry, whether the node strays, the value, and of
--- each kind of entries n of the newest that is forgotten, n of the newest, and the hash of its mark.
+-- __init__.py beside explains KEYS.  ARGV[1..5] are what the node knows: the epoch; n of the published anchor, and the hash
+-- of its mark; and the same of the presence anchor.  A script's own arguments begin at ARGV[6].
+-- Each script ends with `return reply(value)`: the epoch, n of the newest entry, whether the node strays, the value, and
+-- for each kind of entry n of the newest forgotten one, n of the newest, and the hash of its mark.
 
 local log, ids, marks, meta, nodes, alive, present, seen_ids, presence_log, presence_marks = unpack(KEYS)
 local call = redis.call
@@ -16,7 +16,7 @@ local about = call(
 )
 local epoch, since, last = unpack(about)
 
--- What 0.1.0 has left: its marks were a list, and all entries were of one kind.
+-- Upgrade from 0.1.0: its marks were a list, and all entries were of one kind.
 if epoch and not about[6] then
     local old = call('LRANGE', marks, 0, -1)
     call('DEL', marks)
@@ -29,7 +29,7 @@ if epoch and not about[6] then
     call('HSET', meta, 'before', about[5], 'forgotten', about[6])
 end
 
--- The entries of one kind, with what is known of the newest that was forgotten, and of the newest that the node knows.
+-- The entries of one kind, with the newest forgotten one, and the newest that the node knows.
 local function kind(log, marks, prefix, seen, seen_mark, bytes, before, forgotten)
     return {
         log = log, marks = marks, prefix = prefix, seen = tonumber(seen), seen_mark = seen_mark,
@@ -43,7 +43,7 @@ local presence = kind(presence_log, presence_marks, 'presence_', ARGV[4], ARGV[5
 local function is_whole(kind) return call('XLEN', kind.log) == kind.count end
 if epoch and is_whole(published) and is_whole(presence) and call('ZCARD', ids) == published.count + presence.count then
     epoch, since, last = tonumber(epoch), tonumber(since), tonumber(last)
-else  -- new, flushed, or evicted from
+else  -- new, flushed, or a key was evicted
     call('DEL', log, ids, marks, meta, seen_ids, presence_log, presence_marks)
     epoch, since, last = 0, 0, 0
     for _, kind in ipairs({published, presence}) do
@@ -59,7 +59,7 @@ local function keep()
     end
 end
 
--- Whether the anchor of a kind is as it was.  Of what is forgotten, the last is known.
+-- Returns whether the anchor of a kind is still there.  Of forgotten entries, only the last is known.
 local function holds(kind)
     if kind.seen > last then return false end
     if kind.seen < kind.forgotten then return true end
@@ -72,14 +72,14 @@ if epoch == 0 or seen_epoch > epoch or (seen_epoch == epoch and not (holds(publi
     keep()
 end
 
--- If both anchors are forgotten, it is unknown whether the log is still the one that the node knew.  The places of the
--- node up to the first anchor are off the log; those up to the second one must be too.
+-- If both anchors were forgotten, it is unknown whether this is still the history that the node knew.  The node's positions
+-- up to the first anchor have expired; those up to the second one must expire too.
 local strays = seen_epoch == epoch and published.seen < published.forgotten
     and published.forgotten <= presence.seen and presence.seen < presence.forgotten
 
 local function member(id, n, time) return id .. '\0' .. string.format('%016d', n) .. time end
 
--- Have the oldest of a kind forgotten for as long as it is to be, given n and time.  How many.
+-- Forgets the oldest entries of a kind while `is_due(n, time, forgotten)`; returns how many.
 local function forget(kind, is_due)
     local forgotten = 0
     while kind.count > 0 do
@@ -95,7 +95,7 @@ local function forget(kind, is_due)
     return forgotten
 end
 
--- Slack is how far over its bounds a kind may be before it is cut down to them: few scripts do so, many at once.
+-- `slack` is how far a kind may exceed its bounds before it is cut down to them, so that few scripts forget, many at once.
 local function trim_kind(kind, max_updates, max_bytes, max_age, slack)
     max_updates, max_bytes, max_age = tonumber(max_updates), tonumber(max_bytes), tonumber(max_age) or math.huge
     return forget(kind, function(n, time, forgotten)
@@ -106,7 +106,7 @@ local function trim_kind(kind, max_updates, max_bytes, max_age, slack)
     end)
 end
 
--- With what was published goes what is about presence, and older than all that is left.
+-- With published updates, presence updates that are older than all that are left are forgotten too.
 local function trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, slack)
     local forgotten = trim_kind(published, max_updates, max_bytes, max_age, slack)
     if forgotten > 0 then

@@ -1,19 +1,27 @@
-"""The history in Redis: scripts are called, and their replies say whether the log is still the one that the node knew.
+"""The history in Redis: calls scripts, and detects from their replies if entries were
+lost.
 
-Each script comes with the newest entry of each kind that its node has heard of, the anchors, and first looks for them.
-If one is not there, or is another one, then the server has lost what it had taken: the script begins a new epoch in
-which n goes on.  An anchor that was forgotten cannot be looked for.  If it was published, all positions up to it are
-off the log.  If it is about presence, what may be missing up to it is about presence too, which is told; unless both
-were forgotten: then that node alone adds EPOCH to its offset.
-A node that is told of another epoch than its own adds EPOCH to its offset, so that all positions of before are
-PositionExpired; and `find` knows only what came `since` the epoch began, as whatever is older may have a hole after
-it.
+With each script, a node sends the newest entry of each kind that it knows, its anchors,
+and the script first looks for them.
 
-It survives what the server survives.  With `appendfsync always`, whatever its disk survives; with `everysec`, the end
-of the process, and after a power cut the last second may be gone; without an append-only file, the server comes back
-with its last snapshot.  Replicas follow after the answer, so a failover by Sentinel may lose what they had not got.  A
-loss begins a new epoch if a node has run on through it; one that no running node has heard of cannot be seen.
-`maxmemory-policy` is to be noeviction: where one of the keys is gone, the whole log is.
+1. An anchor is absent, or another entry: the server has lost entries.  The script
+   begins a new epoch, in which n continues.
+2. An anchor was forgotten, so the script cannot look for it.  If it was published, all
+   positions up to it have expired.  If it is about presence, only presence updates may
+   be missing up to it, which the reply says.
+3. Both were forgotten: the node alone adds EPOCH to its offset.
+
+If a reply names a newer epoch, the node adds EPOCH to its offset, so that all its
+earlier positions raise PositionExpired; and `find` only returns entries from `since`
+the epoch began on, because entries may be missing after older ones.
+
+It survives what the server survives.  With `appendfsync always` that is all that its
+disk survives; with `everysec`, the end of the process, while a power failure may lose
+the last second; without an append-only file, the server returns to its last snapshot.
+Replicas follow after the answer, so a failover by Sentinel may lose what they did not
+have.  A loss begins a new epoch if a node ran through it; a loss that no running node
+noticed cannot be detected.  `maxmemory-policy` must be noeviction: if one key is
+evicted, all entries are lost.
 """
 
 from __future__ import annotations
@@ -49,38 +57,41 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 TIMEOUT: Final = 5.0
-"""Seconds that anything may take, waiting for its turn included."""
+"""Seconds that an operation may take, including the wait for a connection."""
 CONNECTIONS: Final = 16
-"""Connections that ask at a time, beside one for each `follow`."""
+"""Connections for questions, beside one for each `follow`."""
 CHECK_SECONDS: Final = 1.0
-"""Seconds between two looks of who waits for new entries at whether the log is still the same."""
+"""Seconds between two checks of a waiting follower that the epoch has not changed."""
 BACK_OFF: Final = 0.05, 2.0
-"""Seconds between two tries to reach the server again, the first and the longest; at random below that."""
+"""The first and the longest bound, in seconds, of the random time between two
+attempts."""
 
 
 class _Anchor(NamedTuple):
-    """The newest entry of a kind that a node has heard of: n, and the hash of its mark."""
+    """The newest entry of a kind that a node knows: n, and the hash of its mark."""
 
     n: int
     mark: bytes
 
 
 class _Reply(NamedTuple):
+    """The reply of a script."""
+
     offset: int
-    """What this node adds to n."""
+    """The number that this node adds to n."""
     last: int
     """n of the newest entry."""
     published: int
-    """n of the newest published entry that is forgotten."""
+    """n of the newest forgotten published entry."""
     presence: int
-    """n of the newest entry about presence that is forgotten."""
+    """n of the newest forgotten presence update."""
     value: Any
 
 
 class RedisHistory:
     """The newest updates, within the bounds of a `base.Retention`.
 
-    There may be one part in 256 more of each, so that not every append forgets.
+    There may be 1/256 more of each kind, so that not every append must forget.
     """
 
     def __init__(
@@ -101,31 +112,40 @@ class RedisHistory:
         self._turns = asyncio.Semaphore(CONNECTIONS)
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
         self._closed = False
-        self._epoch = 0  # of the log as this node has last heard of it; 0 if never
-        self._offset = 0  # what this node adds to n
-        self._anchors = _Anchor(0, b""), _Anchor(0, b"")  # of published entries, and of those about presence
+        self._epoch = 0  # the epoch that this node knows; 0 before the first reply
+        self._offset = 0  # the number that this node adds to n
+        self._anchors = _Anchor(0, b""), _Anchor(0, b"")  # published, presence
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
-        """`?name=` is what the keys begin with; what else is in the query is for redis-py."""
+        """Return the history of a URL.  Raises ConfigurationError if the URL is
+        invalid.
+
+        `?name=` is the prefix of the keys; redis-py gets the rest of the query.
+        """
         plain, _, query = url.partition("?")
         options = query.split("&")
         name = next((unquote(option[5:]) for option in options if option.startswith("name=")), "mercure")
         if not name or "{" in name or "}" in name:
-            raise ConfigurationError(f"history_url: name {name!r} is empty, or has braces")
+            raise ConfigurationError(f"history_url: name {name!r} must not be empty or contain braces")
         rest = "&".join(option for option in options if not option.startswith("name="))
         return cls(f"{plain}?{rest}", retention, name=name)
 
     # -- updates
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+        """Append `updates` by one script."""
         entries = [Entry(0, update) for update in updates]
         return await self._write([("more" if presence else "", None, entries)], publisher)
 
     async def load(self, entries: Sequence[Entry]) -> None:
+        """Append entries of another history."""
         await self._write([("load", None, entries)])
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
+        """Change the list of those present, and append the updates about it, by one
+        script.
+        """
         return await self._write(
             [
                 ("come" if active else "gone", subscriber, [Entry(0, update) for update in updates])
@@ -136,6 +156,7 @@ class RedisHistory:
     async def _write(
         self, changes: Iterable[tuple[str, Present | None, Sequence[Entry]]], publisher: str = ""
     ) -> list[Entry]:
+        """Send changes to append.lua, which describes them; return the new entries."""
         arguments: list[str | bytes | float] = [*self._node, self._window, *self._bounds]
         written: list[Update] = []
         for change, subscriber, entries in changes:
@@ -154,22 +175,28 @@ class RedisHistory:
         return [Entry(position, update, time) for position, update in enumerate(written, first)]
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
+        """Return the position of the earliest entry with this id, by a sorted set."""
         reply = await self._call(scripts.FIND, id.encode("utf-8", "surrogatepass"), int(presence))
         return None if reply.value is None else reply.offset + reply.value
 
     async def newest(self) -> Entry | None:
+        """Return the newest entry of either kind, or None."""
         reply = await self._call(scripts.NEWEST)
         return max(_entries(*reply.value, offset=reply.offset), key=_position, default=None)
 
     async def end(self) -> int:
+        """Return the position of the newest entry."""
         reply = await self._call(scripts.END)
         return reply.offset + reply.last
 
     async def read(self, after: int) -> Page:
+        """Return the next page after a position."""
         return (await self._page(after))[0]
 
     async def _page(self, after: int, *, at_once: bool = False) -> tuple[Page, int | None]:
-        """The next page; and, if it is the last one, n of the log's newest entry."""
+        """Return the next page, and n of the newest entry if the page is the
+        last one.
+        """
         offset, anywhere = self._offset, after == EARLIEST
         if anywhere or offset <= after < offset + base.EPOCH:
             n = after if anywhere else after - offset
@@ -185,12 +212,17 @@ class RedisHistory:
         raise PositionExpired(f"position {after} is of an earlier epoch of the history")
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
+        """Yield pages after a position; wait for new entries by a blocking read.
+
+        Continues after the server was unavailable.
+        """
         end: int | None = None
         failures = 0
         while True:
             try:
                 if end is not None:
-                    # Only a bell: the page looks for the anchor too.  That also says when the log is flushed.
+                    # XREAD only wakes: the page checks the anchors.  It also returns if
+                    # the stream is deleted.
                     logs = self._keys[0], self._keys[8]
                     wait = "BLOCK", round(CHECK_SECONDS * 1_000), "COUNT", 1, "STREAMS", *logs, f"{end}-0", f"{end}-0"
                     async with self._reaching():
@@ -201,13 +233,13 @@ class RedisHistory:
                 if self._closed:
                     raise
                 if not failures:
-                    log.warning("the history is out of reach; following it waits", reason=error.reason)
+                    log.warning("the history is unavailable; following it waits", reason=error.reason)
                 end, failures = None, failures + 1
                 first, longest = BACK_OFF
                 await asyncio.sleep(self._random.uniform(first, min(longest, first * 2 ** min(failures, 16))))
                 continue
             if failures:
-                log.info("the history is back; following it goes on", failures=failures)
+                log.info("the history is available; following it continues", failures=failures)
                 failures = 0
             if page:
                 yield page
@@ -216,6 +248,7 @@ class RedisHistory:
     # -- presence
 
     async def present(self, *, own: bool = False) -> list[Present]:
+        """Return the subscribers of all nodes, or of this one, some at a time."""
         client = self._client
         async with self._reaching(), self._turns:
             nodes: Iterable[Any] = [self._node[0].encode()] if own else await client.smembers(self._keys[4])
@@ -227,6 +260,7 @@ class RedisHistory:
         return list(map(_present, present, present.values()))
 
     async def beat(self) -> Beat:
+        """Report that this node is alive, and return some subscribers of dead nodes."""
         reply = await self._call(scripts.BEAT, *self._node, *self._bounds, at_once=True)
         present, orphans = reply.value
         return Beat(present, list(map(_present, orphans[::2], orphans[1::2])))
@@ -234,9 +268,13 @@ class RedisHistory:
     # -- operation
 
     async def check(self) -> None:
+        """Write something."""
         await self._call(scripts.CHECK)
 
     async def stats(self) -> Stats:
+        """Return the number and size of the updates, and the size of the keys in
+        memory.
+        """
         reply = await self._call(scripts.STATS)
         updates, size, presence_updates, presence_bytes, memory, present, found = reply.value
         ends = list(_entries(found, offset=reply.offset))
@@ -253,19 +291,23 @@ class RedisHistory:
         )
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
+        """Forget some thousands of the oldest updates."""
         bounds = _bounds(base.pruned_to(max_updates, max_bytes, max_age))
         forgotten: int = (await self._call(scripts.PRUNE, *bounds)).value
         return forgotten
 
     def would_create(self) -> str | None:
+        """Return None: it has no file."""
         return None
 
     async def backup(self, target: str) -> None:
+        """Raise ConfigurationError: Redis has its own backup."""
         raise ConfigurationError(
-            "backup is for a history in SQLite: Redis has its own, as BGSAVE and its append-only file; or use export"
+            "backup is for a history in SQLite; Redis has BGSAVE and its append-only file, or use export"
         )
 
     async def aclose(self) -> None:
+        """Leave the history, if the server answers, and close the connections."""
         with contextlib.suppress(HistoryUnavailable, TimeoutError):
             if self._epoch:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -277,9 +319,10 @@ class RedisHistory:
                     await close()
 
     async def _call(self, script: Script, *arguments: str | bytes | float, at_once: bool = False) -> _Reply:
-        """What the script says, and what it says about the log; the anchors go with it.
+        """Call a script with the anchors, and return its reply; update what the node
+        knows.
 
-        `at_once` is for what may not wait behind thousands who ask for their positions.
+        `at_once` is for calls that must not wait behind thousands of questions.
         """
         offset, anchors = self._offset, self._anchors
         rest = len(self._keys), *self._keys, self._epoch, *anchors[0], *anchors[1], *arguments
@@ -290,42 +333,49 @@ class RedisHistory:
                 answer = await self._execute("EVAL", script.text, *rest)
         epoch, last, strays, value, published, *newest, presence, presence_n, presence_mark = answer
         heard = _Anchor(*newest), _Anchor(presence_n, presence_mark)
+        # 1. A newer epoch: all earlier positions expire, except at the first reply.
         if epoch > self._epoch:
             if self._epoch:
                 log.warning("the history has lost entries; a new epoch begins", epoch=epoch)
                 self._offset += base.EPOCH
             self._epoch, self._anchors = epoch, heard
+        # 2. Both anchors were forgotten, so positions of this node may be wrong: they
+        #    expire, unless another reply has moved the anchors meanwhile.
         elif strays and anchors == self._anchors:
             log.warning(
-                "this node does not know what became of the history while it heard nothing of it; it begins anew"
+                "this node has missed too much of the history to know whether entries were lost; its positions expire"
             )
             self._offset += base.EPOCH
             self._anchors = heard
-        elif epoch == self._epoch:  # it may be older than another answer that came before it
+        # 3. The same epoch; this reply may be older than one that came before it.
+        elif epoch == self._epoch:
             self._anchors = max(self._anchors[0], heard[0]), max(self._anchors[1], heard[1])
-        # An answer of before the epoch that another one has told of by now is about positions of before.
+        # A reply from before the present epoch is about positions from before it.
         return _Reply(self._offset if epoch == self._epoch else offset, last, published, presence, value)
 
     @contextlib.asynccontextmanager
     async def _reaching(self) -> AsyncIterator[None]:
-        """Have what is done in it raise HistoryUnavailable if the server cannot be reached, or says that it cannot."""
+        """Turn errors of the server into HistoryUnavailable, also if it takes
+        too long.
+        """
         if self._closed:
-            raise HistoryUnavailable(f"{self._where} is left")
+            raise HistoryUnavailable(f"{self._where} was closed")
         try:
             async with asyncio.timeout(TIMEOUT):
                 yield
         except TimeoutError as error:
-            raise HistoryUnavailable(f"{self._where} does not answer within {TIMEOUT:g} s") from error
+            raise HistoryUnavailable(f"{self._where} did not answer within {TIMEOUT:g} s") from error
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError):
-                # It may be a replica by now: new connections ask Sentinel, or the name of the host, who is not.
+                # The server may have become a replica: new connections ask Sentinel, or
+                # resolve the host name, and find the present primary.
                 with contextlib.suppress(RedisError, OSError):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
             raise HistoryUnavailable(f"{self._where}: {error}") from error
 
 
 def _bounds(retention: Retention) -> tuple[float, ...]:
-    """Bounds as the scripts take them."""
+    """Return bounds as the scripts take them."""
     published = retention.max_updates, retention.max_bytes, retention.max_age * 1_000
     return *published, retention.presence_updates, retention.presence_bytes
 
@@ -335,6 +385,7 @@ def _position(entry: Entry) -> int:
 
 
 def _entries(*found: Iterable[tuple[bytes, list[bytes]]], offset: int) -> Iterator[Entry]:
+    """Yield the entries of replies of XRANGE."""
     for id, (_, time, _, update) in itertools.chain(*found):
         position = offset + int(id.partition(b"-")[0])
         yield codec.from_record(json.loads(update) | {"position": position, "time": int(time)})

@@ -1,4 +1,4 @@
--- node.  Its subscribers stay, for other nodes to announce.
+-- node.  Its subscribers stay, so that other nodes announce them.
 
 local node = ARGV[6]
 call('DEL', alive .. node)

@@ -1,4 +1,6 @@
 -- after as n, entries of a page, bytes of a page.  Returns the entries of each kind, and 1 if the page is full.
+--
+-- First the range of the page, then its sizes, then how much of it fits.
 
 local after, entries, size = unpack(ARGV, 6)
 after, size = tonumber(after), tonumber(size)

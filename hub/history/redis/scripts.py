@@ -1,6 +1,6 @@
-"""The Lua scripts: each is begin.lua, and after it a text of its own.
+"""The Lua scripts: each is begin.lua followed by its own text.
 
-A server keeps the scripts that it has been sent, by the SHA-1 of their texts.
+A server caches the scripts that it has received, by the SHA-1 of their texts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final
 
 
 class Script:
-    """A script by the name of its file, without `.lua`."""
+    """A script, by the name of its file without `.lua`."""
 
     def __init__(self, name: str) -> None:
         self.text = f"{_text('begin')}\n{_text(name)}"
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-        """What the server calls it."""
+        """The name under which the server caches it."""
 
 
 def _text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""URLs of a Redis: what they may say, and the client that they name."""
+"""URLs of Redis: their syntax, and the client that they name."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from redis.exceptions import RedisError
 from hub.errors import ConfigurationError
 
 CONNECT_TIMEOUT: Final = 2.0
-"""Seconds."""
+"""Seconds that a connection may take to open, or to close."""
 
 
 def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
-    """The client of what a URL names, which connects when it is asked something; and the URL without its user.
+    """Return the client of a URL, its Sentinels if any, and the URL without its user.
 
-    `redis+sentinel://user:password@host,host:port/service/database`: the user is the server's.  Sentinels that want one
-    get it from `?sentinel_username=` and `?sentinel_password=`.
+    The client connects on first use.  In
+    `redis+sentinel://user:password@host,host:port/service/database` the user is that of
+    the server; `?sentinel_username=` and `?sentinel_password=` are those of the
+    Sentinels.
+
+    Raises ConfigurationError if the URL is invalid; its text never has the password.
     """
-    try:  # none of what these raise is told: it may have the password in it
+    try:  # the errors of these functions are not shown, because they may have the password
         parts = urlsplit(url)
         user, at, hosts = parts.netloc.rpartition("@")
         addresses = [(host.hostname or "localhost", host.port or 26379) for host in map(urlsplit, _urls(hosts))]
     except ValueError:
-        raise ConfigurationError("history_url: a host or port is none; in a password, write / as %2F") from None
+        raise ConfigurationError("history_url: a host or port is invalid; in a password, write / as %2F") from None
     if "@" in parts.path + parts.query + parts.fragment:
         raise ConfigurationError("history_url: in a password, write / as %2F, ? as %3F and # as %23")
     sentinel, where = parts.scheme == "redis+sentinel", f"{parts.scheme}://{hosts}{parts.path}"
     if sentinel and not re.fullmatch(r"/[^/]+(/\d*)?", parts.path):
-        raise ConfigurationError(f"history_url {where}: after the hosts comes /service, or /service/database")
+        raise ConfigurationError(f"history_url {where}: the hosts must be followed by /service or /service/database")
     if not sentinel and (len(addresses) > 1 or not re.fullmatch(r"/?\d*", parts.path)):
-        raise ConfigurationError(f"history_url {where}: after one host comes nothing, or the number of a database")
+        raise ConfigurationError(f"history_url {where}: one host may be followed only by the number of a database")
     try:
         service, _, database = parts.path[1:].partition("/") if sentinel else ("", "", parts.path[1:])
         origin = f"redis://{user}{at}" if sentinel else f"{parts.scheme}://{parts.netloc}"
@@ -47,9 +51,11 @@ def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
             "protocol": 2,
             "driver_info": None,
             "max_connections": 2**31,
-            "retry": Retry(NoBackoff(), 0),  # what failed may have been done: nothing is sent twice
+            "retry": Retry(NoBackoff(), 0),  # a failed command may have run: send nothing twice
             "socket_connect_timeout": CONNECT_TIMEOUT,
-            "socket_timeout": None,  # history has its own; redis-py's goes by wait_for, in 3.11 deaf to a cancellation
+            # RedisHistory has its own timeout; that of redis-py uses wait_for, which in
+            # Python 3.11 can swallow a cancellation.
+            "socket_timeout": None,
         }
         if sentinel:
             quick = common | {"socket_timeout": 1.0} | own

@@ -1,17 +1,19 @@
-"""The history in one file, for all processes of one machine: SQLite with a write-ahead log.
+"""A history in one file, for all processes of one machine: SQLite with a write-ahead
+log.
 
-    history        SqliteHistory: what `hub.history.base.History` promises
-      ├► following      hands new entries to those who follow, from here and from other processes
-      ├► commits        has all jobs that wait share one commit
-      └► database       the file that is there now, and the threads that read and write it
-           └► repair         what can be read of a damaged file goes on in a new one
-                └► transaction    Writing: append, trim;  Reading: find, read;  rows
-                     └► file           opens, locks and upgrades the file; which errors are damage
-    wakeup         rings the bells of other processes, and listens to the own one
+    history        SqliteHistory: the contract of `hub.history.base.History`
+      ├► following      yields new entries, of this process and of others
+      ├► commits        groups all waiting jobs into one commit
+      └► database       the file that is at the path now, and the threads that use it
+           └► repair         copies the readable part of a damaged file into a new one
+                └► transaction    Writing: append, trim; Reading: find, read
+                     └► file           opens, locks and upgrades the file; what is damage
+    wakeup         rings the bells of other processes, and listens to this one's
 
-One thread writes.  All that has come while it was writing goes into its next transaction, so many appends share one
-commit, and so does what retention forgets: the oldest entries, some at a time.  A few threads read, each with a
-connection of its own, and nobody waits for another.
+One thread writes.  All jobs that arrive while it writes go into its next transaction,
+so many appends share one commit.  Each transaction also forgets some of the oldest
+entries.  A few threads read, each on its own connection, and none waits for another.
 
-The tables are open to SQL: `SELECT * FROM log`.  Not for a file system of another machine: its locks need one kernel.
+The tables are open to SQL:  `SELECT * FROM log`.  The file must not be on a file system
+that several machines share: its locks need one kernel.
 """

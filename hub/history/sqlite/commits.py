@@ -1,11 +1,11 @@
-"""Group commit: all jobs that have come while a transaction was written go into the next one, and share its commit.
+"""Group commit: jobs that arrive during a transaction share the next one.
 
     append ─┐                   ┌─ commit ─┐
-    append ─┼─► what waits ───► │ rows,    │ ───► their entries, to this process's follower
-    append ─┘   for the writer  │ bounds   │      and a datagram to the others, who look
+    append ─┼─► waiting jobs ─► │ rows,    │ ───► entries, to the followers here, and a
+    append ─┘   for the writer  │ trimming │      datagram to the other processes
                                 └──────────┘
 
-A transaction also forgets some of the entries that are over the bounds of the log.
+A transaction also forgets some of the entries that are beyond the bounds.
 """
 
 from __future__ import annotations
@@ -28,26 +28,32 @@ if TYPE_CHECKING:
     from hub.history.sqlite.database import Database
 
 _COMMIT: Final = 5_000
-"""Updates that share a commit, about."""
+"""Approximate number of updates that share a commit."""
 
 T = TypeVar("T")
 
 
 class _Job(NamedTuple):
+    """Work for the next transaction, and the future of its result."""
+
     do: Callable[[Writing], Any]
     updates: int
     done: asyncio.Future[Any]
 
 
 class _Committed(NamedTuple):
+    """The outcome of one transaction."""
+
     results: list[Any]
     entries: list[Entry]
     has_more: bool
-    """Whether there may be more to forget."""
+    """Whether there may be more entries to forget."""
 
 
 class Commits:
-    """Has jobs done in transactions of the writer's thread, one after the other, each with all jobs that wait."""
+    """Runs jobs in transactions of the writer's thread, each with all jobs that
+    wait.
+    """
 
     def __init__(
         self,
@@ -57,19 +63,24 @@ class Commits:
         clock: Callable[[], float],
         appended: Callable[[Sequence[Entry]], None],
     ) -> None:
-        """`appended` is called on the event loop with the entries of a commit, before its jobs get their results."""
+        """`appended` is called with the entries of a commit, before its jobs have
+        results.
+
+        It is called on the event loop.
+        """
         self._database = database
         self._node = node
         self._retention = retention
         self._clock = clock
         self._appended = appended
-        self._jobs: deque[_Job] = deque()  # what waits for the next commit
-        self._committing: asyncio.Task[None] | None = None  # has them done
+        self._jobs: deque[_Job] = deque()  # jobs for the next commit
+        self._committing: asyncio.Task[None] | None = None  # the task that runs them
 
     async def write(self, job: Callable[[Writing], T], updates: int = 1) -> T:
-        """Return what `job` returns in the next transaction, when that is committed.
+        """Run `job` in the next transaction, and return its result after the commit.
 
-        A job must not fail on its own: an error undoes the whole transaction, and all its jobs get it.
+        A job must not fail by itself: an error undoes the whole transaction, and all
+        its jobs raise it.
         """
         self._database.require_open()
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -84,6 +95,7 @@ class Commits:
             await self._committing
 
     async def _commit_jobs(self) -> None:
+        """Run transactions until no job waits and nothing is left to forget."""
         has_more = False
         while self._jobs or has_more:
             taken = self._take()
@@ -100,12 +112,12 @@ class Commits:
             if entries:
                 self._appended(entries)
             for job, result in zip(taken, results, strict=True):
-                if not job.done.done():  # nobody waits for it any more
+                if not job.done.done():  # else its caller was cancelled
                     job.done.set_result(result)
         self._committing = None
 
     def _take(self) -> list[_Job]:
-        """The jobs of the next transaction."""
+        """Remove and return the jobs of the next transaction."""
         taken: list[_Job] = []
         size = 0
         while self._jobs and (not taken or size + self._jobs[0].updates <= _COMMIT):
@@ -114,13 +126,14 @@ class Commits:
         return taken
 
     def _commit(self, jobs: list[Callable[[Writing], Any]]) -> _Committed:
-        """Do `jobs` in one transaction, and forget some of what is over the bounds."""
+        """Run `jobs` in one transaction, and forget some entries beyond the bounds."""
         database, deadline = self._database, busy_until()
         for attempt in range(3):
             file = database.opened()
             try:
                 with transaction(file.writer, deadline):
-                    # Looked at when nobody else may write: whoever puts a damaged file aside holds that lock.
+                    # Check while holding the lock: to put a damaged file aside, a
+                    # process must hold it too.
                     if identity_of(file.path) != file.identity:
                         raise Replaced
                     writing = Writing(file, self._clock())
@@ -135,4 +148,4 @@ class Commits:
                 pass
             except sqlite3.Error as error:
                 database.mend(file, error, last=attempt == 2)
-        raise HistoryUnavailable(f"{database.path} is replaced again and again")
+        raise HistoryUnavailable(f"{database.path} is being replaced again and again")

@@ -1,9 +1,10 @@
 """The database: the file that is at a path now, and the threads that read and write it.
 
-    event loop ── read ──► a reader thread ── a transaction on an idle connection
-               ── write ─► the writer thread ─ a transaction on the connection that writes
+    event loop ── read ──► a reader thread ─── a transaction on an idle connection
+               ── write ─► the writer thread ─ a transaction on the writing connection
 
-The writer thread alone puts a damaged file aside; a reader that meets damage waits for it, and asks again.
+Only the writer thread puts a damaged file aside.  A reader that meets damage waits for
+that, and tries again.
 """
 
 from __future__ import annotations
@@ -27,26 +28,28 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 READERS: Final = 2
-"""Threads that read."""
+"""The number of reader threads."""
 
 T = TypeVar("T")
 
 
 class Database:
-    """The file at a path: opened if need be, again if it is replaced, and repaired if it is damaged."""
+    """The file at a path: opened, opened again if it is replaced, repaired if
+    damaged.
+    """
 
     def __init__(self, path: str, synchronous: str) -> None:
         self.path = path
         self.end = 0
-        """The greatest position that this process knows; the event loop sets it."""
+        """The greatest position that this process knows.  Set by the event loop."""
         self.is_closed = False
-        """Whether nothing may be asked any more; the event loop sets it."""
+        """Whether the history was closed.  Set by the event loop."""
         self._synchronous = synchronous
         self._writer = ThreadPoolExecutor(1, "log-writer")
         self._readers = ThreadPoolExecutor(READERS, "log-reader")
-        self._lock = threading.RLock()  # held to change what follows
-        self._file: File | None = None  # what is open
-        self._failed: File | None = None  # what was open when that failed
+        self._lock = threading.RLock()  # held to change the next two
+        self._file: File | None = None  # the open file
+        self._failed: File | None = None  # the file that was open before a failure
 
     @property
     def is_open(self) -> bool:
@@ -54,31 +57,34 @@ class Database:
         return self._file is not None
 
     def require_open(self) -> None:
-        """Raise HistoryUnavailable if the log was closed."""
+        """Raise HistoryUnavailable if the history was closed."""
         if self.is_closed:
             raise HistoryUnavailable(f"{self.path} was closed")
 
     # -- from the event loop
 
     async def read(self, question: Callable[[Reading], T]) -> T:
-        """Return what `question` returns, of one transaction in a reader's thread."""
+        """Run `question` in one transaction of a reader thread, and return its
+        result.
+        """
         self.require_open()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._ask, question)
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, in the writer's thread."""
+        """Run `work` in the writer thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
     async def open(self) -> File:
-        """As `opened`, in a reader's thread."""
+        """Do `opened` in a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.opened)
 
     # -- from any thread
 
     def opened(self) -> File:
-        """Return the file that is there now, opened if need be, and made if there is none.
+        """Return the file that is at the path now; open it, or make it, if necessary.
 
-        Raises HistoryUnavailable if it cannot be opened now, and ConfigurationError if it never will be.
+        Raises HistoryUnavailable if it cannot be opened now, and ConfigurationError if
+        it never can be.
         """
         with self._lock:
             if self._file is not None and self.is_current(self._file):
@@ -95,17 +101,18 @@ class Database:
                 raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
             if self._file is not None:
                 self._file.close_readers()
-                self._writer.submit(self._file.writer.close)  # by its own thread, which may be using it
+                self._writer.submit(self._file.writer.close)  # in its thread, which may use it
             if previous is not None and file.offset != previous.offset:
-                log.error("the history is another file now, in another epoch", path=self.path)
+                log.error("the history is another file now, and in another epoch", path=self.path)
             self._file, self._failed = file, None
             return file
 
     def is_current(self, file: File) -> bool:
-        """Return whether a file is the one that is open, and the one that is at the path."""
+        """Return whether `file` is the open file, and still the one at the path."""
         return self._file is file and identity_of(self.path) == file.identity
 
     def _ask(self, question: Callable[[Reading], T]) -> T:
+        """Run `question` on a connection; try again after a repair or a replacement."""
         for attempt in range(3):
             file = self.opened()
             try:
@@ -113,7 +120,7 @@ class Database:
                     return question(Reading(file, connection))
             except sqlite3.Error as error:
                 if is_damage(error) and attempt < 2:
-                    # Where the writer is, which alone puts files aside.
+                    # In the writer thread: only that puts files aside.
                     self._writer.submit(self.repair, file, error).result()
                 elif not (isinstance(error, sqlite3.OperationalError) and attempt < 2):
                     raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
@@ -122,11 +129,15 @@ class Database:
     # -- from the writer's thread
 
     def mend(self, file: File, error: sqlite3.Error, *, last: bool) -> None:
-        """Mend what can be mended, after which to try again; else raise HistoryUnavailable."""
+        """Repair or reopen the file, so that the caller can retry; or raise.
+
+        Raises HistoryUnavailable if another attempt would not help.
+        """
         if is_damage(error) and not last:
             self.repair(file, error)
             return
-        if not is_busy(error):  # whatever it was, a new connection begins where a new process would
+        # After any other error, a new connection starts where a new process would.
+        if not is_busy(error):
             with self._lock:
                 if self._file is file:
                     file.close()
@@ -134,12 +145,15 @@ class Database:
         raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
 
     def repair(self, file: File, error: sqlite3.Error) -> None:
-        """Put a damaged file aside, and go on with what can be read of it.  Nothing if that was done already."""
+        """Put a damaged file aside, and continue with a copy of what is readable.
+
+        Does nothing if that was done already.
+        """
         with self._lock:
             if not self.is_current(file):
                 return
             log.error(
-                "the history is damaged; what can be read goes on in a new file",
+                "the history is damaged; a new file continues with what is readable",
                 path=self.path,
                 reason=reason_of(error),
             )
@@ -147,11 +161,11 @@ class Database:
                 salvaged = salvage(file, self.end - file.offset)
             except (sqlite3.Error, OSError) as failure:
                 raise HistoryUnavailable(
-                    f"{self.path} is damaged, and cannot be copied: {reason_of(failure)}"
+                    f"{self.path} is damaged and cannot be copied: {reason_of(failure)}"
                 ) from failure
             if salvaged is not None:
                 kept, lost, aside = salvaged
-                log.error("the history goes on", path=self.path, updates=kept, lost=lost, damaged=aside)
+                log.error("the history continues", path=self.path, updates=kept, lost=lost, damaged=aside)
 
     # -- from a thread of its own
 
@@ -160,5 +174,5 @@ class Database:
         self._readers.shutdown()
         self._writer.shutdown()
         if self._file is not None:
-            self._file.close()  # the last connection to close puts all into one file
+            self._file.close()  # the last connection to close merges the write-ahead log
             self._file = None

@@ -1,10 +1,13 @@
-"""The file of a history: how it is opened, locked and brought up to date, and which errors mean that it is damaged.
+"""The file of a history: how it is opened, locked, upgraded, and which errors are
+damage.
 
-    a.db       the tables below; SQLite's application_id and user_version say that it is a history, and of which version
-    a.db-wal   what was written last;  a.db-shm  its index, shared by the processes that have the file open
+    a.db       the tables below; SQLite's application_id and user_version mark it as a
+               history and name its version
+    a.db-wal   the latest writes;  a.db-shm  their index, shared by all processes
 
-A process opens the file while it holds a lock on the directory (`alone`), so that no two processes make it, or put it
-aside, at once.  A process writes while it holds SQLite's own lock (`transaction`).
+A process opens the file while it holds a lock on the directory (`alone`), so that no
+two processes make it, or put it aside, at the same time.  A process writes while it
+holds SQLite's own lock (`transaction`).
 """
 
 from __future__ import annotations
@@ -24,23 +27,23 @@ from hub.history import base
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, one process at a time is to open a log
+except ImportError:  # Windows: there, only one process at a time should open a history
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUSY: Final = 5.0
-"""Seconds that another process may keep writing before this one gives up."""
+"""Seconds that this process waits for another one that writes."""
 SALVAGED: Final = ".salvaged"
-"""Ends the name of the file that takes the place of a damaged one."""
+"""The suffix of the file that replaces a damaged one."""
 _NO_TEXT: Final = "Could not decode to UTF-8"
-"""What sqlite3 says of a text that is none, followed by the text."""
+"""The message of sqlite3 for text that is not UTF-8, followed by the text."""
 _MARK: Final = 0x6D657263
-"""SQLite's application_id of a log, and its user_version below."""
+"""SQLite's application_id of a history; its user_version is the next constant."""
 _VERSION: Final = 2
 _VACUUM: Final = 256
-"""Free pages that are given back at once, where there are more than a quarter of all."""
+"""Free pages that are returned at a time, if more than a quarter of all are free."""
 
 _SCHEMA: Final = """
 CREATE TABLE log (
@@ -87,42 +90,49 @@ UPDATE state SET
     published = (SELECT ifnull(max(position), 0) FROM log) - (SELECT ifnull(min(position) - 1, 0) FROM log),
     published_forgotten = (SELECT ifnull(min(position) - 1, 0) FROM log);
 """
-"""What version 2 has beside what version 1 had, so that a file of that is brought up to date: all of it is published.
+"""The changes from version 1 to version 2; all entries of a version 1 are published.
 
-`seen` are the ids that are remembered.  `presence` has the positions of the entries in `log` that are about presence.
-Of each kind of entries, `state` has how many there are, their bytes, and the position of the newest that is forgotten.
-A process of version 1 that still has the file open cannot write any more, as it does not find its column `bytes`.
+`seen` holds the remembered ids.  `presence` holds the positions of the entries of `log`
+that are about presence.  For each kind of entry, `state` has their number, their bytes,
+and the position of the newest forgotten one.  A process of version 1 that still has the
+file open cannot write any more, because it does not find its column `bytes`.
 """
 
 
 class Unreadable(sqlite3.DatabaseError):
-    """A row that is none."""
+    """A row that cannot be an entry."""
 
 
 class Replaced(Exception):
-    """The file that is open is not the one that is there."""
+    """The open file is not the one at the path any more."""
 
 
 class File:
-    """A file as it was opened: its connection that writes, those that read, and where its positions begin."""
+    """An open file: its writing connection, its readers, and the offset of its
+    positions.
+    """
 
     def __init__(self, path: str, synchronous: str, previous: File | None) -> None:
-        """Open the file, and make it if there is none.  `previous` is the file that this process had open before."""
+        """Open the file, or make it.  `previous` is the file that was open before."""
         self.path = path
         self.epoch: str
-        """Names this epoch of the log."""
+        """The name of this epoch."""
         self.since: int
-        """Before this position of the file something is missing."""
+        """The position in the file before which something is missing."""
         self.offset: int
-        """What this process adds to a position in the file."""
-        self._idle: deque[sqlite3.Connection] = deque()  # connections of readers that are not in use
+        """The number that this process adds to a position in the file."""
+        self._idle: deque[sqlite3.Connection] = deque()  # connections for the next readers
         self._is_closed = False
+        # 1. If there is no file: finish an interrupted repair, or make an empty file.
         if not os.path.exists(path):
-            if os.path.exists(path + SALVAGED):  # whoever was to put it in place was killed in between
-                put_aside(path, path + ".damaged")  # what there is left of the damaged one belongs to no other
+            if os.path.exists(path + SALVAGED):  # a repair was killed before its last step
+                put_aside(path, path + ".damaged")  # the -wal and -shm of the damaged file
                 os.rename(path + SALVAGED, path)
-            else:  # for nobody else to read; and never opened by hand once SQLite has, whose locks would go with it
+            else:
+                # Readable for this user only.  Never opened by hand later: closing a
+                # file drops the locks that SQLite holds on it in this process.
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        # 2. Open it, and upgrade it if necessary.
         self.identity = identity_of(path)
         self.writer = connect(path)
         try:
@@ -131,6 +141,8 @@ class File:
         except BaseException:
             self.writer.close()
             raise
+        # 3. Positions continue if it is the same file in the same epoch; else they
+        # leap.
         if previous is None:
             self.offset = 0
         elif (previous.identity, previous.epoch) == (self.identity, self.epoch):
@@ -139,11 +151,14 @@ class File:
             self.offset = previous.offset + base.EPOCH
 
     def _prepare(self, synchronous: str, previous: File | None) -> None:
+        """Configure the connection, upgrade the tables, and begin a new epoch if
+        needed.
+        """
         connection = self.writer
-        connection.execute("PRAGMA busy_timeout = 5000")  # where others open it too
+        connection.execute("PRAGMA busy_timeout = 5000")  # others may open it at this moment
         if self._require_log():
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")  # a backup is not, which is one file
+        connection.execute("PRAGMA journal_mode = WAL")  # a backup is a file without it
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {2**26}")
         connection.execute("PRAGMA cache_size = -16000")  # KiB
@@ -158,30 +173,37 @@ class File:
             self._renew_after_a_crash(synchronous)
             (epoch,) = connection.execute("SELECT epoch FROM state").fetchone()
             if previous is not None and previous.identity != self.identity and previous.epoch == epoch:
-                renew(connection)  # an older copy: what came after that is not in it
+                renew(connection)  # an older copy, which lacks later entries
         connection.execute("PRAGMA busy_timeout = 0")
 
     def _execute(self, statements: str) -> None:
+        """Execute several statements, each of which ends its line with a semicolon."""
         for statement in statements.split(";\n"):
             self.writer.execute(statement)
 
     def _require_log(self) -> bool:
-        """Raise ConfigurationError for what is no log, and leave it as it is; whether the log is yet to be made."""
+        """Return whether the file is empty, so that the tables must be made.
+
+        Raises ConfigurationError, and changes nothing, if it is another database or a
+        history of another version.
+        """
         mark, version = (_pragma(self.writer, name) for name in ("application_id", "user_version"))
         if mark == _MARK and 1 <= version <= _VERSION:
             return False
         if mark == _MARK:
             raise ConfigurationError(
-                f"history_url: {self.path} is a history of another version, {version}, and not {_VERSION}"
+                f"history_url: {self.path} is a history of version {version}; this hub needs {_VERSION}"
             )
         if mark or version or self.writer.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise ConfigurationError(f"history_url: {self.path} is a database, and not the history of a hub")
+            raise ConfigurationError(f"history_url: {self.path} is a database, but not the history of a hub")
         return True
 
     def _renew_after_a_crash(self, synchronous: str) -> None:
-        """Begin a new epoch where the system may have ended before commits had reached the disk.
+        """Begin a new epoch if the system may have crashed before commits reached the
+        disk.
 
-        The last process to leave says so, and else which boot it was that one with `synchronous=normal` ran in.
+        `state.boot` names the boot in which a process with `synchronous=normal` ran;
+        the last process to leave clears it.
         """
         boot = _boot()
         (known,) = self.writer.execute("SELECT boot FROM state").fetchone()
@@ -193,7 +215,10 @@ class File:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees the log as it is now; it is kept for the next reader unless it fails."""
+        """Yield a connection that sees the history as it is now.
+
+        It is kept for the next reader, unless the block raises.
+        """
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -213,12 +238,17 @@ class File:
             self.close_readers()
 
     def close(self) -> None:
-        """To be called in the writer's thread, whose connection nobody else may touch."""
+        """Close all connections.
+
+        Call it in the writer's thread, which owns one of them.
+        """
         self.close_readers()
         self.writer.close()
 
     def close_readers(self) -> None:
-        """Close the connections of readers: the idle ones now, the others when they are done."""
+        """Close the readers' connections: the idle ones now, the others after their
+        use.
+        """
         self._is_closed = True
         with contextlib.suppress(IndexError):
             while True:
@@ -226,25 +256,25 @@ class File:
 
 
 def forgotten_positions(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The positions of the newest published entry and of the newest one about presence that are forgotten."""
+    """Return the newest forgotten positions: of published updates, and of presence."""
     published, presence = connection.execute("SELECT published_forgotten, presence_forgotten FROM state").fetchone()
     return published, presence
 
 
 def first_position(connection: sqlite3.Connection) -> int:
-    """The position of the oldest entry; 1 in an empty log."""
+    """Return the position of the oldest entry; 1 if the history is empty."""
     return connection.execute("SELECT min(position) FROM log").fetchone()[0] or 1
 
 
 def next_position(connection: sqlite3.Connection, after: int) -> int | None:
-    """The position of the next entry after a position; None at the end."""
+    """Return the position of the next entry after a position, or None at the end."""
     found = connection.execute("SELECT min(position) FROM log WHERE position > ?", (after,)).fetchone()
     position: int | None = found[0]
     return position
 
 
 def last_position(connection: sqlite3.Connection) -> int:
-    """The position of the newest entry; 0 in an empty log."""
+    """Return the position of the newest entry; 0 if the history is empty."""
     return connection.execute("SELECT max(position) FROM log").fetchone()[0] or 0
 
 
@@ -254,14 +284,14 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open a connection to a file that is there."""
-    # Read-write, and never made: what is not there any more is not to come back empty.
+    """Open a connection to an existing file."""
+    # Read-write without creating: a deleted file must not come back empty.
     uri = Path(path).as_uri() + "?mode=rw"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1.0)
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """Which file this is; None for none."""
+    """Return the device and inode of a file, or None if there is none."""
     try:
         stat = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -273,12 +303,15 @@ def identity_of(path: str) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Keep other processes from opening the log, and from putting it aside.  Raises HistoryUnavailable if they do."""
+    """Keep other processes from opening the history and from putting it aside.
+
+    Raises HistoryUnavailable if another process does so for BUSY seconds.
+    """
     if fcntl is None:
         yield
         return
     deadline = busy_until()
-    directory = os.open(os.path.dirname(path), os.O_RDONLY)  # which is there already, and stays
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)  # it exists and is not replaced
     try:
         while True:
             try:
@@ -296,7 +329,7 @@ def alone(path: str) -> Iterator[None]:
 
 
 def put_aside(path: str, aside: str) -> None:
-    """Give the files of a log another name, in place of what had that."""
+    """Rename the files of a history, and replace files with the new names."""
     for old, new in zip(files_of(path), files_of(aside), strict=True):
         if os.path.exists(old):
             os.replace(old, new)
@@ -305,12 +338,12 @@ def put_aside(path: str, aside: str) -> None:
 
 
 def files_of(path: str) -> list[str]:
-    """Return the names of the three files that SQLite keeps a log in."""
+    """Return the names of the three files in which SQLite keeps a history."""
     return [path, path + "-wal", path + "-shm"]
 
 
 def _boot() -> str:
-    """Names the time since the system was started; "" where that has no name."""
+    """Return a name of the present boot of the system; "" if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -318,12 +351,15 @@ def _boot() -> str:
 
 
 def busy_until() -> float:
-    """Return until when to wait for another process that writes, on the monotonic clock."""
+    """Return the deadline for another writing process, on the monotonic clock."""
     return time.monotonic() + BUSY
 
 
 def begin(connection: sqlite3.Connection, deadline: float) -> None:
-    """Begin to write as soon as nobody else does.  SQLite's own waiting is in steps of up to 0.1 s."""
+    """Begin a write transaction as soon as no other connection writes.
+
+    SQLite's own waiting is too coarse: its steps are up to 0.1 s.
+    """
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -336,7 +372,10 @@ def begin(connection: sqlite3.Connection, deadline: float) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, deadline: float) -> Iterator[None]:
-    """Commit what is done inside, or with an error undo it.  Waits until the deadline for another process to end."""
+    """Commit the block, or undo it if it raises.
+
+    Waits for other writers until `deadline`.
+    """
     begin(connection, deadline)
     try:
         yield
@@ -348,15 +387,16 @@ def transaction(connection: sqlite3.Connection, deadline: float) -> Iterator[Non
 
 
 def renew(connection: sqlite3.Connection) -> None:
-    """Begin a new epoch: after what there is, something may be missing."""
+    """Begin a new epoch: entries after the present ones may have been lost."""
     connection.execute("UPDATE state SET epoch = ?, since = ?", (uuid.uuid4().hex, last_position(connection) + 1))
 
 
 def give_back(connection: sqlite3.Connection) -> None:
-    """Give some free pages back to the file system, where there are many."""
-    with contextlib.suppress(sqlite3.Error):  # as it is in the log already: what is wrong will show the next time
+    """Return some free pages to the file system, if there are many."""
+    with contextlib.suppress(sqlite3.Error):  # the entries are stored; damage will show later
         if _pragma(connection, "freelist_count") > max(_VACUUM, _pragma(connection, "page_count") // 4):
-            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM})")  # which goes on until it is done
+            # executescript runs the statement to its end, as is needed here.
+            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM})")
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -369,12 +409,14 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """What is wrong, without what was to be read, which may be private."""
+    """Return the reason of an error, without text from the file, which may be
+    private.
+    """
     return "a text is not UTF-8" if _NO_TEXT in str(error) else str(error)
 
 
 def lasting_reason(path: str, error: Exception) -> str | None:
-    """Why a log that cannot be opened never will be, whatever one waits for; None if it may be."""
+    """Return why a history can never be opened, or None if waiting may help."""
     if os.path.isdir(path):
         return "this is a directory"
     if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -387,7 +429,7 @@ def lasting_reason(path: str, error: Exception) -> str | None:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Return whether another connection is writing."""
+    """Return whether the error is that another connection writes."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 

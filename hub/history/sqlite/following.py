@@ -1,8 +1,8 @@
-"""Following the log: entries that were appended in this process come at once, those of others when the bell rings.
+"""Following: new entries of this process come at once, others when the bell rings.
 
-    commit here ───── entries ──► fresh ─┐
-                                         ├─► pages
-    bell, or POLL_SECONDS seconds ── the end ────┘
+    commit here ─────── entries ───────────────► fresh ─┐
+                                                        ├─► pages
+    bell, or every POLL_SECONDS ─── the new end ────────┘
 
 Entries that are not fresh are read from the file.
 """
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """Those who follow the log in this process, and the task that looks for entries of other processes."""
+    """The followers in this process, and the task that notices entries of other
+    processes.
+    """
 
     def __init__(self, database: Database) -> None:
         self.bell = Bell()
         self._database = database
         self._listening: asyncio.Task[None] | None = None
         self._followers = 0
-        self._fresh: deque[Entry] = deque()  # entries that were appended here and not followed yet
-        self._grown = asyncio.Event()  # set if there are new entries, and then replaced by another one
+        self._fresh: deque[Entry] = deque()  # appended here, and not followed yet
+        self._grown = asyncio.Event()  # set if there are new entries, and then replaced
 
     def appended(self, entries: Sequence[Entry]) -> None:
-        """Note entries that this process has appended."""
+        """Record entries that this process has appended."""
         self._has_grown(entries[-1].position)
         if self._followers:
             self._fresh.extend(entries)
@@ -47,9 +49,9 @@ class Following:
     async def pages(
         self, after: int, *, read: Callable[[int], Awaitable[Page]], touch: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[list[Entry]]:
-        """Yield the entries after a position for ever.
+        """Yield the entries after a position, without end.
 
-        `read` returns a page after a position; `touch` writes the port of the bell.
+        `read` returns the page after a position; `touch` writes the port of the bell.
         """
         self._followers += 1
         if self._listening is None:
@@ -78,29 +80,36 @@ class Following:
             await asyncio.gather(self._listening, return_exceptions=True)
 
     def _take_fresh(self, after: int) -> list[Entry]:
-        """What comes after a position and was appended here: it need not be read.  Nothing if others come first."""
+        """Return fresh entries after a position; empty if others must be read first."""
         fresh = self._fresh
         while fresh and fresh[0].position <= after:
             fresh.popleft()
         page: list[Entry] = []
-        # One follower takes them; more than one reads.
+        # With several followers, all read from the file: one of them would take the
+        # entries.
         while self._followers == 1 and fresh and fresh[0].position == after + 1 + len(page) and len(page) < 1_000:
             page.append(fresh.popleft())
         return page
 
     def _has_grown(self, end: int) -> None:
+        """Set the known end of the history, and wake the followers."""
         self._database.end = end
         self._grown.set()
         self._grown = asyncio.Event()
 
     async def _listen(self, touch: Callable[[], Awaitable[None]]) -> None:
-        """Look whether another process has appended, or put another file in place, whenever the bell rings."""
+        """Whenever the bell rings, look for entries of other processes, or another
+        file.
+        """
         with self.bell.listening():
-            with contextlib.suppress(HistoryUnavailable):  # then with the next beat
+            with contextlib.suppress(HistoryUnavailable):  # the next beat does it then
                 await touch()
             await self._look()
 
     async def _look(self) -> None:
+        """Compare SQLite's data version at each ring; if it changed, look for the new
+        end.
+        """
         database = self._database
         file: File | None = None
         connection: sqlite3.Connection | None = None
@@ -109,13 +118,16 @@ class Following:
             while True:
                 await self.bell.wait()
                 try:
+                    # 1. The file is new or was replaced: open it, and wake all
+                    # followers.
                     if file is None or not database.is_current(file):
                         if connection is not None:
                             connection.close()
                         file = connection = None
                         file = await database.open()
                         connection, seen = connect(database.path), None
-                        self._has_grown(database.end)  # in another file those who wait have to look
+                        self._has_grown(database.end)
+                    # 2. Another connection has written: has the history grown?
                     assert connection is not None
                     (version,) = connection.execute("PRAGMA data_version").fetchone()
                     if version != seen:
@@ -123,7 +135,7 @@ class Following:
                         seen = version
                         if end > database.end:
                             self._has_grown(end)
-                except Exception:  # whoever reads or writes says so
+                except Exception:  # readers and writers report it
                     file = None
         finally:
             if connection is not None:

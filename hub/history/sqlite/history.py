@@ -1,10 +1,13 @@
-"""The history in one file: what `base.History` promises, of the parts beside.
+"""The history in one file: the contract of `base.History`, composed of the other
+modules.
 
-It survives: with `synchronous=full`, whatever the disk survives, a power cut too; with `normal`, the end of any process
-at any moment, and after a power cut the last updates may be gone, which begins a new epoch.  A file that is damaged is
-put aside with `.damaged` in its name, and what can be read of it goes on in a new one; what cannot be read begins a new
-epoch too.  Damage that SQLite does not see, as there are no checksums of its pages, is not seen.  A file that was put
-in its place while the hub was running is another log, in another epoch.
+It survives: with `synchronous=full`, all that the disk survives, also a power failure;
+with `normal`, the end of any process at any moment, while a power failure may lose the
+last updates and begin a new epoch.  A damaged file is renamed to `.damaged`, and a new
+file continues with what is readable; if something is lost, that too begins a new epoch.
+Pages have no checksums, so damage that SQLite does not notice stays unnoticed.  If
+another file is put in place while the hub runs, that is another history, in another
+epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class SqliteHistory:
-    """The newest updates, about within the bounds of a `base.Retention`."""
+    """The newest updates, approximately within the bounds of a `base.Retention`."""
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class SqliteHistory:
         since_boot: Callable[[], float] = time.monotonic,
     ) -> None:
         if synchronous not in ("full", "normal"):
-            raise ConfigurationError(f"history_url: synchronous is full or normal, and not {synchronous!r}")
+            raise ConfigurationError(f"history_url: synchronous must be full or normal, not {synchronous!r}")
         self.path = os.path.abspath(path)
         self.node = new_node()
         self._retention = retention
@@ -60,12 +63,16 @@ class SqliteHistory:
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
+        """Return the history of a URL.
+
+        Raises ConfigurationError if the URL is invalid.
+        """
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))
-        path = unquote(parts.path)[1:]  # sqlite:///a.db is relative, sqlite:////a.db is not
+        path = unquote(parts.path)[1:]  # sqlite:///a.db is relative, sqlite:////a.db absolute
         if parts.netloc or not path or path.endswith("/") or set(options) - {"synchronous"}:
             raise ConfigurationError(
-                "history_url is sqlite:///relative/path.db or sqlite:////absolute/path.db, and after it at most "
+                "history_url must be sqlite:///relative/path.db or sqlite:////absolute/path.db, and may end in "
                 "?synchronous=full or ?synchronous=normal"
             )
         return cls(path, retention, synchronous=options.get("synchronous", "full"))
@@ -73,6 +80,7 @@ class SqliteHistory:
     # -- writing
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
+        """Append `updates` in the next transaction."""
         rows = [row_of(update) for update in updates]
         if not self._retention.idempotency_window or presence:
             return await self._commits.write(lambda writing: writing.append(rows, presence=presence), len(rows))
@@ -81,10 +89,12 @@ class SqliteHistory:
         return await self._commits.write(lambda writing: writing.append_new(rows, seen, window, most), len(rows))
 
     async def load(self, entries: Sequence[Entry]) -> None:
+        """Append entries of another history."""
         rows = [row_of(entry.update, entry.time) for entry in entries]
         await self._commits.write(lambda writing: writing.append(rows), len(rows))
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
+        """Change the list of those present, and append the updates about it."""
         told = [(change, [row_of(update) for update in change.updates]) for change in changes]
 
         def announce(writing: Writing) -> list[Entry]:
@@ -98,6 +108,8 @@ class SqliteHistory:
         return await self._commits.write(announce, sum(len(rows) for _, rows in told))
 
     async def beat(self) -> Beat:
+        """Report that this node is alive, and return subscribers of dead nodes."""
+
         def beat(writing: Writing) -> tuple[int, list[tuple[str, str]]]:
             writing.give_time(self._since_boot(), self._retention.node_timeout)
             self._touch(writing)
@@ -107,54 +119,70 @@ class SqliteHistory:
         return Beat(present, list(map(present_of, orphans)))
 
     async def check(self) -> None:
+        """Write that this node is alive."""
         await self._commits.write(self._touch)
 
     def _touch(self, writing: Writing) -> None:
+        """Write that this node is alive, and the port of its bell."""
         writing.touch(self.node, self._since_boot(), self._following.bell.port)
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
+        """Forget some thousands of the oldest updates."""
         bounds = base.pruned_to(max_updates, max_bytes, max_age)
         return await self._commits.write(lambda writing: writing.prune(bounds))
 
     # -- reading
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
+        """Return the position of the earliest entry with this id, by an index of
+        hashes.
+        """
         return await self._database.read(lambda reading: reading.find(id, presence=presence))
 
     async def newest(self) -> Entry | None:
+        """Return the newest entry, or None."""
         return await self._database.read(lambda reading: reading.newest())
 
     async def end(self) -> int:
+        """Return the position of the newest entry."""
         return await self._database.read(lambda reading: reading.end())
 
     async def read(self, after: int) -> Page:
+        """Return the next page after a position, in a thread."""
         return await self._database.read(lambda reading: reading.read(after))
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
+        """Yield pages after a position, and wait for new entries of any process."""
         return self._following.pages(after, read=self.read, touch=self.check)
 
     async def present(self, *, own: bool = False) -> list[Present]:
+        """Return the subscribers of all nodes, or of this one."""
         return await self._database.read(lambda reading: reading.present(self.node, own=own))
 
     async def stats(self) -> Stats:
+        """Return the number and size of the updates, and the size of the files."""
         return await self._database.read(lambda reading: reading.stats())
 
     def would_create(self) -> str | None:
+        """Return the path if there is no file yet."""
         return None if os.path.exists(self.path) else self.path
 
     async def backup(self, target: str) -> None:
-        """Write what the log is now into a new file, while it is used.  Raises FileExistsError where there is one.
+        """Write the present content into a new file, while the history is used.
 
-        Who was present is not in it.  It is in a new epoch: a client that goes on in it may have seen what is not.
+        The copy has no subscribers, and is in a new epoch, because clients may have
+        seen later updates.  Raises FileExistsError if the file exists.
         """
         if await asyncio.to_thread(os.path.exists, target):
-            raise FileExistsError(f"{target} is there already")
+            raise FileExistsError(f"{target} already exists")
         await self._database.read(lambda reading: reading.back_up(target))
 
     # -- the end
 
     async def aclose(self) -> None:
-        """Leave the log: whoever is still present on this node is for others to announce."""
+        """Leave the history; other nodes announce the subscribers that are still
+        present.
+        """
         if self._database.is_closed:
             return
         await self._following.aclose()

@@ -1,10 +1,12 @@
-"""Repair: what can be read of a damaged file goes on in a new one, and the damaged file is put aside.
+"""Repair: a new file continues with what is readable of a damaged one, which is put
+aside.
 
     a.db           ── copy ────►  a.db.salvaged
     a.db           ── rename ──►  a.db.damaged
     a.db.salvaged  ── rename ──►  a.db
 
-A process that is killed before the last step leaves it to the next process that opens the log.
+If a process is killed before the last step, the next process that opens the history
+does it.
 """
 
 from __future__ import annotations
@@ -37,38 +39,40 @@ from hub.history.sqlite.file import (
 from hub.history.sqlite.transaction import entry_of
 
 ASIDE: Final = 5
-"""Damaged files that are kept; the last of them is replaced."""
+"""Damaged files that are kept; if there are more, the last one is replaced."""
 _NOTHING: Final = 4_096
-"""Positions without an entry after which no more are looked for, in a file whose end is damaged."""
+"""Positions without an entry after which the search ends, if the end is unknown."""
 
 
 class Salvaged(NamedTuple):
-    """What has become of a damaged file."""
+    """The outcome of a repair."""
 
     kept: int
-    """How many entries go on in the new file."""
+    """The number of entries in the new file."""
     lost: int
-    """How many entries are lost, at least."""
+    """The number of lost entries, at least."""
     aside: str
-    """Where the damaged file is."""
+    """The path of the damaged file."""
 
 
 def salvage(file: File, end: int) -> Salvaged | None:
-    """Put a damaged file aside, and what can be read of it in its place.  None if another process has done so.
+    """Put a damaged file aside, and a copy of what is readable in its place.
 
-    `end` is the greatest position in the file that is known.  Raises sqlite3.Error and OSError if it cannot be done,
-    and HistoryUnavailable if another process is opening the log.
+    `end` is the greatest known position in the file.  Returns None if another process
+    has repaired it.  Raises sqlite3.Error or OSError if it fails, and
+    HistoryUnavailable if another process is opening the history.
     """
     path = file.path
-    # Nobody else opens it meanwhile, or salvages it; and nobody writes into it, who all look whether it is still the
-    # log when they have SQLite's lock.
+    # `alone` keeps other processes from opening or repairing it.  SQLite's lock keeps
+    # them from writing: after they get it, they check whether the file is still the
+    # history.
     with alone(path), contextlib.closing(connect(path)) as connection:
         try:
             begin(connection, busy_until())
         except sqlite3.DatabaseError as failure:
             if is_busy(failure):
                 raise
-        # Where even that is damaged, nobody can write.
+        # If even the lock is damaged, no process can write.
         if identity_of(path) != file.identity:
             return None
         kept, lost = copy(connection, path + SALVAGED, end)
@@ -80,28 +84,35 @@ def salvage(file: File, end: int) -> Salvaged | None:
 
 
 def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
-    """Write what can be read into a new log at `target`: how many entries, and how many are lost at least.
+    """Copy what is readable into a new history at `target`.
 
-    `end` is the greatest position that is known; it goes on from there until nothing has come for a while.
+    Returns how many entries were copied, and how many are lost at least.  `end` is the
+    greatest known position; the copy goes on from there until no entry has come for a
+    while.
     """
     for path in files_of(target):
         Path(path).unlink(missing_ok=True)
     new = File(target, "full", None)
     with contextlib.closing(new):
+        # 1. The range of positions: from the index, and from the table if it is
+        # readable.
         first, last, has_end = 1, end, False
-        with contextlib.suppress(sqlite3.DatabaseError, TypeError):  # where the table's ends are damaged, the index
+        with contextlib.suppress(sqlite3.DatabaseError, TypeError):
             first, last = damaged.execute("SELECT min(position), max(position) FROM log INDEXED BY log_hash").fetchone()
             last = max(end, last)
         with contextlib.suppress(sqlite3.DatabaseError):
             first = first_position(damaged)
         with contextlib.suppress(sqlite3.DatabaseError):
             last, has_end = max(end, last_position(damaged)), True
+        # 2. How many entries to expect, and which of them are about presence.
         expected = last - first + 1
         with contextlib.suppress(sqlite3.DatabaseError, TypeError):
             expected = sum(damaged.execute("SELECT published, presence FROM state").fetchone())
         about_presence: set[int] = set()
-        with contextlib.suppress(sqlite3.DatabaseError):  # else it all counts as published
+        with contextlib.suppress(sqlite3.DatabaseError):  # else all count as published
             about_presence.update(position for (position,) in damaged.execute("SELECT position FROM presence"))
+        # 3. Copy page by page.  Positions in the copy are consecutive; before the new
+        #    position `since` something is missing.
         kept = since = 0
         reached, start = first - 1, first
         while start <= max(last, reached + (0 if has_end else _NOTHING)):
@@ -112,7 +123,8 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                         entry_of((row[0], row[1], *row[4:]), 0)
                     except Unreadable:
                         continue
-                    if row[0] != reached + 1:  # nobody knows whether all that is missing was about presence
+                    # A missing entry may have been a published one.
+                    if row[0] != reached + 1:
                         since = kept + 1
                     reached = row[0]
                     kept += 1
@@ -120,12 +132,15 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                     if row[0] in about_presence:
                         new.writer.execute("INSERT INTO presence VALUES (?)", (kept,))
             start += base.PAGE_ENTRIES
-            if not rows:  # a gap may be as long as all that was ever announced
+            if not rows:  # skip a gap, which may be as long as all forgotten presence updates
                 with contextlib.suppress(sqlite3.DatabaseError):
                     start = max(start, next_position(damaged, start - 1) or 0)
+        # 4. If the end is unknown or was not reached, something is missing after the
+        # copy.
         last = max(last, reached)
         if reached < last or not has_end:
             since = kept + 1
+        # 5. The counts, the nodes and their subscribers.
         with transaction(new.writer, math.inf):
             new.writer.execute("UPDATE state SET since = ?", (since,))
             for kind, condition in (("published", "NOT IN"), ("presence", "IN")):
@@ -134,7 +149,7 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                     f" WHERE position {condition} (SELECT position FROM presence))"
                 )
             for table in ("node", "present"):
-                with contextlib.suppress(sqlite3.DatabaseError):  # its nodes say again who is present
+                with contextlib.suppress(sqlite3.DatabaseError):  # else the nodes repeat them
                     rows = damaged.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
                     marks = ", ".join("?" * len(rows[0])) if rows else ""
                     new.writer.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
@@ -142,7 +157,9 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
 
 
 def _readable(damaged: sqlite3.Connection, start: int, stop: int) -> list[tuple[Any, ...]]:
-    """The rows from `start` to before `stop` that can be read."""
+    """Return the readable rows from `start` to before `stop`: halve until a
+    read works.
+    """
     try:
         return damaged.execute(
             "SELECT * FROM log WHERE position >= ? AND position < ? ORDER BY position", (start, stop)

@@ -1,10 +1,10 @@
-"""Transactions of a history: what one that writes may do, and what one that reads may ask; and rows for both.
+"""Transactions of a history: one that writes, one that reads, and their rows.
 
-    Writing     append    ─► log, presence, seen     trim, prune ─► the oldest entries of a kind go
+    Writing     append    ─► log, presence, seen     trim, prune ─► forget the oldest
                 announce  ─► present                 beat, touch ─► node
     Reading     find, newest, end, read, present, stats, back_up
 
-Positions in the file count from 1, `offset` is added for the positions of this process.
+Positions in the file count from 1; `offset` is added for the positions of this process.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
     from hub.history.sqlite.file import File
 
-TRIM: Final = 1_000
-"""Entries that are forgotten at once, and as many as come in."""
+TRIM_ENTRIES: Final = 1_000
+"""Entries that a transaction may delete, plus two for each entry that it appends."""
 ORPHANS: Final = 1_000
+"""Subscribers of dead nodes that one beat returns."""
 _ROW: Final = 80
-"""Bytes that a row takes beside its texts, with its place in the index."""
+"""Bytes of a row beside its text, with its share of the index."""
 _SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data FROM log "
 _PUBLISHED: Final = (
     "SELECT position, time, size FROM log WHERE position > ?"
@@ -56,35 +57,41 @@ _PRESENCE: Final = (
 
 
 class _Kept(NamedTuple):
-    """The entries of one kind: how many, their bytes, and the position of the newest that is forgotten."""
+    """The entries of one kind: their number, their bytes, the newest forgotten
+    position.
+    """
 
     updates: int
     bytes: int
     forgotten: int
 
     def grown(self, sizes: Sequence[int]) -> _Kept:
+        """Return the same with appended entries of these sizes."""
         return _Kept(self.updates + len(sizes), self.bytes + sum(sizes), self.forgotten)
 
 
 class Writing:
-    """One transaction that writes.  The caller begins and commits it, and calls `finish` before it commits."""
+    """A transaction that writes.
+
+    The caller begins it, calls `finish`, and commits it.
+    """
 
     def __init__(self, file: File, now: float) -> None:
         self.entries: list[Entry] = []
-        """What was appended in this transaction."""
+        """The entries that this transaction appended."""
         self._connection = file.writer
         self._offset = file.offset
         self._now = int(now * 1_000)  # ms since 1970
-        self._end = last_position(file.writer)  # position in the file of the newest entry
+        self._end = last_position(file.writer)  # position in the file
         row = file.writer.execute(
             "SELECT published, published_bytes, published_forgotten, presence, presence_bytes, presence_forgotten"
             " FROM state"
         ).fetchone()
         self._published, self._presence = _Kept(*row[:3]), _Kept(*row[3:])
-        self._were = self._published, self._presence  # what `state` has
+        self._were = self._published, self._presence  # as `state` has them
 
     def append(self, rows: Iterable[Row], *, presence: bool = False) -> list[Entry]:
-        """Append the updates of the rows, which count as published unless they are about presence."""
+        """Append the updates of the rows, as published ones or as presence updates."""
         entries = []
         parameters = []
         sizes = []
@@ -103,16 +110,19 @@ class Writing:
         return entries
 
     def append_new(self, rows: Sequence[Row], seen: Iterable[bytes], window: int, most: int) -> list[Entry]:
-        """Append the rows that were not seen in the last `window` ms, and remember up to `most` that were.
+        """Append the rows whose ids were not seen in the last `window` ms.
 
-        `seen` is what the log remembers of each row, as `base.seen_as` has it.
+        `seen` has the hash of each id, as `base.seen_as` makes it.  Up to `most` hashes
+        are remembered.
         """
         new = [row for row, known in zip(rows, self._knows(seen, window), strict=True) if not known]
-        self._forget_seen(window, most, 2 * len(rows) + TRIM)
+        self._forget_seen(window, most, 2 * len(rows) + TRIM_ENTRIES)
         return self.append(new)
 
     def _knows(self, seen: Iterable[bytes], window: int) -> Iterator[bool]:
-        """Of each of them, whether it was seen in the last `window` ms; now it is."""
+        """For each hash, yield whether it was seen in the last `window` ms; remember
+        it.
+        """
         for one in seen:
             found = self._connection.execute(
                 "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (one, self._now - window)
@@ -122,26 +132,33 @@ class Writing:
             yield found is not None
 
     def _forget_seen(self, window: int, most: int, limit: int) -> None:
-        """Forget the oldest that were seen, no more than `limit`, until `most` are left, of the last `window` ms."""
+        """Forget up to `limit` of the oldest hashes: those too old, or beyond
+        `most`.
+        """
         oldest = self._connection.execute(
             "SELECT number, time, (SELECT max(number) FROM seen) FROM seen ORDER BY number LIMIT ?", (limit,)
         )
-        # There may be fewer than their numbers say, as one that is seen again has a new number.
+        # The numbers may have gaps, because a hash that is seen again gets a new
+        # number; so there may be fewer hashes than the numbers say.
         gone = takewhile(lambda row: row[1] <= self._now - window or row[0] <= row[2] - most, oldest.fetchall())
         self._connection.executemany("DELETE FROM seen WHERE number = ?", [row[:1] for row in gone])
 
     def trim(self, bounds: Retention, limit: int) -> int:
-        """Forget the oldest entries of each kind, up to `limit`, until they are within bounds; how many.
+        """Forget up to `limit` of the oldest entries of each kind, to get within
+        bounds.
 
-        With published updates go the entries about presence that are older than the oldest of them that is left.
+        Returns how many.  If published updates go, presence updates that are older than
+        the oldest published one that is left go too.
         """
         before, oldest = self._published.updates + self._presence.updates, self._now - bounds.max_age * 1_000
+        # 1. Published updates, and everything before the first that is left.
         published = self._within(_PUBLISHED, self._published, bounds.max_updates, bounds.max_bytes, oldest, limit)
         if published != self._published:
             self._published = published
             first, *_ = self._connection.execute(_PUBLISHED, (published.forgotten, 1)).fetchone()
             self._forget_presence(first)
             self._connection.execute("DELETE FROM log WHERE position < ?", (first,))
+        # 2. Presence updates, by their own bounds.
         kept = self._presence
         presence = self._within(_PRESENCE, kept, bounds.presence_updates, bounds.presence_bytes, oldest, limit)
         if presence != kept:
@@ -149,16 +166,20 @@ class Writing:
         return before - self._published.updates - self._presence.updates
 
     def prune(self, bounds: Retention) -> int:
-        """Forget as `trim` does, up to some thousands; how many."""
-        return self.trim(bounds, 4 * TRIM)
+        """Forget as `trim` does, up to some thousands; return how many."""
+        return self.trim(bounds, 4 * TRIM_ENTRIES)
 
     def trim_some(self, bounds: Retention) -> bool:
-        """Forget as `trim` does, up to some more than was appended; whether there may be more to forget."""
-        limit = TRIM + 2 * len(self.entries)
+        """Forget as `trim` does, more than was appended; return if there may be
+        more.
+        """
+        limit = TRIM_ENTRIES + 2 * len(self.entries)
         return self.trim(bounds, limit) >= limit
 
     def _within(self, rows_of_kind: str, kept: _Kept, most: int, most_bytes: int, oldest: float, limit: int) -> _Kept:
-        """What is left of a kind when its oldest are forgotten, up to `limit`, until it is within these bounds."""
+        """Return what is left of a kind after forgetting up to `limit` of its
+        oldest.
+        """
         updates, size, forgotten = kept
         rows = self._connection.execute(rows_of_kind, (forgotten, limit))
         for position, moment, own in rows:
@@ -169,7 +190,7 @@ class Writing:
         return _Kept(updates, size, forgotten)
 
     def _forget_presence(self, before: int) -> None:
-        """Forget the entries about presence that come before a position."""
+        """Forget the presence updates before a position."""
         count, size, last = self._connection.execute(
             "SELECT count(*), ifnull(sum(size), 0), max(presence.position)"
             " FROM presence CROSS JOIN log USING (position) WHERE presence.position < ?",
@@ -193,33 +214,39 @@ class Writing:
             )
 
     def arrives(self, subscriber: Present, node: str) -> bool:
-        """Put a subscriber on a node among those that are present.  Always true."""
+        """Add a subscriber of a node to the list of those present.  Always True."""
         self._connection.execute(
             "INSERT OR REPLACE INTO present VALUES (?, ?, ?)", (subscriber.id, node, subscriber.to_json())
         )
         return True
 
     def departs(self, id: str) -> bool:
-        """Remove a subscriber from those that are present; whether it was."""
+        """Remove a subscriber from the list; return whether it was there."""
         return self._connection.execute("DELETE FROM present WHERE id = ?", (id,)).rowcount > 0
 
     def touch(self, node: str, now: float, bell: int) -> None:
-        """Write that a node is alive `now`, and the port of its bell."""
+        """Write that a node is alive at `now`, and the port of its bell."""
         self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", (node, now, bell))
 
     def bells(self, node: str) -> list[int]:
-        """Those of the other nodes."""
+        """Return the ports of the other nodes' bells."""
         return [bell for (bell,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
 
     def give_time(self, now: float, timeout: float) -> None:
-        """If nobody was heard for long, it was the log that nobody could write: all nodes get their time again."""
+        """Give all nodes new time if none was heard for long: nobody could
+        write then.
+        """
         (heard,) = self._connection.execute("SELECT max(seen) FROM node WHERE seen <= ?", (now,)).fetchone()
         if heard is None or now - heard > timeout / 2:
             self._connection.execute("UPDATE node SET seen = ?", (now,))
 
     def beat(self, node: str, now: float, timeout: float) -> tuple[int, list[tuple[str, str]]]:
-        """Remove nodes that are dead; how many subscribers `node` has, and some rows of those on no node."""
-        # A clock since boot that is ahead of ours is one of before.
+        """Remove dead nodes; return the number of subscribers of `node`, and some
+        orphans.
+
+        An orphan is a row of `present` whose node does not exist.
+        """
+        # A time in the future is from an earlier boot.
         self._connection.execute("DELETE FROM node WHERE seen NOT BETWEEN ? AND ?", (now - timeout, now))
         (present,) = self._connection.execute("SELECT count(*) FROM present WHERE node = ?", (node,)).fetchone()
         orphans = self._connection.execute(
@@ -228,14 +255,14 @@ class Writing:
         return present, orphans.fetchall()
 
     def leave(self, node: str) -> None:
-        """Remove a node.  Its subscribers stay, for other nodes to announce."""
+        """Remove a node.  Its subscribers stay, so that other nodes announce them."""
         self._connection.execute("DELETE FROM node WHERE name = ?", (node,))
-        # Who leaves last has all of it on the disk when it closes the file.
+        # The last process to leave writes everything to disk when it closes the file.
         self._connection.execute("UPDATE state SET boot = '' WHERE boot <> '' AND NOT EXISTS (SELECT 1 FROM node)")
 
 
 class Reading:
-    """One transaction that reads, on a connection of its own: the log as it is at one moment."""
+    """A transaction that reads, on its own connection: the history at one moment."""
 
     def __init__(self, file: File, connection: sqlite3.Connection) -> None:
         self._path = file.path
@@ -244,7 +271,9 @@ class Reading:
         self._connection = connection
 
     def find(self, id: str, *, presence: bool) -> int | None:
-        """As `base.History.find`; so are the following ones."""
+        """Return the position of the earliest entry with this id, as
+        `base.History.find`.
+        """
         found = self._connection.execute(
             "SELECT position FROM log WHERE hash = ? AND id = ? AND position >= ? ORDER BY position LIMIT 1",
             (hash_of(id), id, self._since),
@@ -254,21 +283,25 @@ class Reading:
         return self._offset + int(found[0])
 
     def newest(self) -> Entry | None:
+        """Return the newest entry, as `base.History.newest`."""
         row = self._connection.execute(_SELECT + "ORDER BY position DESC LIMIT 1").fetchone()
         return None if row is None else entry_of(row, self._offset)
 
     def end(self) -> int:
+        """Return the position of the newest entry, as `base.History.end`."""
         return self._offset + last_position(self._connection)
 
     def read(self, after: int) -> Page:
+        """Return the next page after a position, as `base.History.read`."""
         published, presence = forgotten_positions(self._connection)
         last, own_position = last_position(self._connection), 0 if after == EARLIEST else after - self._offset
+        # Positions that cannot be read: another epoch, forgotten, or after the end.
         if own_position < 0:
             raise PositionExpired(f"position {after} is of an earlier epoch of the history")
         if after != EARLIEST and own_position < published:
             raise base.position_expired(after, self._offset + published)
         if own_position > last:
-            raise PositionExpired(f"position {after} is after {self._offset + last}, the last one of the history")
+            raise PositionExpired(f"position {after} is after {self._offset + last}, the last of the history")
         page = Page(forgotten=self._offset + presence)
         first = next_position(self._connection, own_position)
         if first is None:
@@ -286,11 +319,12 @@ class Reading:
         return page
 
     def present(self, node: str, *, own: bool) -> list[Present]:
-        """Return the subscribers that are present, on all nodes or on this node alone."""
+        """Return the subscribers of all nodes, or of this one."""
         rows = self._connection.execute("SELECT id, matchers FROM present WHERE node = ? OR NOT ?", (node, own))
         return list(map(present_of, rows))
 
     def stats(self) -> Stats:
+        """Return the size and age of the history."""
         first, last = first_position(self._connection), last_position(self._connection)
         rows = self._connection.execute(_SELECT + "WHERE position IN (?, ?) ORDER BY position", (first, last))
         ends = [entry_of(row, self._offset) for row in rows]
@@ -312,7 +346,7 @@ class Reading:
         )
 
     def back_up(self, target: str) -> None:
-        """Write the log into a new file, in a new epoch and without the subscribers that are present."""
+        """Write a copy into a new file: in a new epoch, and without subscribers."""
         try:
             with contextlib.closing(connect(self._path)) as connection:
                 connection.execute("VACUUM INTO ?", (target,))
@@ -325,6 +359,8 @@ class Reading:
 
 
 class Row(NamedTuple):
+    """An update and the columns of its row in `log`."""
+
     update: Update
     time: int | None
     """None for now."""
@@ -339,7 +375,10 @@ class Row(NamedTuple):
 
 
 def row_of(update: Update, time: int | None = None) -> Row:
-    """What is written of an update.  Raises UnicodeEncodeError for what is no Unicode, before anything is written."""
+    """Return the row of an update.
+
+    Raises UnicodeEncodeError if a text is not Unicode, before anything is written.
+    """
     topics = to_json(update.topics)
     texts = (update.id, topics, update.type or "", update.data)
     size = _ROW + sum(len(text.encode("utf-8")) for text in texts)
@@ -350,6 +389,7 @@ def row_of(update: Update, time: int | None = None) -> Row:
 
 
 def entry_of(row: tuple[Any, ...], offset: int) -> Entry:
+    """Return the entry of a row of `log`.  Raises Unreadable if the row is damaged."""
     position, time, id, topics, private, type, retry, data = row
     try:
         digits = None if retry is None else int(retry)
@@ -360,11 +400,15 @@ def entry_of(row: tuple[Any, ...], offset: int) -> Entry:
 
 
 def present_of(row: tuple[str, str]) -> Present:
+    """Return the subscriber of a row of `present`; one without matchers if it is
+    damaged.
+    """
     try:
         return Present.from_json(*row)
-    except (ValueError, TypeError):  # a damaged row; so it can go
+    except (ValueError, TypeError):  # so that its departure can be announced
         return Present(row[0], ())
 
 
 def hash_of(id: str) -> int:
+    """Return the hash of an id that the index stores: 64 bits, signed as in SQLite."""
     return int.from_bytes(blake2b(id.encode("utf-8"), digest_size=8).digest(), "big", signed=True)

@@ -1,7 +1,9 @@
-"""Waking up other processes: a datagram to each of those that follow the log, when there are new entries.
+"""Wakes other processes: a datagram to each process that follows, if there are new
+entries.
 
-A process listens on a UDP port of 127.0.0.1, its bell, and writes the number into the table `node`.  A datagram says
-nothing but "look", and it may be lost: without one, a process looks every POLL_SECONDS seconds.
+A process listens on a UDP port of 127.0.0.1, its bell, and writes the port into the
+table `node`.  A datagram only means "look", and may be lost: without one, a process
+looks every POLL_SECONDS.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 POLL_SECONDS: Final = 0.1
-"""Seconds between two looks at whether another process has written, in case its datagram is lost."""
+"""Seconds between two checks for entries of other processes, if no datagram arrives."""
 
 
 def ring(bells: Sequence[int]) -> None:
-    """Tell other processes that there are new entries; who does not hear it looks by itself."""
+    """Wake the processes with these bells.
+
+    A process that misses it looks by itself.
+    """
     if bells:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
             for port in bells:
@@ -27,17 +32,20 @@ def ring(bells: Sequence[int]) -> None:
 
 
 class Bell:
-    """A port that other processes send datagrams to."""
+    """A port to which other processes send datagrams."""
 
     def __init__(self) -> None:
         self.port = 0
-        """0 while nothing listens."""
+        """0 while it does not listen."""
         self._socket: socket.socket | None = None
         self._rung = asyncio.Event()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen on a port.  If there is none, `wait` still returns every POLL_SECONDS seconds."""
+        """Listen on a port.
+
+        If there is none, `wait` still returns after POLL_SECONDS.
+        """
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
             bell.setblocking(False)
@@ -52,15 +60,18 @@ class Bell:
                 self._socket, self.port = None, 0
 
     async def wait(self) -> None:
-        """Wait until the bell has rung since the last call, and at most POLL_SECONDS seconds."""
+        """Wait until the bell rings or has rung since the last call, up to
+        POLL_SECONDS.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
                 await self._rung.wait()
         self._rung.clear()
 
     def _hear(self) -> None:
+        """Take the datagrams that have arrived."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
-            for _ in range(100):  # whoever floods it does not keep the loop
+            for _ in range(100):  # a bound, so that a flood does not hold the event loop
                 self._socket.recv(1)
                 self._rung.set()

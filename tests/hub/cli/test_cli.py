@@ -61,14 +61,14 @@ def serve(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
 def test_without_keys_it_says_what_to_set_and_does_not_start() -> None:
     ended = serve("--port", "0")
     assert ended.returncode == 2
-    assert "nobody could publish: set publisher_key or issuers, or dev to try the hub" in ended.stderr
+    assert "no publisher is allowed: set publisher_key or issuers, or dev to try the hub" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.processes
 def test_a_key_that_does_not_fit_is_named_and_not_shown() -> None:
     ended = serve("--port", "0", "--dev", HUB_PUBLISHER_KEY="my secret", HUB_PUBLISHER_ALGORITHM="RS256")
-    assert (ended.returncode, "publisher_key: no key for RS256" in ended.stderr) == (2, True)
+    assert (ended.returncode, "publisher_key: not a key for RS256" in ended.stderr) == (2, True)
     assert "my secret" not in ended.stdout + ended.stderr
 
 
@@ -124,7 +124,7 @@ def test_a_history_that_cannot_be_opened_stops_the_start(workers: str, tmp_path:
         ("text/log.db", ": there is no such directory"),
         ("text", ": this file is not a database"),
         ("directory", ": this is a directory"),
-        ("other.db", " is a database, and not the history of a hub"),
+        ("other.db", " is a database, but not the history of a hub"),
     ):
         told = refused("--workers", workers, HUB_HISTORY_URL=f"sqlite:///{tmp_path}/{name}")
         assert told == f"history_url: {tmp_path}/{name}{reason}"
@@ -141,7 +141,7 @@ def test_a_file_without_permission_stops_the_start(tmp_path: Path, monkeypatch: 
     assert told == f"history_url: {tmp_path}/log.db: there is no permission to read and write it"
     monkeypatch.setattr(os, "access", lambda *_: False)
     told = refused(HUB_EVENT_LOG=str(tmp_path / "events"))
-    assert told == f"event_log: {tmp_path}/events: there is no permission to write there"
+    assert told == f"event_log: {tmp_path}/events: no permission to write there"
 
 
 @pytest.mark.usefixtures("served")
@@ -154,7 +154,7 @@ def test_an_event_log_that_is_not_a_directory_stops_the_start(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("served")
 def test_an_address_that_cannot_be_listened_on_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refused("--host", "a..b") == "cannot listen on a..b port 0: this is no name of a host"
+    assert refused("--host", "a..b") == "cannot listen on a..b port 0: this is not a host name"
     told = refused("--host", "192.0.2.1", "--dev-anywhere")  # an address of no machine (RFC 5737)
     assert told == "cannot listen on 192.0.2.1 port 0: Cannot assign requested address"
 
@@ -169,12 +169,12 @@ def test_an_address_that_cannot_be_listened_on_stops_the_start(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        ({"HUB_ANONYMOS": "1"}, "HUB_ANONYMOS is no setting: did you mean HUB_ANONYMOUS?"),
+        ({"HUB_ANONYMOS": "1"}, "HUB_ANONYMOS is not a setting: did you mean HUB_ANONYMOUS?"),
         ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": "x", "HUB_ANONYMOUS": "1"}, "publisher_key: this secret is shorter than 32"),
         ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": " " * 40, "HUB_ANONYMOUS": "1"}, "publisher_key: this secret is blank"),
         ({"HUB_HEARTBEAT": "often"}, "heartbeat: should be a valid number"),
         ({"HUB_DEV": "perhaps"}, "dev: should be a valid boolean"),
-        ({"HUB_DEV": "0"}, "nobody could publish: set publisher_key or issuers, or dev to try the hub"),
+        ({"HUB_DEV": "0"}, "no publisher is allowed: set publisher_key or issuers, or dev to try the hub"),
     ],
     ids=str,
 )  # fmt: skip
@@ -202,7 +202,7 @@ def test_development_on_an_address_that_others_reach_is_refused_unless_insisted_
     dev = str(int(chosen == "environment"))
     told = refused(*arguments, HUB_DEV=dev)
     assert told.startswith(f"development mode is for this machine only, and others could reach {host}: ")
-    assert told.endswith("listen on 127.0.0.1, or insist with --dev-anywhere")
+    assert told.endswith("listen on 127.0.0.1, or allow it with --dev-anywhere")
     assert served == []
     start(*arguments, "--dev-anywhere", HUB_DEV=dev)
     production = start("--host", host, HUB_DEV="0", HUB_PUBLISHER_KEY="p" * 32, HUB_ANONYMOUS="1")
@@ -242,7 +242,7 @@ def test_the_welcome_tells_what_to_do_next(hub: HubProcess) -> None:
     assert hub.url.endswith("/.well-known/mercure")
     assert f"{hub.url}/debug/" in hub.welcome
     assert DEVELOPMENT_TOKEN in hub.welcome
-    assert "in this process's memory, and gone when it ends: the last 100,000 updates, of 64 MiB at most" in hub.welcome
+    assert "in this process's memory, and lost when it ends: the last 100,000 updates, of 64 MiB at most" in hub.welcome
     assert "DEVELOPMENT MODE" in hub.welcome
 
 
@@ -327,7 +327,7 @@ async def test_r13_a_classic_token_and_a_key_from_a_file_or_the_environment(
     ("arguments", "told"),
     [
         ([], "a key is needed"),
-        (["--key", "secret-text"], "names its --issuer and its --audience"),
+        (["--key", "secret-text"], "needs --issuer and --audience"),
         (["--dev", "--payload", "{"], "Expecting property name"),
         (["--dev", "--key", "@/nowhere"], "No such file"),
         (["--dev", "--key", "secret-text", "--algorithm", "RS256"], "RS256"),
@@ -348,7 +348,7 @@ def test_the_application_is_made_of_the_environment_when_asked_for(
     with pytest.raises(SystemExit) as ended:
         _ = hub.app
     assert (ended.value.code, ended.value.__suppress_context__) == (2, True)
-    assert capsys.readouterr().err.startswith("hub: nobody could publish: ")
+    assert capsys.readouterr().err.startswith("hub: no publisher is allowed: ")
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_PATH", "/chat")
     assert hub.app.state.hub.settings.path == "/chat"
@@ -404,7 +404,7 @@ def test_uvicorn_ends_with_one_sentence_if_a_setting_is_misspelt(loop: str) -> N
         timeout=HANG,
         check=False,
     )
-    sentence = "HUB_MAX_CONNECTIONS_PER_CLIENTS is no setting: did you mean HUB_MAX_CONNECTIONS_PER_CLIENT?"
+    sentence = "HUB_MAX_CONNECTIONS_PER_CLIENTS is not a setting: did you mean HUB_MAX_CONNECTIONS_PER_CLIENT?"
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"hub: {sentence}\n")
 
 

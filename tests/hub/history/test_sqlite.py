@@ -235,7 +235,7 @@ async def test_t85_disk_is_given_back_and_what_is_freed_is_used_again(path: str)
 
 
 async def test_what_is_too_much_is_forgotten_in_portions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "TRIM", 10)
+    monkeypatch.setattr(transaction, "TRIM_ENTRIES", 10)
     async with log_at(path) as log:
         await log.append(named(*map(str, range(1_000))))
     async with log_at(path, max_updates=5) as log:
@@ -437,7 +437,7 @@ async def test_a_log_of_another_version_is_refused(path: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 7")
     async with log_at(path) as log:
-        with pytest.raises(ConfigurationError, match="version, 7"):
+        with pytest.raises(ConfigurationError, match="version 7"):
             await log.end()
 
 

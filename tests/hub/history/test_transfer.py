@@ -127,8 +127,8 @@ def log(tmp_path: Path) -> str:
 
 def test_a_log_in_memory_is_refused() -> None:
     for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", "x.jsonl"], ["backup", "x"]):
-        assert "is of one process" in told(run(*command, "--url", "memory://"), 2)
-        assert "is of one process" in told(run(*command, HUB_HISTORY_URL="memory://"), 2)
+        assert "belongs to one process" in told(run(*command, "--url", "memory://"), 2)
+        assert "belongs to one process" in told(run(*command, HUB_HISTORY_URL="memory://"), 2)
 
 
 def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_stats_are_for_people_and_for_programs(tmp_path: Path, log: str) -> None
     assert lines["Newest"].endswith(", urn:300")
     assert lines["Rate"] == "3,600.0 an hour, 86,400.0 a day"
     assert re.fullmatch(r"\d+\.\d kB, which take \d+\.\d kB", lines["Bytes"])
-    assert lines["Presence"] == "0 updates more, of 0 bytes"
+    assert lines["Presence"] == "0 further updates, of 0 bytes"
     found = json.loads(run("stats", "--url", log, "--json").stdout)
     assert (found["presence_updates"], found["presence_bytes"]) == (0, 0)
     assert found["oldest"] == {"position": 1, "time": NOON + 1_000, "id": "urn:1"}
@@ -218,9 +218,9 @@ def test_ages_and_sizes() -> None:
     assert {text: transfer.parse_age(text) for text in ages} == ages
     assert {text: transfer.parse_size(text) for text in sizes} == sizes
     for text in ("", "d", "-1d", "0", "0d", "1y", "1e9", "١d", "1d2h", "99999999999999999999d", "nan"):
-        with pytest.raises(ConfigurationError, match=re.escape(f"{text!r} is no age, as in 90s, 15m, 12h or 30d")):
+        with pytest.raises(ConfigurationError, match=re.escape(f"{text!r} is not an age, as in 90s, 15m, 12h or 30d")):
             transfer.parse_age(text)
-        with pytest.raises(ConfigurationError, match="is no size, as in 500000, 500MB or 2GiB"):
+        with pytest.raises(ConfigurationError, match="is not a size, as in 500000, 500MB or 2GiB"):
             transfer.parse_size(text)
 
 
@@ -250,8 +250,8 @@ def test_prune_says_what_is_left(log: str) -> None:
 
 def test_prune_is_told_what_to_keep(log: str) -> None:
     assert "--keep-updates 100000, --keep-bytes 500MB, --keep-age 30d" in told(run("prune", "--url", log), 2)
-    assert "'5x' is no age, as in" in told(run("prune", "--keep-age", "5x", "--url", log), 2)
-    assert "'5x' is no size, as in" in told(run("prune", "--keep-bytes", "5x", "--url", log), 2)
+    assert "'5x' is not an age, as in" in told(run("prune", "--keep-age", "5x", "--url", log), 2)
+    assert "'5x' is not a size, as in" in told(run("prune", "--keep-bytes", "5x", "--url", log), 2)
     assert run("prune", "--keep-updates", "0", "--url", log).exit_code == 2
     assert len(entries_of(log)) == 300
 
@@ -407,7 +407,7 @@ def test_the_format_is_told_by_the_suffix_or_else_by_whoever_asks(tmp_path: Path
     for command in ("export", "import"):
         message = told(run(command, tmp_path / "x.csv", "--url", log), 2)
         assert (
-            message == f"{tmp_path}/x.csv ends in none of .ndjson, .jsonl and .parquet: say which it is with --format"
+            message == f"{tmp_path}/x.csv does not end in .ndjson, .jsonl or .parquet: name the format with --format"
         )
         assert "Parquet" in told(run(command, "-", "--format", "parquet", "--url", log), 2)
     assert run("export", tmp_path / "x.csv", "--format", "parquet", "--url", log).exit_code == 0
@@ -432,7 +432,7 @@ def test_what_is_there_stays(tmp_path: Path, log: str) -> None:
     file = tmp_path / "x.ndjson"
     file.write_text("mine")
     for command in ("export", "backup"):
-        assert told(run(command, file, "--url", log), 2) == f"{file} is there already: name a file that is not"
+        assert told(run(command, file, "--url", log), 2) == f"{file} already exists: name a new file"
     assert file.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mercure.db", "x.ndjson"]
 
@@ -572,7 +572,7 @@ def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: 
 
     with pytest.raises(HistoryUnavailable) as raised:
         asyncio.run(export())
-    assert raised.value.reason == "it has become another one since the export began; begin again"
+    assert raised.value.reason == "it is in another epoch since the export began; export again"
 
 
 # -- what cannot be imported
@@ -651,7 +651,7 @@ def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_p
 def test_a_log_that_has_updates_is_added_to_when_asked_for(tmp_path: Path, log: str) -> None:
     file = tmp_path / "x.ndjson"
     run("export", file, "--url", log)
-    assert told(run("import", file, "--url", log), 2) == "the history has updates already: --append adds to them"
+    assert told(run("import", file, "--url", log), 2) == "the history already has updates: use --append to add to them"
     assert len(entries_of(log)) == 300
     assert run("import", file, "--append", "--url", log).stdout == "imported 300 updates\n"
     first, second = entries_of(log)[:300], entries_of(log)[300:]
@@ -814,7 +814,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
 @pytest.mark.processes
 def test_the_readme_s_commands_do_what_it_says(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
-    blocks = re.findall(r"```sh\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(r"```sh\n(.*?)```", (root / "hub" / "README.md").read_text("utf-8"), re.DOTALL)
     script = next(block for block in blocks if "hub history" in block)
     fill(f"sqlite:///{tmp_path}/mercure.db", made(300))
     with RedisServer() as server:

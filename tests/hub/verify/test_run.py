@@ -49,7 +49,7 @@ def found(
     clients = [
         History(f"client {n}", [one] if isinstance(one, Stretch) else list(one)) for n, one in enumerate(histories)
     ]
-    reading = History("the last reading", [stretch(*last, since=COUNT)])
+    reading = History("the final read", [stretch(*last, since=COUNT)])
     return check(made_up() if updates is None else updates, clients, reading, CLOSING)
 
 
@@ -147,7 +147,7 @@ def test_an_order_that_is_not_that_of_the_last_reading_is_a_reordering() -> None
 
 def test_an_order_that_no_log_can_have_is_a_reordering_though_all_agree_on_it() -> None:
     swapped = stretch(0, 1, 3, 2, 4, 5, 6, 7, 8, 9)
-    assert found(swapped, last=swapped.serials).counts == {"reordering": 1}  # the last reading's, of which it is a part
+    assert found(swapped, last=swapped.serials).counts == {"reordering": 1}  # the final read's, of which it is a part
     assert found(swapped, last=range(5, COUNT)).counts == {"reordering": 1}
     assert found(swapped, updates=made_up(_2=UNCERTAIN | {"seen": 3.7}), last=swapped.serials).counts == {}
 
@@ -156,7 +156,7 @@ def test_data_and_ids_that_are_not_what_was_sent_are_corruption() -> None:
     findings = check(
         made_up(_3={"id": "urn:x"}),
         [History("client 0", [ALL], [Corrupted(4, "urn:4 has 'nonsense'")])],
-        History("the last reading", [ALL]),
+        History("the final read", [ALL]),
         CLOSING,
     )
     assert findings.counts == {"corruption": 2}
@@ -170,7 +170,7 @@ def test_what_was_acknowledged_and_is_nowhere_is_lost() -> None:
     nowhere = stretch(0, 1, 2, 4, 5, 6, 7, 8, 9, since=3.9)
     findings = found(nowhere, updates=made_up(_3={"seen": math.inf, "id": ""}), last=nowhere.serials)
     assert findings.counts == {"lost": 1}
-    assert findings.examples["lost"][0].what == "publisher 1 number 3 (urn:3) was acknowledged, and nobody had it"
+    assert findings.examples["lost"][0].what == "publisher 1 number 3 (urn:3) was acknowledged, and no client received it"
     assert (findings.violations(may_lose=False), findings.violations(may_lose=True)) == (1, 0)
 
 
@@ -283,7 +283,7 @@ def simulated(random: Random) -> tuple[list[Update], list[History], History, int
     log.append(closing)
     for n, place in enumerate(ends):
         read(n, place, 403, len(log))
-    return updates, clients, History("the last reading", [Stretch(404, serials=array("I", log))]), closing
+    return updates, clients, History("the final read", [Stretch(404, serials=array("I", log))]), closing
 
 
 # -- the command
@@ -575,10 +575,10 @@ def test_the_report_is_readable(shared_hub: HubProcess) -> None:
 
 def test_what_cannot_begin_is_named(shared_hub: HubProcess) -> None:
     for arguments, told in (
-        ([shared_hub.url], "takes no update: 401"),
-        ([shared_hub.url, shared_hub.origin + "/nothing", "--dev"], "/nothing takes no update: 404"),
-        (["http://127.0.0.1:1/", "--dev"], "http://127.0.0.1:1/ takes no update: Connect call failed"),
-        (["localhost:3000", "--dev"], "'localhost:3000' is no URL of a hub"),
+        ([shared_hub.url], "accepts no update: 401"),
+        ([shared_hub.url, shared_hub.origin + "/nothing", "--dev"], "/nothing accepts no update: 404"),
+        (["http://127.0.0.1:1/", "--dev"], "http://127.0.0.1:1/ accepts no update: Connect call failed"),
+        (["localhost:3000", "--dev"], "'localhost:3000' is not the URL of a hub"),
         ([shared_hub.url, "--rate", "0"], "--rate"),
         ([], "URL"),
     ):
