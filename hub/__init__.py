@@ -3,8 +3,10 @@
     from hub import Settings, create_app
     app = create_app(Settings(publisher_key="…", subscriber_key="…", anonymous=True))
 
-`uvicorn hub:app` serves a hub with the settings of the environment, HUB_PUBLISHER_KEY and so on.
-Numbers such as N44 are rules of the protocol; hub/protocol/PROTOCOL.md lists them.
+`uvicorn hub:app` serves a hub.  Its settings come from environment variables such as
+HUB_PUBLISHER_KEY.
+
+Numbers such as N44 are rules of the protocol.  hub/protocol/PROTOCOL.md lists them.
 """
 
 from __future__ import annotations
@@ -43,11 +45,15 @@ _MODULES: Final = {
     "create_app": "hub.http.application",
     "settings_from_environment": "hub.settings",
 }
-"""Where each name is defined.  A name is imported when it is asked for (PEP 562), so a client loads no server."""
+"""The module that defines each name.
+
+A module is imported when its name is first used (PEP 562).  So a program that uses only
+the client does not load the server.
+"""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "app":  # made from the environment only if it is asked for, and once
+    if name == "app":  # made from the environment once, when it is first used
         from hub.http.application import app_from_environment
 
         value: Any = app_from_environment()

@@ -1,4 +1,4 @@
-"""`python -m hub`."""
+"""`python -m hub` runs the command `hub`."""
 
 from hub.cli import main
 

@@ -1,28 +1,29 @@
-"""What the hub raises on purpose; a class knows the HTTP status that answers it.
+"""The errors that the hub raises on purpose, each with the HTTP status of its answer.
 
     HubError
-    ├── ConfigurationError (ValueError)    it does not start
-    ├── PositionExpired (LookupError)      a position of which the history has forgotten what follows
-    └── RequestError                       what a client gets
-        ├── InvalidRequest          400    a parameter or a field breaks a rule (N17, N41, N43 …)
-        ├── InvalidPresentation     400    a token presented in no valid way (N93)
-        ├── TokenRequired           401    no token where one is needed (N90)
-        ├── InvalidToken            401    a token that fails validation (N91)
-        ├── InsufficientScope       403    a valid token that does not allow this (N92)
-        ├── NotFound                404    no such subscription (N133)
-        ├── TooSlow                 408    a body that does not arrive
-        ├── TooLarge                413    over a limit of the hub (N56)
-        ├── TargetTooLong           414    a URL that no request may have
-        ├── UnsupportedContent      415    a QUERY body that is no form (N11)
-        ├── Misdirected             421    a request for another host (R6)
-        ├── LimitExceeded           429    as many subscribers, or patterns, as may be (N23)
-        ├── HeadTooLarge            431    more header fields, or longer ones, than a request may have
-        ├── Busy                    503    more subscribers a second than the hub takes
-        ├── KeysUnavailable         503    a key set that cannot be fetched
-        ├── HistoryUnavailable      503    a log that cannot be reached, or written
-        └── Closing                 503    the hub is shutting down, and takes no more updates
+    ├── ConfigurationError (ValueError)    wrong settings: the hub does not start
+    ├── PositionExpired (LookupError)      the history forgot entries after it
+    └── RequestError                       the answer to a client
+        ├── InvalidRequest          400    a field breaks a rule (N17, N41, N43 …)
+        ├── InvalidPresentation     400    a token is sent in a malformed way (N93)
+        ├── TokenRequired           401    a token is needed, and there is none (N90)
+        ├── InvalidToken            401    a token fails validation (N91)
+        ├── InsufficientScope       403    a valid token does not allow this (N92)
+        ├── NotFound                404    there is no such subscription (N133)
+        ├── TooSlow                 408    the body does not arrive in time
+        ├── TooLarge                413    a body, field or batch is over a limit (N56)
+        ├── TargetTooLong           414    the URL is over a limit
+        ├── UnsupportedContent      415    the body of a QUERY is not a form (N11)
+        ├── Misdirected             421    the request is for another host (R6)
+        ├── LimitExceeded           429    too many subscribers or patterns (N23)
+        ├── HeadTooLarge            431    the header fields are too many or too long
+        ├── Busy                    503    too many subscribers in a second
+        ├── KeysUnavailable         503    a key set cannot be fetched
+        ├── HistoryUnavailable      503    the history cannot be reached or written
+        └── Closing                 503    the hub is shutting down
 
-`http/problems.py` answers them; those that are found while a head is parsed, `http/uvicorn_protocol.py`.
+`http/problems.py` sends the answers.  Errors that are found while the head of a request
+is parsed are answered by `http/uvicorn_protocol.py`.
 """
 
 from __future__ import annotations
@@ -36,53 +37,71 @@ if TYPE_CHECKING:
 
 
 class HubError(Exception):
-    """The root of everything that the hub raises on purpose."""
+    """The base class of all errors that the hub raises on purpose."""
 
 
 class ConfigurationError(HubError, ValueError):
-    """Settings that make no hub; the message says what to set."""
+    """An error in the settings; the message says what to change."""
 
 
 class PositionExpired(HubError, LookupError):
-    """A position of which the history has forgotten a part of what follows."""
+    """An error for a position if the history forgot some of the entries after it."""
 
 
 class RequestError(HubError):
-    """An answer to a client: a status, what to fix, and the token challenge's error if one is due (N95)."""
+    """An error that a client gets as an answer; the message says what to fix.
+
+    `status` and `title` are those of the answer, and `headers` are added to it.
+    """
 
     status: ClassVar[int]
     title: ClassVar[str]
     challenge: ClassVar[str | None] = None
-    """The `error` of a WWW-Authenticate header; "" for a header without one, None for no header."""
+    """The `error` in the WWW-Authenticate header (N95).
+
+    If it is "", the header names no error.  If it is None, there is no header.
+    """
     headers: Mapping[str, str] = {}
     reason: str = ""
-    """What the hub's log says, where the client is told less."""
+    """The cause for the hub's log, if the client must not see it; else ""."""
 
     def retry_after(self, seconds: float) -> Self:
-        """This error, which says when to try again: after so many seconds, rounded up."""
+        """Set the header Retry-After to `seconds`, and return this error.
+
+        The header has whole seconds: the number is rounded up, and is at least 1.
+        """
         self.headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
         return self
 
 
 class InvalidRequest(RequestError):
+    """400: a parameter or a field breaks a rule."""
+
     status = 400
     title = "Invalid request"
 
 
 class InvalidPresentation(RequestError):
+    """400: a token is sent in a malformed way, or from a page that must not send it."""
+
     status = 400
     title = "Invalid presentation of a token"
     challenge = "invalid_request"
 
 
 class TokenRequired(RequestError):
+    """401: the request needs a token and has none."""
+
     status = 401
     title = "Token required"
     challenge = ""
 
 
 class InvalidToken(RequestError):
-    """The client is told no more than that; `reason` is for the log."""
+    """401: the token is not valid.
+
+    The client gets one message for every cause (N91).  `reason` is for the log.
+    """
 
     status = 401
     title = "Invalid token"
@@ -94,83 +113,111 @@ class InvalidToken(RequestError):
 
 
 class InsufficientScope(RequestError):
+    """403: the token is valid and does not allow this request."""
+
     status = 403
     title = "Insufficient scope"
     challenge = "insufficient_scope"
 
 
 class NotFound(RequestError):
+    """404: there is no such subscription."""
+
     status = 404
     title = "Not found"
 
 
 class TooSlow(RequestError):
+    """408: the body of the request did not arrive in time."""
+
     status = 408
     title = "Too slow"
 
 
 class TooLarge(RequestError):
+    """413: the body, a field or the number of updates or topics is over a limit."""
+
     status = 413
     title = "Too large"
 
 
 class TargetTooLong(RequestError):
+    """414: the URL of the request is over a limit."""
+
     status = 414
     title = "URI too long"
 
 
 class UnsupportedContent(RequestError):
+    """415: the body of a QUERY is not a form."""
+
     status = 415
     title = "Unsupported content"
     headers: Mapping[str, str] = {"Accept-Query": "application/x-www-form-urlencoded"}
 
 
 class Misdirected(RequestError):
+    """421: the host of the request is not a public host of the hub."""
+
     status = 421
     title = "Misdirected request"
 
 
 class LimitExceeded(RequestError):
+    """429: a limit on subscribers, or on the patterns in use, is reached."""
+
     status = 429
     title = "Limit exceeded"
     headers: Mapping[str, str] = {"Retry-After": "10"}
 
 
 class HeadTooLarge(RequestError):
+    """431: the request has too many header fields, or too long ones."""
+
     status = 431
     title = "Request header fields too large"
 
 
 class Busy(RequestError):
+    """503: more subscribers come in a second than the hub accepts."""
+
     status = 503
     title = "Busy"
 
 
 class KeysUnavailable(RequestError):
-    """The client is told no more than that; `reason` is for the log."""
+    """503: the keys for the token are missing, because a key set cannot be fetched.
+
+    The client does not get the cause.  `reason` is for the log.
+    """
 
     status = 503
     title = "Keys unavailable"
     headers: Mapping[str, str] = {"Retry-After": "10"}
 
     def __init__(self, reason: str) -> None:
-        super().__init__("the keys that would verify the token cannot be had now; try again in a moment")
+        super().__init__("the token's signing keys are temporarily unavailable; try again in a moment")
         self.reason = reason
 
 
 class HistoryUnavailable(RequestError):
-    """The client is told no more than that; `reason` is for the log."""
+    """503: the history cannot be reached or written.
+
+    The client does not get the cause.  `reason` is for the log.
+    """
 
     status = 503
     title = "History unavailable"
     headers: Mapping[str, str] = {"Retry-After": "2"}
 
     def __init__(self, reason: str) -> None:
-        super().__init__("the history cannot be reached or written now; try again in a moment")
+        super().__init__("the history is temporarily unavailable; try again in a moment")
         self.reason = reason
 
 
 class Closing(RequestError):
+    """503: the hub is shutting down."""
+
     status = 503
     title = "Shutting down"
     headers: Mapping[str, str] = {"Retry-After": "1"}

@@ -1,4 +1,4 @@
-"""The issuers of tokens and their keys, as an operator declares them."""
+"""The settings for issuers of tokens and for their keys."""
 
 from __future__ import annotations
 
@@ -27,46 +27,63 @@ PUBLIC_KEY_ALGORITHMS: Final[tuple[Algorithm, ...]] = (
 
 
 class Keys(BaseModel):
-    """Where the keys of one role come from: one key, or a key set behind a URL (R7)."""
+    """The source of the keys for one role: one key, or a key set behind a URL (R7).
+
+    Exactly one of `key` and `jwks_url` must be set.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: SecretStr | None = None
-    """A shared secret of at least 32 bytes, or of any length in development; or a public key in PEM."""
+    """A shared secret, or a public key in PEM.
+
+    A secret must have at least 32 bytes, except in development.
+    """
     algorithm: Algorithm | None = None
-    """What the key signs with: HS256 for a secret, and to be said for PEM."""
+    """The algorithm of `key`; HS256 if not set.  It must be set if the key is in PEM.
+    """
 
     jwks_url: KeySetURL | None = None
-    """Of a JWK Set: https, http of this machine, or a file, which is read once."""
+    """The URL of a JWK Set: https, http on this machine, or a file.
+
+    A file is read once, at start.
+    """
     algorithms: tuple[Algorithm, ...] = Field(PUBLIC_KEY_ALGORITHMS, min_length=1)
-    """What the keys of the set may sign with."""
+    """The algorithms that are allowed for the keys of the set."""
 
     @model_validator(mode="after")
     def _check(self) -> Keys:
         if (self.key is None) == (self.jwks_url is None):
             raise ValueError("set one of key and jwks_url")
         if self.jwks_url is not None and self.algorithm is not None:
-            raise ValueError("algorithm is that of key; those of jwks_url are its algorithms")
+            raise ValueError("algorithm belongs to key: with jwks_url, set algorithms")
         if self.key is not None and "algorithms" in self.model_fields_set:
-            raise ValueError("algorithms are those of jwks_url; that of key is its algorithm")
+            raise ValueError("algorithms belong to jwks_url: with key, set algorithm")
         if self.jwks_url is not None and not set(self.algorithms) <= set(PUBLIC_KEY_ALGORITHMS):
-            raise ValueError("a key set is public, so none of its algorithms may be HS256, HS384 or HS512")
+            raise ValueError("a key set is public, so its algorithms must not include HS256, HS384 or HS512")
         return self
 
 
 class Issuer(BaseModel):
-    """Who signs current tokens, and with which keys (N67).  A role without keys is refused (R7)."""
+    """A trusted issuer of current tokens, and its keys (N67).
+
+    A token for a role without keys is refused (R7).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str = Field(min_length=1)
-    """The `iss` of its tokens, byte for byte."""
+    """The `iss` of its tokens, compared byte for byte."""
     keys: Keys | None = None
-    """Of both roles, where they have none of their own."""
+    """The keys for both roles; a role that has keys of its own does not use them."""
     publisher: Keys | None = None
+    """The keys for tokens that publish; None for those in `keys`."""
     subscriber: Keys | None = None
+    """The keys for tokens that subscribe; None for those in `keys`."""
     authorization_server: bool = False
-    """Whether clients can get tokens there, so that the hub's metadata names it (N147)."""
+    """Whether clients can get tokens from it.  If so, the hub's metadata names it
+    (N147).
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Issuer:

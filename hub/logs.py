@@ -1,4 +1,7 @@
-"""Lines of the log: one for each event, in logfmt, through the standard library's loggers."""
+"""The format of log lines: one line for each event, in logfmt.
+
+structlog makes the lines, and the loggers of the standard library write them.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ _LOGGER: Final = "hub"
 
 
 def configure_log() -> None:
-    """Have structlog write to the standard library's loggers, unless the application has configured it."""
+    """Call `log_to_stdlib`, unless the application has configured structlog itself."""
     if not structlog.is_configured():
         log_to_stdlib()
 
 
 def log_to_stdlib() -> None:
-    """Have structlog write its lines to the standard library's loggers."""
+    """Make structlog write its lines through the loggers of the standard library."""
     structlog.configure(
         processors=_PROCESSORS,
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -33,18 +36,26 @@ _logfmt = structlog.processors.LogfmtRenderer(key_order=["event"])
 
 
 def _render(logger: Any, method: str, fields: EventDict) -> tuple[tuple[str], dict[str, Any]]:
-    """The arguments of a logger's method: one line with all fields, and below it the traceback, if there is one."""
+    """Return the arguments for a method of a logger.
+
+    They are one line with all fields and, if there was an exception, its traceback
+    below.
+    """
     traceback = fields.pop("exception", None)
     line = str(_logfmt(logger, method, fields))
-    # Without exc_info: the handlers of other servers would write the exception as it is.
+    # exc_info is off, because a handler of another server would write the exception
+    # again, unescaped.
     return (printable(line if traceback is None else f"{line}\n{traceback}"),), {"exc_info": False}
 
 
 def printable(text: str) -> str:
-    r"""Escape what is not printable, as a string of Python does; a line after the first is indented.
+    r"""Return `text` with all unprintable characters escaped, as in a Python string.
 
-    A log holds texts of clients.  Control characters would steer the terminal of its reader, line separators would
-    forge another line, and marks of direction would disguise one.
+    A line feed stays, and the line after it is indented.
+
+    A log contains texts that clients sent.  A control character could steer the
+    terminal of the reader, a line separator could forge a line, and a direction mark
+    could disguise one.
 
     >>> print(printable("a\x1b[2J\u202eb\nc"))
     a\x1b[2J\u202eb
@@ -55,13 +66,18 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else "\n    " if one == "\n" else ascii(one)[1:-1] for one in text)
 
 
-# One list, however often it is configured: a logger keeps the one that it was first used with.
+# A constant, because a logger keeps the list that was configured when it was first
+# used.
 _PROCESSORS: Final[list[Processor]] = [structlog.stdlib.filter_by_level, structlog.processors.format_exc_info, _render]
 
 
 class LogFormatter(logging.Formatter):
-    """The format of `hub serve`, also for the lines of the server below it, which may hold exceptions."""
+    """The formatter of `hub serve`, which escapes what other loggers write.
+
+    The lines of the HTTP server, for example, may contain exceptions.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line of `record`, with its unprintable characters escaped."""
         formatted = super().format(record)
-        return formatted if record.name == _LOGGER else printable(formatted)  # those of the hub are so already
+        return formatted if record.name == _LOGGER else printable(formatted)  # the hub escapes its own

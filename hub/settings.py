@@ -1,4 +1,9 @@
-"""Every choice of an operator, frozen, with its unit; from Python, or from the environment as HUB_NAME."""
+"""The settings of a hub.  They are immutable.
+
+A program sets them as arguments of `Settings`.  A server reads them from environment
+variables: HUB_ and the name of the setting in capitals.  The text below each field says
+its meaning, its unit and its special values; the first paragraph is a summary.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +43,12 @@ Origin: TypeAlias = Annotated[
 ]
 
 DAY: Final = 86_400.0
+"""Seconds in a day."""
 YEAR: Final = 366 * DAY
-"""Seconds."""
+"""Seconds in a leap year."""
 
 DEVELOPMENT_KEY: Final = "!ChangeThisMercureHubJWTSecretKey!"
-"""The key that the reference hub ships for development, and that clients' examples sign with (V34)."""
+"""The reference hub's development key, with which examples of clients sign (V34)."""
 
 DEVELOPMENT_ISSUER: Final = "https://issuer.example"
 """The `iss` of current tokens in development."""
@@ -52,7 +58,10 @@ DEVELOPMENT_TOKEN: Final = (
     "eyJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdLCJzdWJzY3JpYmUiOlsiKiJdfX0."
     "dRaccW_KSiTKbiCSSAZIRwjxZWtJum2nE7-hcpum1cU"
 )
-"""A classic token, signed with that key, which may publish and read everything and has no end."""
+"""A classic token that may publish and read everything.
+
+It is signed with `DEVELOPMENT_KEY`, and never expires.
+"""
 
 _METADATA: Final = "/.well-known/oauth-protected-resource"  # RFC 9728, 3
 
@@ -69,17 +78,23 @@ _ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
 
 
 class Settings(BaseModel):
-    """What one hub is to be.
+    """The settings of one hub.
 
-    A hub needs keys for its publishers unless it is `embedded`, and for its subscribers too unless `anonymous`;
-    `dev` fills in what is needed to try it.  Raises ConfigurationError where something is missing or out of range.
-    A hub works with the largest value of each number, as far as the machine does.
+    Keys for publishers are required unless `embedded` is set, and keys for subscribers
+    unless `anonymous` is set.  `dev` sets everything that is needed to try a hub.  A
+    hub works with the largest value of each number if the machine has the resources.
+
+    Raises ConfigurationError if a setting is missing or out of range.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     dev: bool = False
-    """For development only: well-known keys, anonymous subscribers, any origin, and the debugger."""
+    """Development mode: well-known keys, subscribers without a token, any origin, and
+    the debugger.  Never use it on a public network.
+
+    Settings that are given take precedence over those of development mode.
+    """
 
     path: Annotated[
         str,
@@ -88,8 +103,12 @@ class Settings(BaseModel):
             "a path like /.well-known/mercure, of letters, digits and . _ ~ - between slashes, without one at its end",
         ),
     ] = "/.well-known/mercure"
-    """The path of the hub URL as clients see it, with the prefix that the application is mounted under, if any.
-    All else that the hub serves is below it, and its metadata beside it (N6)."""
+    """The path of the hub URL as clients see it, including the prefix under which an
+    application is mounted, if any.
+
+    The other routes of the hub are below this path.  The path of the metadata is
+    derived from it (N6).
+    """
 
     public_urls: Annotated[
         tuple[
@@ -105,7 +124,9 @@ class Settings(BaseModel):
         ],
         NoDecode,
     ] = ()
-    """Scheme and authority that clients see, as in https://hub.example.com; requests for others get 421 (R6)."""
+    """The scheme and host of each public URL, as in https://hub.example.com.  If any
+    are set, requests for other hosts get 421 (R6).
+    """
 
     resource: (
         Annotated[
@@ -118,172 +139,278 @@ class Settings(BaseModel):
         ]
         | None
     ) = None
-    """The hub's resource identifier, which current tokens have in `aud` (N69); else it is the hub's URL, where a
-    request finds it.  Clients look for the hub's metadata at the URL that RFC 9728 derives from it: let it be the hub's
-    own URL, or one whose host has the path /.well-known/oauth-protected-resource answered by the hub."""
+    """The resource identifier of the hub, which current tokens must have in `aud`
+    (N69).  If it is not set, it is the hub's URL as the request addresses it.
+
+    Clients look for the hub's metadata at the URL that RFC 9728 derives from the
+    identifier.  So set it to the hub's own URL, or to a URL on a host that forwards the
+    path /.well-known/oauth-protected-resource to the hub.
+    """
 
     anonymous: bool = False
-    """Whether one may subscribe without a token, to public updates (N24)."""
+    """Whether clients may subscribe without a token; they receive public updates only
+    (N24).
+    """
 
     embedded: bool = False
-    """Whether the program that the hub is part of publishes, so that nobody needs to over HTTP (R12)."""
+    """Whether the program that contains the hub publishes.  If so, no keys for
+    publishers are required, because none need to publish over HTTP (R12).
+    """
 
     issuers: Annotated[tuple[Issuer, ...], NoDecode] = ()
-    """Whose current tokens are trusted (N67)."""
+    """The trusted issuers of current tokens, with their keys (N67)."""
 
     classic: bool = True
-    """Whether the classic dialect is spoken too: `topic` subscriptions, and tokens with a `mercure` claim (V88)."""
+    """Whether the hub also speaks the classic dialect: `topic` subscriptions, and
+    tokens with a `mercure` claim (V88).
+    """
 
     publisher_key: SecretStr | None = None
-    """Secret, of at least 32 bytes, or PEM public key of the classic tokens that publish (V32)."""
+    """The key for classic tokens that publish: a secret of at least 32 bytes, or a
+    public key in PEM (V32).
+    """
     publisher_jwks_url: KeySetURL | None = None
-    """Or where their keys are."""
+    """The URL of a key set, instead of `publisher_key`."""
     publisher_algorithm: Algorithm | None = None
-    """HS256 for a secret; to be said for PEM; and any that is for public keys for a key set."""
+    """The algorithm of classic tokens that publish; it must be set for a key in PEM.
+    Without it, a secret has HS256, and a key set has all algorithms for public keys.
+    """
 
     subscriber_key: SecretStr | None = None
-    """Secret or PEM public key of the classic tokens that subscribe (V32)."""
+    """The key for classic tokens that subscribe: a secret of at least 32 bytes, or a
+    public key in PEM (V32).
+    """
     subscriber_jwks_url: KeySetURL | None = None
+    """The URL of a key set, instead of `subscriber_key`."""
     subscriber_algorithm: Algorithm | None = None
+    """The algorithm of classic tokens that subscribe; it must be set for a key in PEM.
+    Without it, a secret has HS256, and a key set has all algorithms for public keys.
+    """
 
     jwks_ttl: float = Field(300.0, gt=0, le=YEAR)
-    """Seconds for which a key set is not fetched again; for so long a key that was withdrawn is good.  A stream that
-    has begun with it ends with its token, or after `max_lifetime`."""
+    """Seconds after which a key set is fetched again.  A withdrawn key stays valid for
+    that time.
+
+    A stream that began with a withdrawn key ends with its token, or after
+    `max_lifetime`.
+    """
 
     cookie: Annotated[
         str, text_like(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "the name of a cookie: letters, digits and !#$%&'*+.^_`|~-")
     ] = "__Secure-mercure_access_token"
-    """Name of the cookie that may carry a token (N59); `mercureAuthorization` is read after it (V86)."""
+    """The name of the cookie that may carry a token (N59).  If the classic dialect is
+    on, the cookie `mercureAuthorization` is read after it (V86).
+    """
 
     publish_origins: Annotated[tuple[Origin, ...], NoDecode] = ()
-    """Origins, beside the hub's own, whose pages may publish with the cookie (N63)."""
+    """Origins whose pages may publish with the cookie, in addition to the hub's own
+    origin (N63).  They are written as in `cors_origins`.
+    """
 
     cors_origins: Annotated[tuple[Origin, ...], NoDecode] = ()
-    """Origins whose pages may read what the hub answers (N97).  An origin is scheme://host[:port]; `*.` before the
-    host is any name below it, a scheme:// alone any host, `null` itself, and `*` any, without credentials."""
+    """Origins whose pages may read the hub's responses (N97).  `*` allows any origin,
+    without credentials.
+
+    An origin is scheme://host[:port].  `*.` before the host stands for any name below
+    it, `scheme://` alone for any host, and `null` for pages without an origin, such as
+    files.
+    """
 
     debugger: bool = False
-    """Whether the web page for trying things out is served, at `path` + /debug/."""
+    """Whether the hub serves a web page for trying it out, at `path` + /debug/."""
 
     subscriptions: bool = False
-    """Whether subscribers coming and going are updates, and who is there can be asked, at `path` + /subscriptions.
-    Those updates, two for each matcher of a connection, are in the log beside what was published, and never push that
-    out: see presence_updates."""
+    """Whether the hub publishes presence updates when subscribers come and go, and
+    serves the list of subscriptions at `path` + /subscriptions.
+
+    A connection causes two presence updates for each of its matchers.  They are in the
+    history too, but never displace published updates: see `presence_updates`.
+    """
     typed_classic_events: bool = False
-    """Whether updates about classic subscriptions have the type `mercure`, as the reference's 1.0 has it; without,
-    they reach `onmessage`, as in 0.x (V61, V84)."""
+    """Whether presence updates about classic subscriptions have the type `mercure`, as
+    in version 1.0 of the reference hub.  If not, they reach `onmessage`, as in 0.x
+    (V61, V84).
+    """
 
     heartbeat: float = Field(40.0, ge=0, le=DAY)
-    """Seconds of silence after which a comment is sent; 0 for never (N8)."""
+    """Seconds of silence after which a stream gets a comment; 0 for never (N8)."""
     max_lifetime: float = Field(600.0, ge=0, le=YEAR)
-    """Seconds after which a connection is ended, less a random fifth (N82, R33); 0 for never."""
+    """Seconds after which a connection is ended, less a random part of up to a fifth; 0
+    for never (N82, R33).
+    """
     retry: float = Field(3.0, ge=0, le=DAY)
-    """Seconds after which a client should come back that lost its connection, give or take a random half, so that
-    not all come at once (N30); 0 leaves it to the client."""
+    """Seconds after which a client should reconnect, plus or minus a random part of up
+    to half; 0 leaves it to the client (N30).
+
+    The time is random so that the clients do not all reconnect at once.
+    """
 
     send_buffer: int = Field(2**17, ge=2**12, le=2**30)
-    """Bytes that the kernel may hold for a client that does not read; what comes after them waits in the log."""
-    # Half of it is TCP_KEEPIDLE, which Linux takes up to 32,767 s.
+    """Bytes that the kernel may buffer for a client that does not read.  Further
+    updates wait in the history.
+    """
+    # The upper bound is half a day, because half of the value is the socket option
+    # TCP_KEEPIDLE, and Linux accepts at most 32,767 s for it.
     client_timeout: float = Field(30.0, ge=0, le=DAY / 2)
-    """Seconds after which a client counts as gone that acknowledges nothing, or reads nothing though its buffers are
-    full; 0 for what the kernel thinks right."""
+    """Seconds without a TCP acknowledgement, or with a full receive window, before a
+    client is dropped; 0 for the kernel's default.
+    """
 
     max_connections: int = Field(100_000, ge=1, le=10_000_000)
-    """Subscribers that may be connected (N23).  Limits and rates are those of one process: with `--workers`, each has
-    its own."""
+    """The maximum number of connected subscribers (N23).
+
+    Limits and rates are those of one process: with `--workers`, each process has its
+    own.
+    """
     max_connections_per_client: int = Field(0, ge=0, le=10_000_000)
-    """Subscribers of one token's subject or, without one, of one address; 0 for no limit.  uvicorn believes what
-    X-Forwarded-For says of that address from 127.0.0.1 and ::1, or from what FORWARDED_ALLOW_IPS lists.  So a proxy on
-    this machine must add the address of its client to the field, or replace the field.  If it hands on what the client
-    wrote, each client chooses its own address; if it sends no such field, all clients have one."""
+    """The maximum number of connected subscribers with the same token subject or,
+    without a subject, the same address; 0 for no limit.
+
+    uvicorn takes the address from X-Forwarded-For if the request comes from 127.0.0.1
+    or ::1, or from an address that FORWARDED_ALLOW_IPS lists.  So a proxy on this
+    machine must add the address of its client to that field, or replace the field.  If
+    it passes on what the client sent, each client can choose its address.  If it sends
+    no such field, all clients have the same address.
+    """
 
     connection_rate: float = Field(0.0, ge=0, le=1_000_000)
-    """Subscribers that may come in a second, and at once as many; 0 for no limit.  Others get 503, upon which an
-    EventSource stays away for good: so it is to be more than all that come back at a time."""
+    """Subscribers that may connect per second, on average and in one burst; 0 for no
+    limit.  Excess subscribers get 503, after which EventSource never retries, so set it
+    above the largest reconnect burst.
+    """
     connection_rate_per_client: float = Field(0.0, ge=0, le=1_000_000)
-    """The same of one client, as in max_connections_per_client; others of it get 429."""
+    """Subscribers per second from one client, counted as in
+    `max_connections_per_client`; 0 for no limit.  Excess subscribers get 429.
+    """
 
     drain: float = Field(5.0, ge=0, le=DAY)
-    """Seconds over which the streams are ended when the hub shuts down, so that not all clients come back at once.
-    A server that waits no longer than that for its responses cuts the last ones off."""
+    """Seconds over which the streams end when the hub shuts down, so that clients do
+    not all reconnect at once; 0 ends them at once.
+
+    If the server waits no longer than that for its responses, it cuts off the last
+    streams.
+    """
 
     history_url: SecretStr = SecretStr("memory://")
-    """Where the log is: memory://, sqlite:///relative.db, sqlite:////absolute.db (?synchronous=normal), redis://,
-    rediss:// or redis+sentinel://; see hub/history.  `hub serve` and `uvicorn hub:app` take sqlite:///mercure.db
-    unless told otherwise."""
+    """The URL of the history: memory://, sqlite:///relative.db, sqlite:////absolute.db,
+    redis://, rediss:// or redis+sentinel://.
+
+    A sqlite URL may end in ?synchronous=normal; see hub/history.  `hub serve` and
+    `uvicorn hub:app` use sqlite:///mercure.db if the setting is not given.
+    """
     history_updates: int = Field(100_000, ge=1, le=10**12)
-    """Published updates that the log keeps, about."""
+    """About how many published updates the history keeps."""
     history_bytes: int = Field(64 * 2**20, ge=1, le=2**50)
-    """Bytes that they take, about: of memory, or on disk.  The newest update always stays."""
+    """About how many bytes of published updates the history keeps, in memory or on
+    disk.  The newest update always stays.
+    """
     presence_updates: int = Field(10_000, ge=1, le=10**12)
-    """Updates about subscribers coming and going that the log keeps beside those, about.  A client that may read them
-    and comes back after more of them is told so, and gets all that there is (N108)."""
+    """About how many presence updates (subscribers that come and go) the history keeps,
+    in addition to the published ones.
+
+    If a client that may read presence updates reconnects after more of them, it is
+    informed of the gap, and gets all that the history has (N108).
+    """
     presence_bytes: int = Field(8 * 2**20, ge=1, le=2**50)
-    """Bytes that they take, about."""
+    """About how many bytes of presence updates the history keeps."""
     history_age: float = Field(0.0, ge=0, le=100 * YEAR)
-    """Seconds that the log keeps an update, about; 0 for ever."""
+    """About how many seconds the history keeps an update; 0 for no limit."""
     idempotency_window: float = Field(0.0, ge=0, le=YEAR)
-    """Seconds for which an id is remembered, so that its publisher does not publish it again: the second time it is
-    answered as the first, and nothing is dispatched; 0 for off (N115).  A publisher is a token's subject or, without
-    one, its issuer and what it may publish to.  As many ids are remembered as history_updates, the newest ones; and
-    none of an update that the log has lost."""
+    """Seconds for which the id of an update is remembered; 0 for off.  If its publisher
+    sends the id again, the answer is the same, and nothing is dispatched (N115, N162).
+
+    A publisher is the subject of a token or, without a subject, its issuer together
+    with the topics that it may publish to.  The newest `history_updates` ids are
+    remembered, and none of an update that the history has lost.
+    """
     node_timeout: float = Field(10.0, ge=1, le=DAY)
-    """Seconds after which a node that says nothing counts as dead, and its subscribers as gone."""
+    """Seconds without a sign of life after which a node counts as dead, and its
+    subscribers as gone.
+    """
     replay_unknown: bool = True
-    """Whether a client whose last event is no longer known gets all that there is; else it gets what comes (N109)."""
+    """Whether a client whose last event is unknown gets all updates of the history.  If
+    not, it gets new updates only (N109).
+    """
 
     event_log: str = ""
-    """Directory in which to write what is published and who is connected, for `hub.spark` and whoever else reads JSON
-    lines; see hub/event_log.  All processes of a hub on one machine share it.  Nothing is written unless it is set;
-    nobody but the hub's user may read what is."""
+    """The directory of the event log, which records published updates and connections
+    as JSON lines, for `hub.spark` and other readers.  Empty for no event log.
+
+    All processes of a hub on one machine share the directory.  Only the user who runs
+    the hub can read the files.  See hub/event_log.
+    """
     event_log_data: bool = False
-    """Whether the data of updates is written too; without, how many bytes it has."""
+    """Whether the event log has the data of updates.  If not, it has only their size in
+    bytes.
+    """
     event_log_segment_seconds: float = Field(60.0, gt=0, le=DAY)
-    """Seconds after which a file of it is closed, and can be read."""
+    """Seconds after which a file of the event log is closed, and can be read."""
     event_log_segment_bytes: int = Field(64 * 2**20, ge=1, le=2**40)
-    """Bytes after which it is, about."""
+    """About how many bytes a file of the event log has before it is closed."""
     event_log_keep: float = Field(30.0, ge=0, le=36_600)
-    """Days for which closed files are kept; 0 for ever."""
+    """Days for which closed files of the event log are kept; 0 for no limit."""
 
     max_header_fields: int = Field(100, ge=10, le=10_000)
-    """Header fields of a request, with its trailers; more are answered 431."""
+    """The maximum number of header fields in a request, including its trailers.  More
+    get 431.
+    """
     max_head: int = Field(2**16, ge=2**12, le=2**24)
-    """Bytes of a request's line and header fields, and of its trailers; more are answered 431, or 414 for the URL."""
+    """The maximum number of bytes in the request line and header fields, and in the
+    trailers.  More get 431, or 414 if it is because of the URL.
+    """
     idle_timeout: int = Field(30, ge=1, le=86_400)
-    """Seconds that a connection stays open after a response, unless another request comes."""
+    """Seconds that a connection stays open after a response if no request comes."""
     max_body: int = Field(2**20, ge=0, le=2**30)
-    """Bytes of a request's body (N56), in both dialects; 0 for no limit.  A QUERY has a lower one, `max_query`."""
+    """The maximum number of bytes in the body of a request, in both dialects; 0 for no
+    limit (N56).  The body of a QUERY has a lower limit, `max_query`.
+    """
     body_timeout: float = Field(30.0, gt=0, le=DAY)
-    """Seconds that a body may take to arrive."""
+    """Seconds that the body of a request may take to arrive."""
     max_batch: int = Field(1_000, ge=1, le=1_000_000)
-    """Updates of one request."""
+    """The maximum number of updates in one request."""
     max_topics: int = Field(1_000, ge=1, le=1_000_000)
-    """Topics of an update (N56)."""
+    """The maximum number of topics of an update (N56)."""
     max_topic: int = Field(4_096, ge=1, le=2**20)
-    """Bytes of a topic, an id or a type (N56)."""
+    """The maximum number of bytes in a topic, an id or a type (N56)."""
     max_matchers: int = Field(100, ge=1, le=1_000_000)
-    """Matchers of a subscribe request, and in a current token its details, and the topics of all (N18, N77)."""
+    """The maximum number of matchers in a subscribe request.  In a current token, it
+    limits the details, and also the topics of all details together (N18, N77).
+    """
     max_classic_matchers: int = Field(1_000, ge=1, le=100_000)
-    """Matchers of the classic dialect in a subscribe request, beside the others (V1)."""
+    """The maximum number of classic matchers in a subscribe request, in addition to the
+    others (V1).
+    """
     max_pattern: int = Field(4_096, ge=1, le=2**20)
-    """Bytes of a matcher's pattern (N18, N77).  One of the classic dialect is bounded by its request or token alone."""
+    """The maximum number of bytes in a matcher's pattern (N18, N77).  For a classic
+    pattern, only the limits of its request or token apply.
+    """
     max_matchers_bytes: int = Field(2**16, ge=1, le=2**26)
-    """Bytes of all patterns of a subscribe request, in both dialects (N18): a connection holds them while it lasts."""
+    """The maximum number of bytes in all patterns of a subscribe request, in both
+    dialects together (N18).  A connection keeps them while it lasts.
+    """
     max_token: int = Field(2**16, ge=2**8, le=2**24)
-    """Characters of a token.  A classic one with 1,000 selectors has some 50,000; the server, or a proxy, may let fewer
-    through."""
+    """The maximum number of characters in a token.  A classic token with 1,000
+    selectors has about 50,000.
+
+    The server, or a proxy, may have a lower limit.
+    """
     max_url_patterns: int = Field(1_000, ge=1, le=1_000_000)
-    """Different URL Patterns in use at a time, which take some 100 KB each, and 2 MB at worst."""
+    """The maximum number of different URL Patterns in use at a time.  Each takes about
+    100 KB of memory, and 2 MB at worst.
+    """
     cached_topics: int = Field(100_000, ge=1, le=10**9)
-    """Topics whose receivers are remembered."""
+    """The number of topics whose receivers are cached."""
     cached_tokens: int = Field(10_000, ge=1, le=10**9)
-    """Tokens that are not verified again while they last; one that grants much counts as several."""
+    """The number of verified tokens that are cached while they are valid.  A token that
+    grants much counts as several.
+    """
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            # Not its own text: pydantic's would repeat the value, and the value may be a key.
+            # The text of pydantic is not used: it has the value, which may be a secret
+            # key.
             raise ConfigurationError(sentences(error)) from None
 
     @field_validator("issuers", mode="before")
@@ -296,7 +423,7 @@ class Settings(BaseModel):
         except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, list):
-            raise ValueError("should be an array in JSON")
+            raise ValueError("should be a JSON array")
         return parsed
 
     @field_validator("public_urls", "publish_origins", "cors_origins", mode="before")
@@ -307,7 +434,7 @@ class Settings(BaseModel):
     @field_validator("public_urls")
     @classmethod
     def _normalize(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(normal_origin(*url.lower().split("://")) for url in urls)  # as the origin of a request is
+        return tuple(normal_origin(*url.lower().split("://")) for url in urls)  # in the form of a request's origin
 
     @model_validator(mode="before")
     @classmethod
@@ -316,11 +443,14 @@ class Settings(BaseModel):
             return values
         roles = _ROLES if is_true(values.get("classic", True)) else ()
         keys = {f"{role}_key": DEVELOPMENT_KEY for role in roles if values.get(f"{role}_jwks_url") is None}
+        # The given values come last, because they take precedence.
         return {**_DEVELOPMENT, **keys, **values}
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
-        for role in _ROLES:  # both, also if they are not needed: an error in them must be reported
+        # Both roles are checked, even if their keys are not needed, to report each
+        # error.
+        for role in _ROLES:
             try:
                 keys = self.classic_keys(role)
             except ValidationError as error:
@@ -329,18 +459,21 @@ class Settings(BaseModel):
             if keys and not self.classic:
                 raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
-            raise ValueError("two issuers have one id")
+            raise ValueError("two issuers have the same id")
         if not (self.can_publish or self.embedded):
-            raise ValueError("nobody could publish: set publisher_key or issuers, or dev to try the hub")
+            raise ValueError("no publisher is allowed: set publisher_key or issuers, or dev to try the hub")
         if not self.can_subscribe:
-            raise ValueError("nobody could subscribe: set subscriber_key, issuers or anonymous, or dev to try the hub")
+            raise ValueError(
+                "no subscriber is allowed: set subscriber_key, issuers or anonymous, or dev to try the hub"
+            )
         if self.issuers and not (self.public_urls or self.resource or self.dev):
-            # Else whoever has a token for another hub could name that one in the Host header.
-            raise ValueError("issuers go with public_urls or resource: their tokens name the hub they are for")
+            # Otherwise a client with a token for another hub could name that hub in the
+            # Host header, and the token would be accepted here.
+            raise ValueError("issuers need public_urls or resource, because a token names the hub that it is for")
         return self
 
     def classic_keys(self, role: Role) -> Keys | None:
-        """The keys of classic tokens for a role; None where it has none."""
+        """Return the keys for classic tokens of a role, or None if there are none."""
         key, url, algorithm = (getattr(self, f"{role}_{name}") for name in ("key", "jwks_url", "algorithm"))
         if key is None and url is None:
             return None
@@ -349,12 +482,12 @@ class Settings(BaseModel):
 
     @property
     def can_publish(self) -> bool:
-        """Whether there is a token that may publish."""
+        """Whether any token could allow publishing."""
         return bool(self.classic_keys("publisher")) or any(one.keys or one.publisher for one in self.issuers)
 
     @property
     def can_subscribe(self) -> bool:
-        """Whether somebody may subscribe."""
+        """Whether subscribers are allowed, with or without a token."""
         return (
             self.anonymous
             or bool(self.classic_keys("subscriber"))
@@ -363,7 +496,7 @@ class Settings(BaseModel):
 
     @property
     def retention(self) -> Retention:
-        """What the history keeps, and for how long."""
+        """The bounds of the history."""
         return Retention(
             max_updates=self.history_updates,
             max_bytes=self.history_bytes,
@@ -376,36 +509,47 @@ class Settings(BaseModel):
 
     @property
     def max_query(self) -> int:
-        """Bytes of a QUERY's body: all patterns and a cursor, percent-encoded, with their names; at most `max_body`."""
+        """The maximum number of bytes in the body of a QUERY; at most `max_body`.
+
+        It has room for all patterns and a cursor, percent-encoded, with their names.
+        """
         names = 32 * (self.max_matchers + (self.max_classic_matchers if self.classic else 0) + 1)
         size = 3 * (self.max_matchers_bytes + self.max_topic) + names
         return min(size, self.max_body or size)
 
     def resource_at(self, origin: str) -> str:
-        """The resource identifier for requests to `origin`, a scheme and authority (N69, R6)."""
+        """Return the resource identifier for requests to `origin` (N69, R6).
+
+        `origin` is a scheme and an authority.
+        """
         return self.resource or origin + self.path
 
     @property
     def url(self) -> str:
-        """The hub URL, which relative URL Patterns and topics are resolved against (N34, R6)."""
+        """The hub URL: the base of relative URL Patterns and topics (N34, R6)."""
         if self.resource and re.fullmatch(rf"https?://[^/?]+{re.escape(self.path)}", self.resource):
             return self.resource
         return (self.public_urls or ("http://mercure.invalid",))[0] + self.path
 
     @property
     def metadata_path(self) -> str:
-        """Where the protected resource metadata is (N145)."""
+        """The path of the protected resource metadata (N145)."""
         return _METADATA + self.path
 
     def metadata_url(self, origin: str) -> str | None:
-        """The URL of the metadata, for requests to `origin` (N154).
+        """Return the URL of the metadata for requests to `origin`, or None (N154).
 
-        It is derived from the resource identifier, because a client must discard metadata of another resource
-        (RFC 9728, 3.1 and 3.3).  None if there is no metadata, or if the identifier is no URL and no public URL says
-        where the hub is: the Host header alone is the client's own word.
+        The URL is derived from the resource identifier, because a client must discard
+        metadata of another resource (RFC 9728, 3.1 and 3.3).
+
+        Returns None if there are no issuers and so no metadata, or if the identifier is
+        not an http URL and no public URL is set.  The Host header alone is not trusted,
+        because the client chooses it.
         """
         if not self.issuers:
             return None
+        # The well-known path comes between the host and the path.  A path that is only
+        # a slash is left out (RFC 9728, 3.1).
         if found := re.fullmatch(r"(https?://[^/?]+)(?:/(?=\?|$))?(.*)", self.resource_at(origin)):
             base, rest = found.groups()
             return f"{base}{_METADATA}{rest}"
@@ -419,10 +563,13 @@ class _Environment(Settings, BaseSettings):
 
 
 def settings_from_environment(**chosen: Any) -> Settings:
-    """Settings from HUB_… variables; those that are `chosen` take precedence.
+    """Return the settings in HUB_… environment variables.
 
-    Lists are separated by spaces, and HUB_ISSUERS is an array in JSON.  Raises ConfigurationError also for a variable
-    whose name is nearly that of a setting, and warns of other unknown ones.
+    The arguments in `chosen` take precedence.  The items of a list are separated by
+    spaces; HUB_ISSUERS is a JSON array.  Unknown HUB_… variables cause a warning.
+
+    Raises ConfigurationError if a setting is missing or wrong, or if the name of a
+    variable is almost the name of a setting.
     """
     for name in unknown_variables(os.environ, Settings.model_fields):
         log.warning("this variable is not a setting of the hub, and is ignored", name=name)
@@ -431,5 +578,6 @@ def settings_from_environment(**chosen: Any) -> Settings:
             log.warning("this variable has a new name", name=name, new_name=new_name)
     renamed = {name.removeprefix(PREFIX).lower(): value for name, value in renamed_variables(os.environ).items()}
     environment = _Environment(**(renamed | chosen))
-    own = {"history_url": environment.history_url}  # what a server takes, unless told otherwise
+    # Only values that were given are passed on, so that `dev` can set the others.
+    own = {"history_url": environment.history_url}  # the default of a server, unless it is set
     return Settings(**own | environment.model_dump(exclude_unset=True))

@@ -1,4 +1,4 @@
-"""Checks of settings, and the sentences that report the settings that failed them."""
+"""Checks of settings, and the messages for settings that fail them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 
 def text_like(pattern: str, description: str, *, is_url: bool = False) -> AfterValidator:
-    """Validate a text by a regular expression; the error shows the description in its place."""
+    """Return a pydantic validator for texts that match `pattern` as a whole.
+
+    The error message has `description` instead of the pattern.  If `is_url` is true,
+    the text must also be a URL that can be split into its parts.
+    """
 
     def check(text: str) -> str:
         try:
@@ -26,7 +30,10 @@ def text_like(pattern: str, description: str, *, is_url: bool = False) -> AfterV
 
 
 def is_true(value: object) -> bool:
-    """Return the value as a bool, and False if it is none: its own field reports that."""
+    """Return `value` as a bool, or False if it is not one.
+
+    No error is needed here: the validation of the field itself reports the value.
+    """
     try:
         return TypeAdapter(bool).validate_python(value)
     except ValidationError:
@@ -34,7 +41,10 @@ def is_true(value: object) -> bool:
 
 
 def sentences(error: ValidationError) -> str:
-    """What is wrong with which setting; without the values, one of which may be a key."""
+    """Return one line that says which settings are wrong, and why.
+
+    The values are left out, because one of them may be a secret key.
+    """
     sentences = []
     for each in error.errors(include_url=False, include_input=False):
         name = ".".join(map(str, each["loc"]))

@@ -1,13 +1,15 @@
-"""The names of HUB_… environment variables: settings, names that are nearly settings, and others.
+"""The names of HUB_… environment variables: settings, typing errors, and other names.
 
-A limit whose name is misspelt is a limit that the operator believes in and that is not there.  So a name that is nearly
-that of a setting stops the start.  Any other unknown name may belong to another program.
+If the name of a limit is misspelt, the operator believes in a limit that does not
+exist.  So a name that is almost the name of a setting stops the start.  Any other
+unknown name may belong to another program, and only causes a warning.
 
-    HUB_MAX_CONNECTIONS                  a setting
-    HUB_MAX_CONECTIONS                   nearly: one letter in eight differs
-    HUB_MAX_CLIENT_CONNECTIONS           nearly: one word is added or missing, in any order, singular or plural
-    HUB_PORT_3000_TCP_ADDR               Kubernetes sets it for a service that is called hub
-    HUB_NAME                             unknown
+    HUB_MAX_CONNECTIONS           a setting
+    HUB_MAX_CONECTIONS            almost: up to one letter in eight differs
+    HUB_MAX_CLIENT_CONNECTIONS    almost: one word is added or missing, in any order,
+                                  singular or plural
+    HUB_PORT_3000_TCP_ADDR        Kubernetes sets it for a service that is called hub
+    HUB_NAME                      unknown
 """
 
 from __future__ import annotations
@@ -23,20 +25,24 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "HUB_"
 OF_COMMANDS: Final = frozenset({"HUB_TOKEN", "HUB_TOKEN_KEY"})
-"""Variables that commands read, and that are no settings."""
+"""Variables that commands read and that are not settings."""
 RENAMED: Final = {"HUB_TRANSPORT_URL": "HUB_HISTORY_URL"}
-"""Earlier names of variables, which are still read, and the present ones."""
+"""Old names of variables, which are still read, and the present names."""
 
-_LETTERS: Final = 8
-"""Letters of a setting's name for each one that may differ."""
+_LETTERS_PER_TYPO: Final = 8
+"""Letters of a setting's name for each edit that a name may differ by; one is allowed.
+"""
 _OF_A_SERVICE: Final = re.compile(r"HUB_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 
 
 def unknown_variables(environment: Mapping[str, str], settings: Collection[str]) -> list[str]:
-    """The sorted names of HUB_… variables that are neither of `settings` nor of a command.
+    """Return the sorted names of the HUB_… variables that are unknown.
 
-    Variables that Kubernetes sets for a service called `hub`, or `hub-…`, are left out.  Raises ConfigurationError if
-    a name is nearly that of a setting.  Case does not matter.
+    Known are the names in `settings`, their old names, and the variables that commands
+    read.  Variables that Kubernetes sets for a service called `hub` or `hub-…` are left
+    out.  Case does not matter.
+
+    Raises ConfigurationError if a name is almost the name of a setting.
     """
     known = {PREFIX + name.upper() for name in settings}
     unknown = [
@@ -48,46 +54,62 @@ def unknown_variables(environment: Mapping[str, str], settings: Collection[str])
     nearly = [(name, meant) for name in unknown if (meant := _nearest(name.upper(), known | RENAMED.keys()))]
     if nearly:
         raise ConfigurationError(
-            "; ".join(f"{name} is no setting: did you mean {RENAMED.get(meant, meant)}?" for name, meant in nearly)
+            "; ".join(f"{name} is not a setting: did you mean {RENAMED.get(meant, meant)}?" for name, meant in nearly)
         )
     return unknown
 
 
 def renamed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The values of variables with an earlier name, by the present one; those that have both names are left out."""
+    """Return the values of variables with an old name, by their present name.
+
+    If a variable is set under both names, it is left out: the present name counts.
+    """
     given = {name.upper(): value for name, value in environment.items()}
     return {new: given[old] for old, new in RENAMED.items() if old in given and new not in given}
 
 
 def _is_of_a_service(name: str, value: str) -> bool:
+    """Whether Kubernetes sets this variable for a service."""
     return bool(_OF_A_SERVICE.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` is nearly; None if there is none.  One that has all of its words comes first."""
+    """Return the known name that `name` almost is, or None.
+
+    If there are several, a known name with all words of `name` takes precedence.
+    Then the name with the fewest edits does.
+    """
     near = [
         (bool(_words(name) - _words(other)), distance, other)
         for other in known
-        if (distance := _edits(name, other)) <= max(1, (len(other) - len(PREFIX)) // _LETTERS)
+        if (distance := _edits(name, other)) <= max(1, (len(other) - len(PREFIX)) // _LETTERS_PER_TYPO)
         or _differ_in_one_word(name, other)
     ]
     return min(near)[2] if near else None
 
 
 def _differ_in_one_word(one: str, other: str) -> bool:
-    """Whether their words are the same but for one that only one of them has.  A lone word is never enough."""
+    """Whether the words are the same, except for one that only one of the names has.
+
+    If `one` is a single word, it must not lack a word of `other`.
+    """
     words, others = _words(one), _words(other)
     added, missing = (words - others).total(), (others - words).total()
     return added + missing <= 1 and words.total() > missing
 
 
 def _words(name: str) -> Counter[str]:
-    """The words of a name, without the endings of a plural."""
+    """Return the words of a name, without plural endings."""
     return Counter(word.removesuffix("S").removesuffix("E") for word in name.removeprefix(PREFIX).split("_"))
 
 
 def _edits(one: str, other: str) -> int:
-    """How many letters to add, leave out, replace, or swap with the next make `other` of `one` (Damerau, 1964)."""
+    """Return how many edits turn `one` into `other` (Damerau, 1964).
+
+    An edit adds, removes or replaces a letter, or swaps two neighbours.
+    """
+    # Row i of the table has the distances from the first i letters of `one` to each
+    # prefix of `other`.  Only the last two rows are kept.
     before: list[int] = []
     last = list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):

@@ -1,10 +1,11 @@
-"""Tokens: which grant one gives, and by which keys.  Issuers are outside; nothing here knows a connection.
+"""Tokens: how they are verified, and what they grant.
 
-    authorizer    token -> grant, of either kind
-    presented     where in a request a token is
-    signing       tokens are made here, for the command line and for development
-    keys          the keys that tokens are verified with, and where they come from
+    authorizer    verifies a token of either kind, and returns its grant
+    presented     finds the token in a request
+    signing       makes tokens, for the command line and for development
+    keys          the keys that verify tokens, and where they come from
     grant         what a token allows
 
-Arrows point down.
+Arrows point down.  Issuers of tokens are other programs.  Nothing here knows about
+connections.
 """

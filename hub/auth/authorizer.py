@@ -1,20 +1,22 @@
-"""Token -> Grant.
+"""Verifies tokens, and turns their claims into grants.
 
-    headers, query  ──find_token──▶  token  ──keys, claims──▶  Grant  ──▶  require_publish, require_read, payload_for
+    headers, query ─find_token─▶ token ─keys, claims─▶ Grant ─▶ require_publish, …
 
-There are two kinds of token, told apart by the `typ` in their header (V81):
+The `typ` in the header of a token decides its kind (V81):
 
-    at+jwt      current: an issuer that is trusted signed it, for this hub, for a time; its
-                authorization_details grant                                                       N64–N79
-    any other   classic: signed with the publishers' or the subscribers' key, whichever the
-                request is about; its `mercure` claim grants, whatever its details say            V30–V33
+    at+jwt       current (N64–N79): a trusted issuer signed it for this hub, and it
+                 expires; the claim `authorization_details` says what it allows
+    any other    classic (V30–V33): signed with the key for publishers or the key for
+                 subscribers, as the request needs; the `mercure` claim says what it
+                 allows, and any authorization details do not count
 
-A token of one kind is never taken for one of the other, so that no at+jwt is checked less than it must be.  An
-algorithm is never read from a token alone: it is one that its key is for (N65).  One error answers for every cause,
-and tells the cause to the log only (N91).
+A token of one kind is never treated as one of the other kind, so no at+jwt escapes a
+check.  The token does not choose its algorithm: the algorithm must be one that is
+configured for the key (N65).  A client gets the same error for every cause, and only
+the log has the cause (N91).
 
-A token that was verified is remembered, by a digest of it, until it expires or the keys that verified it change: so a
-client that publishes often, or comes back, costs one hash.
+The hub caches verified tokens by their digest until they expire or the keys change.  So
+a client that publishes often, or reconnects, costs one hash.
 """
 
 from __future__ import annotations
@@ -49,26 +51,30 @@ if TYPE_CHECKING:
 
 _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}
 _CURRENT_TYPES: Final = ("at+jwt", "application/at+jwt")  # N64
-_CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one present counts (V30)
-_CLASSIC_ENTRIES: Final = 1_000  # V33
+_CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one that is present counts (V30)
+_MAX_CLASSIC_ENTRIES: Final = 1_000  # V33
 
 
 class _Verified(NamedTuple):
+    """A verified token, as it is cached."""
+
     grant: Grant
     keys: TrustedKeys
     source: KeySource
     cost: int
 
     def is_good(self, now: float) -> bool:
+        """Whether the token is not expired, and its keys are still current."""
         return (self.grant.expires is None or now < self.grant.expires) and self.source.is_current(self.keys)
 
 
 class Authorizer:
-    """Tokens -> grants, by the settings.  Raises ConfigurationError where a key does not fit.
+    """A verifier of tokens, with the keys in the settings, and a cache of results.
 
-    `clock` tells seconds since the epoch, and `monotonic` how old a key set is.  All its mutable state is `_verified`,
-    the tokens that need not be verified again: by what the request would do, the resource, and the token's digest; as
-    many as cost `cached_tokens`.
+    `clock` returns seconds since the epoch, for the times in tokens.  `monotonic`
+    measures the age of key sets.
+
+    Raises ConfigurationError if a key in the settings is not usable.
     """
 
     def __init__(
@@ -85,6 +91,8 @@ class Authorizer:
         self._monotonic = monotonic
         self._classic = self._open_classic()
         self._issuers = self._open_issuers()
+        # The cache, by action, resource and digest of the token.  The sum of the costs
+        # is at most `cached_tokens`.
         self._verified: LRUCache[tuple[Action, str, bytes], _Verified] = LRUCache(
             settings.cached_tokens, getsizeof=lambda verified: verified.cost
         )
@@ -113,10 +121,14 @@ class Authorizer:
         return open_keys(name, keys, ttl=self._settings.jwks_ttl, clock=self._monotonic, dev=self._settings.dev)
 
     def forget(self) -> None:
-        """Let go of all tokens that were verified, with their matchers: they are verified again when they come."""
+        """Empty the cache of verified tokens, which also frees their matchers.
+
+        Each token is verified again when it is next used.
+        """
         self._verified.clear()
 
     async def aclose(self) -> None:
+        """Close all sources of keys."""
         for roles in (self._classic, *self._issuers.values()):
             for source in roles.values():
                 await source.aclose()
@@ -130,66 +142,83 @@ class Authorizer:
         origin: str,
         required: bool = False,
     ) -> Grant:
-        """The grant of a request's token; ANONYMOUS for one that may do without, unless a token is `required`.
+        """Return the grant of the token in a request.
 
-        `origin` is the scheme and authority that the request is to.  Raises TokenRequired, InvalidPresentation,
-        InvalidToken, or KeysUnavailable.  A token that is given and not valid is refused where none would have
-        done (V5).
+        Returns `ANONYMOUS` if there is no token, the request subscribes, the settings
+        allow anonymous subscribers, and a token is not `required`.  A token that is
+        present must be valid, even if the request needs none (V5).  `origin` is the
+        scheme and authority that the request is to.
+
+        Raises TokenRequired, InvalidPresentation, InvalidToken or KeysUnavailable.
         """
         settings = self._settings
         presented = find_token(headers, query_tokens, settings)
         if presented is None:
             if action == "subscribe" and settings.anonymous and not required:
                 return ANONYMOUS
-            raise TokenRequired(f"a token is needed to {action}: in the Authorization header, or in a cookie")
+            raise TokenRequired(f"a token is needed to {action}: send it in the Authorization header or in a cookie")
         if presented.by == "cookie" and action == "publish":
             require_same_site(headers, (origin, *settings.public_urls), settings.publish_origins)
         grant = await self.verify(action, presented.token, resource=settings.resource_at(origin))
         if presented.by == "query" and not grant.classic:
-            raise InvalidToken("a current token came in the query, where logs and caches see it (N60, V86)")
+            raise InvalidToken("a current token must not be in the query, which logs and caches may keep (N60, V86)")
         return grant
 
     async def verify(self, action: Action, token: str, *, resource: str) -> Grant:
-        """The grant of `token` for a request that would do `action`, to the hub that `resource` identifies.
+        """Return the grant of `token` for a request that does `action`.
 
-        Raises InvalidToken, or KeysUnavailable.
+        `resource` is the resource identifier of the hub, which a current token must
+        name.  A token that is in the cache is not verified again.
+
+        Raises InvalidToken if the token is not valid, or KeysUnavailable if its keys
+        cannot be fetched.
         """
         if len(token) > self._settings.max_token:
-            raise InvalidToken(f"{len(token)} characters are more than a token's {self._settings.max_token}")
+            raise InvalidToken(f"the token has {len(token)} characters; the limit is {self._settings.max_token}")
         if not token.isascii():
-            raise InvalidToken("it has characters that no token has")
+            raise InvalidToken("the token has characters that are not ASCII")
+        # The same token may be used for both actions and for several resources.
         slot = (action, resource, hashlib.sha256(token.encode("ascii")).digest())
         verified = self._verified.get(slot)
         if verified is None or not verified.is_good(self._clock()):
             try:
                 verified = await self._verify(action, token, resource)
+            # The parsers raise many classes for a malformed token; each makes it
+            # invalid.
             except (JoseError, ValueError, TypeError, ArithmeticError, InvalidRequest, RecursionError) as error:
                 raise InvalidToken(str(error) or type(error).__name__) from error
+            # A larger one does not fit into the cache, and is verified each time.
             if verified.cost <= self._verified.maxsize:
                 self._verified[slot] = verified
         return verified.grant
 
     async def _verify(self, action: Action, token: str, resource: str) -> _Verified:
+        # The claims are read before the signature is verified, because the issuer in
+        # them decides which keys to use.  Nothing else in them is trusted until then.
         signed = jws.extract_compact(token.encode("ascii"), registry=REGISTRY)
         header = _checked_header(signed)
         claims = json.loads(signed.payload)
         if not isinstance(claims, dict):
-            raise InvalidToken("its claims are no object")
+            raise InvalidToken("its claims are not an object")
         current = header.get("typ", "").lower() in _CURRENT_TYPES
         source = self._source_for_issuer(action, claims) if current else self._classic.get(action)
         if source is None:
-            raise InvalidToken(f"typ {shown(header.get('typ', ''))} is of a classic token, and none may {action} here")
+            raise InvalidToken(
+                f"typ {shown(header.get('typ', ''))} is of a classic token, and classic tokens cannot {action} here"
+            )
+        # Now the signature.
         keys = await source.current(header.get("kid"))
         keys.check(signed)
-        # NaN, infinity and half a surrogate pair are no date, and could not be sent on in a payload (N124).
+        # Refuse NaN, infinity and lone surrogates: none is a date, and a payload with
+        # one could not be sent to clients (N124).
         json.dumps(claims, ensure_ascii=False, allow_nan=False).encode("utf-8")
         grant = await (self._current_grant(claims, resource) if current else self._classic_grant(claims))
         return _Verified(grant, keys, source, _cost(grant, token))
 
     def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
-        """The keys of the issuer that the token names, and of no other (N67)."""
+        """Return the keys of the issuer that the token names, and of no other (N67)."""
         if not self._issuers:
-            raise InvalidToken("typ at+jwt is of a current token, and no issuer is trusted here (V81)")
+            raise InvalidToken("typ at+jwt is of a current token, and the hub has no trusted issuers (V81)")
         issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer not in self._issuers:
             raise InvalidToken(f"iss {_shown(issuer)} is not trusted")
@@ -198,22 +227,26 @@ class Authorizer:
             raise InvalidToken(f"issuer {issuer!r} has no keys for tokens that {action}")
         return source
 
-    # current
+    # -- current tokens
 
     async def _current_grant(self, claims: Mapping[str, Any], resource: str) -> Grant:
+        # The audience and the times (N68, N69).
         audience = claims.get("aud")
         if resource not in (audience if isinstance(audience, list) else [audience]):
             raise InvalidToken(f"aud {_shown(audience)} lacks {resource!r}")
         expires = self._check_times(claims)
         if expires is None:
             raise InvalidToken("exp is missing")
+        # The Mercure details; details of other types are ignored (N72).  Everything is
+        # checked before the patterns are compiled, which is costly.
         details = claims.get("authorization_details", [])
         if not isinstance(details, list):
-            raise InvalidToken("authorization_details is no array")
+            raise InvalidToken("authorization_details is not an array")
         ours = [detail for detail in details if _is_mercure_detail(detail)]
         self._check_count(len(ours), "details")
         parsed = [self._parse_detail(detail) for detail in ours]
         self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
+        # One grant for all details together.
         compiled = await self._compiler.compile_all([selector for detail in parsed for selector in detail.selectors])
         granted = [(detail, tuple(compiled[selector] for selector in detail.selectors)) for detail in parsed]
         publish = tuple(matcher for detail, its in granted if "publish" in detail.actions for matcher in its)
@@ -228,20 +261,27 @@ class Authorizer:
         )
 
     def _parse_detail(self, detail: Mapping[str, Any]) -> _Detail:
-        """N73–N76: one wrong part makes the whole token invalid."""
+        """Return the parts of a Mercure detail (N73–N75).
+
+        Raises InvalidToken if a part is wrong, which makes the whole token invalid
+        (N76).
+        """
         actions, topics, payload = detail.get("actions"), detail.get("topics"), detail.get("payload")
         if not isinstance(actions, list) or not actions or not all(isinstance(action, str) for action in actions):
-            raise InvalidToken(f"actions {_shown(actions)} is no array of strings")
+            raise InvalidToken(f"actions {_shown(actions)} is not an array of one or more strings")
         if not isinstance(topics, list) or not topics:
-            raise InvalidToken(f"topics {_shown(topics)} is no array of objects")
+            raise InvalidToken(f"topics {_shown(topics)} is not an array of one or more objects")
         if not isinstance(payload, dict | None):
-            raise InvalidToken("a payload is no object")
+            raise InvalidToken("a payload is not an object")
         return _Detail(actions, tuple(self._parse_match(topic) for topic in topics), payload)
 
     def _parse_match(self, topic: Any) -> Selector:
-        """N74: an object with `match`, and a `match_type` that has a name on the wire (V71)."""
+        """Return the type and pattern of an object with `match` and `match_type` (N74).
+
+        The type of classic selectors has no name there, so it is refused too (V71).
+        """
         if not isinstance(topic, dict):
-            raise InvalidToken(f"{_shown(topic)} among the topics is no object")
+            raise InvalidToken(f"topic {_shown(topic)} is not an object")
         type, pattern = topic.get("match_type", "exact"), topic.get("match")
         if type not in MATCHER_TYPES:
             raise InvalidToken(f"match_type {_shown(type)} is none of {', '.join(MATCHER_TYPES)}")
@@ -251,26 +291,30 @@ class Authorizer:
 
     def _check_count(self, count: int, what: str) -> None:
         if count > self._settings.max_matchers:
-            raise InvalidToken(f"{count} {what} are more than the {self._settings.max_matchers} of a token (N77)")
+            raise InvalidToken(f"the token has {count} {what}; the limit is {self._settings.max_matchers} (N77)")
 
-    # classic
+    # -- classic tokens
 
     async def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
-        """The grant of the mercure claim.  Details beside it are for other hubs, and do not count.
+        """Return what the `mercure` claim grants.
 
-        Details without the claim are a mistake in the typ, which the log should tell: such a token grants nothing.
+        If there are authorization details beside the claim, they are for other hubs and
+        do not count.  Details without the claim mean that the `typ` is wrong.  Such a
+        token would grant nothing, so it is refused, and the log has the reason.
         """
         expires = self._check_times(claims)
+        # The claim; without it, the token grants nothing.
         claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
         if not isinstance(claim, dict | None):
-            raise InvalidToken(f"the mercure claim {_shown(claim)} is no object")
+            raise InvalidToken(f"the mercure claim {_shown(claim)} is not an object")
         if claim is None:
             details = claims.get("authorization_details")
             if isinstance(details, list) and any(map(_is_mercure_detail, details)):
-                raise InvalidToken("authorization_details without a mercure claim go with the typ at+jwt (V81)")
+                raise InvalidToken("authorization_details without a mercure claim need the typ at+jwt (V81)")
             claim = {}
         published, subscribed = self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
         compiled = await self._compiler.compile_all([selector for selector, _ in published + subscribed])
+        # The payload of an entry comes before the payload of the claim (V73).
         payloads = [((compiled[selector],), payload) for selector, payload in subscribed if payload is not None]
         if (payload := claim.get("payload")) is not None:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
@@ -287,12 +331,12 @@ class Authorizer:
         )
 
     def _parse_entries(self, action: Action, claim: Mapping[str, Any]) -> list[tuple[Selector, Any]]:
-        """The selectors of one array, each with a payload of its own, or None."""
+        """Return the selectors in one array, each with its own payload or None."""
         entries = claim.get(action)
         if entries is None:
             return []
-        if not isinstance(entries, list) or len(entries) > _CLASSIC_ENTRIES:
-            raise InvalidToken(f"mercure.{action} is no array of up to {_CLASSIC_ENTRIES} entries")
+        if not isinstance(entries, list) or len(entries) > _MAX_CLASSIC_ENTRIES:
+            raise InvalidToken(f"mercure.{action} is not an array of at most {_MAX_CLASSIC_ENTRIES} entries")
         return [
             (self._checked(CLASSIC, entry), None)
             if isinstance(entry, str)
@@ -300,18 +344,23 @@ class Authorizer:
             for entry in entries
         ]
 
-    # both
+    # -- both kinds
 
     def _checked(self, type: str, pattern: Any) -> Selector:
+        """Return the selector if its pattern is valid text, and not too long."""
         if not isinstance(pattern, str):
-            raise InvalidToken(f"{_shown(pattern)} is no pattern")
+            raise InvalidToken(f"pattern {_shown(pattern)} is not a string")
         check_text("pattern", pattern)
         if type != CLASSIC:
             check_pattern_length(pattern, self._settings)
         return type, pattern
 
     def _check_times(self, claims: Mapping[str, Any]) -> float | None:
-        """Seconds since the epoch at which the token ends.  Fractions are allowed (N68, V31)."""
+        """Return when the token expires, in seconds since the epoch, or None for never.
+
+        Times may have fractions.  Raises InvalidToken if the token is not valid now
+        (N68, V31).
+        """
         now = self._clock()
         expires, not_before = _numeric_date(claims, "exp"), _numeric_date(claims, "nbf")
         if expires is not None and expires <= now:
@@ -322,6 +371,8 @@ class Authorizer:
 
 
 class _Detail(NamedTuple):
+    """A Mercure detail of a current token."""
+
     actions: list[str]
     selectors: tuple[Selector, ...]
     payload: Any
@@ -330,9 +381,10 @@ class _Detail(NamedTuple):
 def _checked_header(signed: jws.CompactSignature) -> Mapping[str, Any]:
     header: Any = signed.headers()
     if not isinstance(header, dict):
-        raise InvalidToken("its header is no object")
+        raise InvalidToken("its header is not an object")
     if "crit" in header:
-        # There is no extension that we know; what joserfc does is unencoded payloads (RFC 7797).
+        # The hub supports no extension.  joserfc supports one: unencoded payloads (RFC
+        # 7797).
         raise InvalidToken(f"crit {_shown(header['crit'])} is not understood")
     REGISTRY.check_header(header)
     return header
@@ -347,15 +399,20 @@ def _has_subject(claims: Mapping[str, Any]) -> bool:
 
 
 def _digest(issuer: str, publish: Iterable[TopicMatcher]) -> str:
-    """Names a token without a subject by its issuer and its publish grant, in whatever order; no subject is like it."""
+    """Return a name for the publisher of a token without a subject.
+
+    It depends on the issuer and on the publish grant, in any order.  It is never equal
+    to a subject, because a subject has a space and a hex digest has none.
+    """
     patterns = sorted({(matcher.type, matcher.pattern) for matcher in publish})
     return hashlib.sha256(json.dumps([issuer, patterns]).encode("utf-8")).hexdigest()
 
 
 def _cost(grant: Grant, token: str) -> int:
-    """About a unit for each KB that the grant holds.
+    """Return about how many KB the grant takes.
 
-    A token's text bounds its payloads; a matcher takes 500 bytes, with a template 800, and a URL Pattern some 100 KB.
+    The payloads are not longer than the text of the token.  A matcher takes 500 bytes,
+    or 800 with a template.  A URL Pattern takes about 100 KB.
     """
     matchers = {*grant.publish, *grant.subscribe}
     url_patterns = sum(matcher.type == "urlpattern" for matcher in matchers)
@@ -363,15 +420,16 @@ def _cost(grant: Grant, token: str) -> int:
 
 
 def _numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
+    """Return a time in the claims, or None if it is missing."""
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidToken(f"{name} {_shown(value)} is no number of seconds")
+        raise InvalidToken(f"{name} {_shown(value)} is not a number of seconds")
     return float(value)
 
 
 def _shown(value: Any) -> str:
-    """`value` as the log shows it, whatever it is."""
+    """Return any JSON value as the log shows it: as JSON of at most 80 characters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:80] + "…"

@@ -1,4 +1,4 @@
-"""Grant: what a token allows."""
+"""Grants: what a token allows."""
 
 from __future__ import annotations
 
@@ -14,41 +14,54 @@ if TYPE_CHECKING:
 Action: TypeAlias = Literal["publish", "subscribe"]
 
 DETAIL_TYPE: Final = "https://mercure.rocks/authorization-detail"
-"""The type of the authorization details that are about a hub (N72)."""
+"""The type of authorization details for a Mercure hub (N72)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token allows: topics to publish to, topics to read private updates of, and until when."""
+    """The topics that a token allows to publish to and to read, and until when."""
 
     publish: tuple[TopicMatcher, ...] = ()
+    """Matchers of the topics that may be published to."""
     subscribe: tuple[TopicMatcher, ...] = ()
+    """Matchers of the topics whose private updates may be read."""
     expires: float | None = None
-    """Seconds since the epoch; None for a token without an end."""
+    """When the token expires, in seconds since the epoch; None for never."""
     classic: bool = False
-    """Whether it is of a classic token."""
+    """Whether the token is a classic one."""
     subject: str | None = None
-    """Whose token it is: the issuer, which a classic one lacks, a space, and the `sub`; None without a `sub`."""
+    """The issuer, a space, and the `sub` of the token; None without a `sub`.
+
+    A classic token has no issuer, so its subject begins with the space.
+    """
     publisher: str = ""
-    """Who publishes with it, so that ids of different publishers are told apart: the subject or, without one, a digest
-    of the issuer and of what may be published to."""
+    """A name for the publisher, so that each publisher has ids of its own.
+
+    It is the subject or, without a subject, a digest of the issuer and of the matchers
+    in `publish`.
+    """
     payloads: tuple[tuple[tuple[TopicMatcher, ...], Any], ...] = field(default=(), repr=False)
-    """What to tell of subscriptions that one of the matchers is about, the first that is; None for nothing."""
+    """Matchers, each group with the payload for subscriptions that it matches.
+
+    The first group that matches a subscription counts; its payload may be None.
+    """
 
     def require_publish(self, topic: str) -> None:
-        """Raise InsufficientScope unless `topic` may be published to (N80)."""
+        """Raise InsufficientScope unless publishing to `topic` is allowed (N80)."""
         if not any(matcher.match(topic) for matcher in self.publish):
             raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
 
     def require_read(self, topic: str) -> None:
-        """Raise InsufficientScope unless private updates of `topic` may be read (N131)."""
+        """Raise InsufficientScope unless the grant allows reading `topic` (N131)."""
         if not any(matcher.match(topic) for matcher in self.subscribe):
             raise InsufficientScope(f"the token does not allow reading {shown(topic)}")
 
     def payload_for(self, pattern: str) -> Any | None:
-        """What to tell of a subscription to `pattern` (N126, V73); None for nothing.  Not to be changed.
+        """Return the payload of a subscription to `pattern`, or None (N126, V73).
 
-        A pattern is a topic here; and it is matched by itself, also where as a topic it would not be.
+        The pattern is matched like a topic.  A matcher with the same pattern matches it
+        too, even if it does not match that text as a topic.  The caller must not modify
+        the payload.
         """
         for matchers, payload in self.payloads:
             if any(matcher.pattern == pattern or matcher.match(pattern) for matcher in matchers):
@@ -57,3 +70,4 @@ class Grant:
 
 
 ANONYMOUS: Final = Grant()
+"""The grant of a client without a token: it allows nothing beyond public updates."""

@@ -1,16 +1,18 @@
-"""The keys that tokens are verified with, and where they come from (N65–N67, N71, V32).
+"""The keys that verify tokens, and where they come from (N65–N67, N71, V32).
 
-    a secret, or a public key in PEM    one key, which has one algorithm
+    a secret, or a public key in PEM    one key, with one algorithm
     file:///keys.json                   a key set (RFC 7517), read once, at start
-    https://example.com/keys            a key set that is fetched when it is first needed
+    https://example.com/keys            a key set, fetched when it is first needed
 
-A set that was fetched is good for `ttl` seconds, and after that for as long as it cannot be fetched again:
+A fetched set is current for `ttl` seconds.  After that it is still used if it cannot be
+fetched again:
 
-    fetched        ttl is over     fetching fails      10 s later      fetched
-    |--- current ---|------------- the old set stays good --------------|--- current --- …
+    fetched        ttl is over    a fetch fails       10 s later: fetched
+    |--- current ---|------------ the old set is used ------------|--- current --- …
 
-A token chooses with its `kid` among keys that are trusted anyway, and is looked at for no other key (N66).  A set
-without that key is fetched once more, as keys change: at most every 10 s, whatever the tokens say.
+The `kid` of a token selects among trusted keys.  The hub never uses a key that a token
+contains or links to (N66).  If a set lacks the `kid`, the set is fetched again, because
+keys change: at most every 10 s, whatever tokens clients send.
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
+"""All algorithms that the settings may name."""
 
-_LARGEST_SET: Final = 256 * 1024  # bytes
-_MOST_KEYS: Final = 100  # of a set
-_TIMEOUT: Final = 5.0  # seconds that fetching a set may take
-_PAUSE: Final = 10.0  # seconds between fetches that a client could cause
+_MAX_SET_BYTES: Final = 256 * 1024
+_MAX_SET_KEYS: Final = 100
+_FETCH_TIMEOUT_SECONDS: Final = 5.0
+_FETCH_PAUSE_SECONDS: Final = 10.0  # between two fetches that a client can cause
 _KEY_TYPES: Final[dict[str, type[jwk.Key]]] = {
     "HS": jwk.OctKey,
     "RS": jwk.RSAKey,
@@ -59,57 +62,73 @@ _KEY_TYPES: Final[dict[str, type[jwk.Key]]] = {
 }
 _PUBLIC_KEY_TYPES: Final = ("RSA", "EC", "OKP")
 _SIGNING_CURVES: Final = ("Ed25519", "Ed448")
-_LEAST_RSA_BITS: Final = 2048  # RFC 7518, 3.3
-_LEAST_SECRET: Final = 32  # bytes
+_MIN_RSA_BITS: Final = 2048  # RFC 7518, 3.3
+_MIN_SECRET_BYTES: Final = 32
 
 
 class _Registry(jws.JWSRegistry):
-    """Headers that are not known are ignored, as RFC 7515 has it; and its parts may be long, if the token may."""
+    """The algorithms and header fields that joserfc accepts here.
+
+    Unknown header fields are ignored, as RFC 7515 requires.  The parts of a token have
+    no limits of their own, because the length of the token has one.
+    """
 
     max_header_length = max_payload_length = max_signature_length = sys.maxsize
 
     def get_alg(self, name: str) -> JWSAlgModel:
-        # Without the warning that EdDSA has a newer name, which would come with every token.
+        # joserfc would warn with every token that EdDSA has a newer name.
         return self.algorithms[name]
 
 
 REGISTRY: Final = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
+"""The registry for signing and for verifying."""
 
 
 class KeySource(Protocol):
-    """Where the keys of one role come from."""
+    """A source of the keys for one role."""
 
     async def current(self, kid: str | None) -> TrustedKeys:
-        """The keys of now, asked for once more where none of them is `kid`.
+        """Return the current keys.
 
-        Raises KeysUnavailable where there never were any.
+        If they are out of date, or none of them has the id `kid`, the source may fetch
+        them first.  Raises KeysUnavailable if it has never had any keys.
         """
 
     def is_current(self, keys: TrustedKeys) -> bool:
-        """Whether those are the keys of now, and nothing need be asked."""
+        """Whether `keys` are the current keys, so that no fetch is needed."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Stop fetching, and close the connections."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrustedKeys:
-    """The keys of one role at one time; a source itself where they never change."""
+    """The keys of one role at one time.
+
+    Keys that never change are also their own source.
+    """
 
     name: str
-    """What the log calls them."""
+    """The name of these keys in the log."""
     by_algorithm: Mapping[str, tuple[jwk.Key, ...]] = field(repr=False)
-    """For each algorithm that is allowed, the keys that fit it."""
+    """The keys that fit each allowed algorithm."""
     kids: frozenset[str] | None = None
-    """The ids by which a token may choose; None for a key that has no rivals."""
+    """The ids by which a token can select keys; None for a key that is not in a set."""
     expires: float = math.inf
-    """When they are to be asked for again."""
+    """When a source should fetch the keys again, by its clock."""
 
     def check(self, token: jws.CompactSignature) -> None:
-        """Raise InvalidToken unless one of the keys signed `token`, whose header is a checked one."""
+        """Raise InvalidToken unless one of the keys signed `token`.
+
+        The caller must have checked the header of the token.
+        """
         header = token.headers()
         algorithm, kid = header["alg"], header.get("kid")
         if algorithm not in self.by_algorithm:
-            raise InvalidToken(f"alg {shown(algorithm)} is none of {self.name}: {', '.join(self.by_algorithm)}")
+            raise InvalidToken(
+                f"alg {shown(algorithm)} is not allowed; {self.name} allows {', '.join(self.by_algorithm)}"
+            )
+        # A kid selects among the keys of a set.  Without one, all that fit are tried.
         keys = self.by_algorithm[algorithm]
         if self.kids is not None and kid is not None:
             keys = tuple(key for key in keys if key.kid == kid)
@@ -117,22 +136,27 @@ class TrustedKeys:
             named = "" if kid is None else f"with kid {shown(kid)} "
             raise InvalidToken(f"{self.name} has no key {named}for {algorithm}")
         if not any(jws.validate_compact(token, key, registry=REGISTRY) for key in keys):
-            raise InvalidToken(f"the signature is by no {algorithm} key of {self.name}")
+            raise InvalidToken(f"the signature matches no {algorithm} key of {self.name}")
 
     async def current(self, kid: str | None) -> TrustedKeys:
+        """Return these keys."""
         return self
 
     def is_current(self, keys: TrustedKeys) -> bool:
+        """Whether `keys` are these keys."""
         return keys is self
 
     async def aclose(self) -> None:
-        pass
+        """Do nothing: there is nothing to close."""
 
 
 def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float], dev: bool = False) -> KeySource:
-    """The source that `keys` describes.  Raises ConfigurationError if there is no key, or one that does not fit.
+    """Return the source that `keys` describes.
 
-    In development (`dev`), a secret may be weak.
+    `name` is its name in messages, and `ttl` is how many seconds a fetched key set is
+    current, by `clock`.  In development (`dev`), a secret may be weak.
+
+    Raises ConfigurationError if there is no key, or if a key does not fit.
     """
     if keys.key is not None:
         return load_key(name, keys.key.get_secret_value(), keys.algorithm, dev=dev)
@@ -146,9 +170,13 @@ def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float], 
 
 
 def load_key(name: str, text: str, algorithm: str | None, *, dev: bool = False) -> TrustedKeys:
-    """The key that `text` is.  Raises ConfigurationError for a private key, and for a secret that can be guessed.
+    """Return the key in `text`, a secret or a public key in PEM.
 
-    In development (`dev`), such a secret is good, and a warning names its setting (V34).
+    In development (`dev`), a weak secret is accepted.  A short key causes a warning
+    with `name` (V34).
+
+    Raises ConfigurationError if the key is private, if the secret is weak, or if the
+    key does not fit the algorithm.
     """
     key, algorithm = import_key(name, text, algorithm)
     if isinstance(key, jwk.OctKey):
@@ -161,63 +189,75 @@ def load_key(name: str, text: str, algorithm: str | None, *, dev: bool = False) 
         )
     bits, least = _strength(key, algorithm)
     if bits < least:
-        log.warning("This key is short, and so can be guessed", key=name, bits=bits, least=least)
+        log.warning("this key is short, so it can be guessed", key=name, bits=bits, least=least)
     return TrustedKeys(name, {algorithm: (key,)})
 
 
 def import_key(name: str, text: str, algorithm: str | None) -> tuple[jwk.Key, str]:
-    """The key that `text` is, and its algorithm: HS256 for a secret where none is said.
+    """Return the key in `text`, and its algorithm; HS256 if no algorithm is given.
 
-    Raises ConfigurationError where they do not fit: a public key, which everybody may know, is no secret (T47).
+    Raises ConfigurationError if the key does not fit the algorithm.  A public key is
+    never accepted as a secret, because anyone may know it (T47).
     """
+    # First the errors that have a message of their own.
     is_pem = "-----BEGIN " in text
     if algorithm is None and is_pem:
-        raise ConfigurationError(f"{name}: say the algorithm of this key in PEM")
+        raise ConfigurationError(f"{name}: the key is in PEM, so set its algorithm")
     algorithm = algorithm or "HS256"
     if algorithm not in ALGORITHMS:
         raise ConfigurationError(f"{name}: algorithm {shown(algorithm)} is none of {', '.join(ALGORITHMS)}")
     if algorithm.startswith("HS") and is_pem:
-        raise ConfigurationError(f"{name}: a key in PEM is no secret, as {algorithm} needs one")
+        raise ConfigurationError(f"{name}: a key in PEM is not a secret, and {algorithm} needs one")
     if not text:
         raise ConfigurationError(f"{name}: the key is empty")
     if _is_jwk(text):
         raise ConfigurationError(
-            f"{name}: a key in JSON is no secret, and no key in PEM; put a public one into a file with a JWK Set, "
-            "whose URL is a jwks_url"
+            f"{name}: a key in JSON is not a secret, and not a key in PEM; put a public key into a JWK Set in a file, "
+            "and set jwks_url to the URL of the file"
         )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SecurityWarning)
             key = _KEY_TYPES[algorithm[:2]].import_key(text)
     except Exception:
-        # Whatever is wrong with it: and without the error's text, which may repeat the key.
-        needed = "this is a public key, and no secret" if algorithm.startswith("HS") else "it needs one in PEM"
-        raise ConfigurationError(f"{name}: no key for {algorithm}: {needed}") from None
+        # joserfc raises many classes.  Their texts are not used, because they may
+        # contain the key.
+        needed = "this is a public key, not a secret" if algorithm.startswith("HS") else "it needs a key in PEM"
+        raise ConfigurationError(f"{name}: not a key for {algorithm}: {needed}") from None
     if not _fits(key, algorithm):
         raise ConfigurationError(f"{name}: this key is for another algorithm than {algorithm}")
     return key, algorithm
 
 
 def _require_strong(name: str, secret: str) -> None:
-    """Raise ConfigurationError for a secret that is blank or shorter than the output of HS256 (RFC 7518, 3.2)."""
+    """Raise ConfigurationError if a secret is blank or too short.
+
+    It must be as long as the output of HS256 (RFC 7518, 3.2).
+    """
     if not secret.strip():
         wrong = "blank"
-    elif len(secret.encode("utf-8")) < _LEAST_SECRET:
-        wrong = f"shorter than {_LEAST_SECRET} bytes"
+    elif len(secret.encode("utf-8")) < _MIN_SECRET_BYTES:
+        wrong = f"shorter than {_MIN_SECRET_BYTES} bytes"
     else:
         return
     raise ConfigurationError(f"{name}: this secret is {wrong}, so it can be guessed; make one: openssl rand -base64 32")
 
 
 def _strength(key: jwk.Key, algorithm: str) -> tuple[int, int]:
-    """Bits, and the least that there should be (RFC 7518, 3.2 and 3.3)."""
+    """Return the bits of a key, and the minimum for it (RFC 7518, 3.2 and 3.3).
+
+    Both are 0 for a key on a curve.
+    """
     if isinstance(key, jwk.OctKey):
         return 8 * len(key.raw_value), int(algorithm[2:])
-    return (key.raw_value.key_size, _LEAST_RSA_BITS) if isinstance(key, jwk.RSAKey) else (0, 0)
+    return (key.raw_value.key_size, _MIN_RSA_BITS) if isinstance(key, jwk.RSAKey) else (0, 0)
 
 
 def _is_jwk(text: str) -> bool:
-    """Whether `text` is a key or a key set in JSON.  If it is public, it must not serve as a secret (T47)."""
+    """Whether `text` is a key or a key set in JSON.
+
+    Such a text must not be accepted as a secret, because it may be public (T47).
+    """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -226,7 +266,7 @@ def _is_jwk(text: str) -> bool:
 
 
 def _fits(key: jwk.Key, algorithm: str) -> bool:
-    """Whether `key` may verify what `algorithm` signs, by its type, curve, use, alg and key_ops."""
+    """Whether `key` fits `algorithm`, by its type, curve, use, alg and key_ops."""
     try:
         REGISTRY.get_alg(algorithm).check_key(key)
         key.check_key_op("verify")
@@ -239,55 +279,60 @@ def _fits(key: jwk.Key, algorithm: str) -> bool:
 
 
 def parse_key_set(name: str, text: bytes, algorithms: Iterable[str], *, expires: float = math.inf) -> TrustedKeys:
-    """The keys of a JWK Set that fit `algorithms`.  Others are passed over, as there may be newer types (RFC 7517, 5).
+    """Return the keys of a JWK Set that fit `algorithms`.
 
-    Raises ValueError where it is no JWK Set, and RecursionError.
+    Other keys are ignored, because there may be newer types (RFC 7517, 5).  If no key
+    fits, the result has none, and the log has a warning.
+
+    Raises ValueError or RecursionError if the text is not a JWK Set.
     """
     document = json.loads(text)
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("it is no key set: there is no array of keys")
-    if len(entries) > _MOST_KEYS:
-        raise ValueError(f"{len(entries)} keys are more than {_MOST_KEYS}")
+        raise ValueError("it is not a key set: there is no array of keys")
+    if len(entries) > _MAX_SET_KEYS:
+        raise ValueError(f"it has {len(entries)} keys; the limit is {_MAX_SET_KEYS}")
     keys = [key for entry in entries if (key := _parse_public_key(entry))]
     by_algorithm = {algorithm: tuple(key for key in keys if _fits(key, algorithm)) for algorithm in algorithms}
     if not any(by_algorithm.values()):
-        log.warning("No key of this set is good for any algorithm that is allowed", keys=name, count=len(entries))
+        log.warning("no key in this set fits an allowed algorithm", keys=name, count=len(entries))
     return TrustedKeys(name, by_algorithm, frozenset(key.kid for key in keys if key.kid is not None), expires)
 
 
 def _parse_public_key(entry: Any) -> jwk.Key | None:
-    # A secret or private key that was published is anybody's.
+    """Return a key of a set, or None if it cannot be used."""
+    # A secret or private key in a published set is known to anyone.
     if not isinstance(entry, dict) or entry.get("kty") not in _PUBLIC_KEY_TYPES or "d" in entry:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", SecurityWarning)  # of RSA below 2048 bits
+            warnings.simplefilter("error", SecurityWarning)  # refuses RSA keys below 2048 bits
             return jwk.import_key(entry)
     except Exception:
-        return None  # whatever is wrong with it, it is not ours
+        return None  # joserfc raises many classes for keys that it cannot read
 
 
 def _read_key_set(name: str, url: str, algorithms: Iterable[str]) -> TrustedKeys:
+    """Return the keys in a file that fit; raise ConfigurationError if none does."""
     try:
         with Path(url2pathname(urlsplit(url).path)).open("rb") as file:
-            text = file.read(_LARGEST_SET + 1)
-        if len(text) > _LARGEST_SET:
-            raise ValueError(f"it is larger than {_LARGEST_SET} bytes")
+            text = file.read(_MAX_SET_BYTES + 1)
+        if len(text) > _MAX_SET_BYTES:
+            raise ValueError(f"it is larger than {_MAX_SET_BYTES} bytes")
         keys = parse_key_set(name, text, algorithms)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{name}: {url}: {error}") from None
     if not any(keys.by_algorithm.values()):
-        raise ConfigurationError(f"{name}: {url}: no key is for {', '.join(keys.by_algorithm)}")
+        raise ConfigurationError(f"{name}: {url}: no key fits {', '.join(keys.by_algorithm)}")
     return keys
 
 
 class RemoteKeys:
-    """A key set behind a URL.  It follows no redirect (N71).
+    """A key set behind a URL, which is fetched if it is needed (N71).
 
-    All its mutable state is `_keys`, the newest set; `_failure`, why there is none; `_flight`, the fetch that is
-    under way, for all who wait; and when the next may begin, `_retry_at` after one that failed, and `_extra_at`
-    for an unknown kid.
+    There is at most one fetch at a time, and all callers of `current` wait for it.
+    Redirects are not followed.  `ttl` is how many seconds a set is current, by `clock`,
+    and `timeout` how many seconds a fetch may take.
     """
 
     def __init__(
@@ -298,7 +343,7 @@ class RemoteKeys:
         *,
         ttl: float,
         clock: Callable[[], float],
-        timeout: float = _TIMEOUT,
+        timeout: float = _FETCH_TIMEOUT_SECONDS,
     ) -> None:
         self._name = name
         self._url = url
@@ -306,23 +351,36 @@ class RemoteKeys:
         self._ttl = ttl
         self._clock = clock
         self._timeout = timeout
-        # Nothing is kept between fetches: they are far apart.
+        # No connection is kept open, because fetches are far apart.
         self._client = httpx2.AsyncClient(
             follow_redirects=False,
             timeout=None,
             limits=httpx2.Limits(max_keepalive_connections=0),
-            # What is not compressed does not grow: so the bound below is one of memory too.
+            # An uncompressed response does not grow, so `_MAX_SET_BYTES` bounds memory
+            # too.
             headers={"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"},
         )
+        # The newest set, even if it is out of date; None before the first one.
         self._keys: TrustedKeys | None = None
+        # Why the last fetch failed.
         self._failure = "closed"
+        # The fetch in progress, which all callers share.
         self._flight: asyncio.Task[None] | None = None
+        # The earliest times of the next fetch: after a failure, and for an unknown kid.
         self._retry_at = self._extra_at = -math.inf
 
     def is_current(self, keys: TrustedKeys) -> bool:
+        """Whether `keys` are the newest set, and their time is not over."""
         return keys is self._keys and self._clock() < keys.expires
 
     async def current(self, kid: str | None) -> TrustedKeys:
+        """Return the newest set.  Waits for a fetch if one is needed or in progress.
+
+        If a caller is cancelled, the fetch goes on.  If a fetch fails, the old set is
+        returned.  Raises KeysUnavailable if there is no old set.
+        """
+        # There are three cases: 1. no set, or its time is over; 2. the kid is not in
+        # the set; 3. the set can be used as it is.
         now = self._clock()
         if self._keys is None or now >= self._keys.expires:
             may_fetch, is_extra = now >= self._retry_at, False
@@ -332,40 +390,43 @@ class RemoteKeys:
             return self._keys
         if may_fetch and self._flight is None:
             if is_extra:
-                self._extra_at = now + _PAUSE
+                self._extra_at = now + _FETCH_PAUSE_SECONDS
             self._flight = asyncio.create_task(self._fetch())
         if self._flight is not None:
-            # wait() cancels nothing: the others who wait do not mind that one went away.
+            # asyncio.wait() does not cancel the task if this caller is cancelled.
             await asyncio.wait([self._flight])
         if self._keys is None:
             raise KeysUnavailable(f"the keys of {self._name}: {self._failure}")
         return self._keys
 
     async def _fetch(self) -> None:
+        """Fetch the set once; a failure is logged, and not raised."""
         try:
             async with asyncio.timeout(self._timeout):
                 text = await self._download()
             self._keys = parse_key_set(self._name, text, self._algorithms, expires=self._clock() + self._ttl)
         except Exception as error:
-            # Whatever it was, the old set is the best there is.
-            self._retry_at = self._clock() + _PAUSE
+            # Any failure: the old set stays in use.
+            self._retry_at = self._clock() + _FETCH_PAUSE_SECONDS
             self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
-            log.warning("Keys cannot be fetched", keys=self._name, reason=self._failure, old=self._keys is not None)
+            log.warning("cannot fetch keys", keys=self._name, reason=self._failure, old=self._keys is not None)
         finally:
             self._flight = None
 
     async def _download(self) -> bytes:
+        """Return the response; raise ValueError if it is an error or too large."""
         async with self._client.stream("GET", self._url) as response:
             if response.status_code != httpx2.codes.OK:
                 raise ValueError(f"answered {response.status_code}")
             text = bytearray()
             async for chunk in response.aiter_raw():
                 text += chunk
-                if len(text) > _LARGEST_SET:
-                    raise ValueError(f"it is larger than {_LARGEST_SET} bytes")
+                if len(text) > _MAX_SET_BYTES:
+                    raise ValueError(f"it is larger than {_MAX_SET_BYTES} bytes")
             return bytes(text)
 
     async def aclose(self) -> None:
+        """Cancel the fetch in progress, and close the HTTP client."""
         if self._flight is not None:
             self._flight.cancel()
             await asyncio.wait([self._flight])

@@ -1,4 +1,7 @@
-"""Where in a request a token is, and whether a page may send it from there (N58–N63, V40–V44)."""
+"""Finds the token in a request, and checks which pages may publish with a cookie.
+
+Rules N58–N63 and V40–V44.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +21,48 @@ if TYPE_CHECKING:
     from hub.settings import Settings
 
 CLASSIC_COOKIE: Final = "mercureAuthorization"
+"""The name of the cookie in the classic dialect (V44)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A token, and what brought it: a cookie could be sent by a page of another origin, by way of a browser."""
+    """A token, and the part of the request that it was in.
+
+    The part matters because a browser also sends a cookie with requests that a page of
+    another origin makes.
+    """
 
     token: str = field(repr=False)  # a secret
     by: Literal["header", "query", "cookie"]
 
 
 def find_token(headers: Headers, query_tokens: Sequence[str], settings: Settings) -> Presented | None:
-    """The token of a request: in the header, else in the query, else in a cookie (N58–N61, V40).
+    """Return the token of a request, or None if it has none (N58–N61, V40).
 
-    `query_tokens` are the values of the parameter `authorization`, which is read for classic tokens alone (V42).
+    The header takes precedence over the query, and the query over the cookies.
+    `query_tokens` are the values of the parameter `authorization`.  They are ignored if
+    the classic dialect is off (V42).
+
+    Raises InvalidPresentation if the header or the parameter is malformed or repeated.
     """
+    # 1. The header.
     given = header_values(headers, b"authorization")
     if len(given) > 1:
-        raise InvalidPresentation(f"{len(given)} Authorization headers; there may be one")
+        raise InvalidPresentation(f"there are {len(given)} Authorization headers; only one is allowed")
     if given:
         scheme, _, token = given[0].strip().partition(b" ")
         token = token.strip()
         if scheme.lower() != b"bearer" or not token or b" " in token or not token.isascii():
             raise InvalidPresentation('the Authorization header must be "Bearer", a space and a token')
         return Presented(token.decode("ascii"), "header")
+    # 2. The query, for classic tokens only.
     if settings.classic and query_tokens:
         if len(query_tokens) > 1 or not query_tokens[0]:
-            raise InvalidPresentation("the authorization parameter must be there once, with a token")
+            raise InvalidPresentation("the authorization parameter must occur once, with a token")
         return Presented(query_tokens[0], "query")
-    cookies = dict(reversed(list(parse_cookies(headers))))  # the first of a name is the one nearest to this path
+    # 3. The cookies.  If several have the same name, the first one counts: its path is
+    # the nearest.
+    cookies = dict(reversed(list(parse_cookies(headers))))
     for name in (settings.cookie, *([CLASSIC_COOKIE] if settings.classic else [])):  # V44, V86
         if value := cookies.get(name):
             return Presented(value, "cookie")
@@ -54,10 +70,12 @@ def find_token(headers: Headers, query_tokens: Sequence[str], settings: Settings
 
 
 def require_same_site(headers: Headers, own: Collection[str], allowed: Collection[str]) -> None:
-    """Raise InvalidPresentation unless a page that may publishes with the cookie (N63, V43).
+    """Raise InvalidPresentation if a page must not publish with a cookie (N63, V43).
 
-    Its origin is one of `own`, or one that the patterns of `allowed` let in.
+    The origin of the page must be in `own`, or match a pattern in `allowed`.  It is in
+    the header Origin or, if that is missing, in the Referer.
     """
+    # The origin of the page: from Origin, else from Referer.
     origin = next(iter(header_values(headers, b"origin")), None)
     if origin is None:
         referer = next(iter(header_values(headers, b"referer")), b"").decode("latin-1")
@@ -68,6 +86,7 @@ def require_same_site(headers: Headers, own: Collection[str], allowed: Collectio
         origin = f"{parts.scheme}://{parts.netloc}".encode("latin-1") if parts.netloc else None
     if origin is None:
         raise InvalidPresentation("publishing with a cookie needs an Origin or Referer header")
+    # Compare it; case does not matter.
     text = origin.decode("latin-1")
     if text.lower() not in map(str.lower, own) and not allows_origin(allowed, text):
-        raise InvalidPresentation(f"the origin {shown(text)} may not publish with a cookie")
+        raise InvalidPresentation(f"pages of the origin {shown(text)} are not allowed to publish with a cookie")

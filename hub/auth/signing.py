@@ -1,6 +1,7 @@
-"""Tokens are made here, of both kinds: for the command line, and for development.
+"""Signs tokens of both kinds, for the command line and for development.
 
-A hub only verifies tokens, in `authorizer`; whoever runs one signs them, with a key that its settings trust.
+A hub itself only verifies tokens, in `authorizer`.  Its operator signs them with a key
+that the settings of the hub trust.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from hub.settings import Settings
 
-_DAY: Final = 86_400.0
+_DAY: Final = 86_400.0  # seconds
 
 
 def sign_token(
@@ -42,15 +43,18 @@ def sign_token(
     now: float,
     kid: str | None = None,
 ) -> str:
-    """A current token (N64–N79), good for `seconds`.
+    """Return a signed current token that is valid for `seconds` (N64–N79).
 
-    `key` is a secret, or a private key in PEM; `publish` and `subscribe` are matchers, each a type and a pattern;
-    `payload` is told of the subscriptions to those of `subscribe` (N126).  Raises ConfigurationError where the key
-    cannot sign, or where no hub would take the payload.
+    `key` is a secret, or a private key in PEM.  `publish` and `subscribe` are matchers,
+    each with a type and a pattern.  `payload` is the payload of the subscriptions that
+    match `subscribe` (N126).  `now` is in seconds since the epoch.
+
+    Raises ConfigurationError if the key cannot sign, or if a hub would refuse the
+    payload.
     """
     details = [_detail("publish", publish), _detail("subscribe", subscribe, payload)]
     if payload is not None and not (isinstance(payload, dict) and details[1]["topics"]):
-        raise ConfigurationError("a payload is an object, and goes with what may be subscribed to")
+        raise ConfigurationError("a payload must be an object, and needs at least one matcher to subscribe to")
     claims = {
         "iss": issuer,
         "aud": resource,
@@ -79,15 +83,24 @@ def sign_classic_token(
     seconds: float | None,
     now: float,
 ) -> str:
-    """A classic token (V30), good for `seconds`, or for ever.  Raises ConfigurationError where the key cannot sign."""
+    """Return a signed classic token that is valid for `seconds` (V30).
+
+    If `seconds` is None, the token never expires.  `publish` and `subscribe` are topic
+    selectors.  `now` is in seconds since the epoch.
+
+    Raises ConfigurationError if the key cannot sign.
+    """
     claim = {"publish": list(publish), "subscribe": list(subscribe)} | _present(payload=payload)
     claims = {"mercure": claim, "exp": None if seconds is None else int(now + seconds)}
     return _sign(key, algorithm, {"typ": "JWT"}, claims)
 
 
 def development_token(settings: Settings, origin: str, *, clock: Callable[[], float] = time.time) -> str:
-    """A token that may publish and read everything at a hub in development: a current one, good for a day, where the
-    classic dialect is off."""
+    """Return a token that allows everything at a hub in development mode.
+
+    If the classic dialect is on, it is a classic token that never expires.  Otherwise
+    it is a current token for the hub at `origin` that is valid for a day.
+    """
     if settings.classic:
         return DEVELOPMENT_TOKEN
     everything = [("exact", WILDCARD)]
@@ -109,7 +122,7 @@ def _sign(text: str, algorithm: str | None, header: Mapping[str, Any], claims: M
     try:
         return jws.serialize_compact(_present(alg=algorithm, **header), payload, key, registry=REGISTRY)
     except JoseError as error:
-        raise ConfigurationError(f"the signing key signs nothing: {error}") from None
+        raise ConfigurationError(f"the signing key cannot sign: {error}") from None
 
 
 def _present(**members: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The operator's side: the command line.  One file for each command.
+"""The command line.  There is one file for each command.
 
-hub serve      serve.py      flags and environment → settings → `hub.process`
+hub serve      serve.py      options and environment → settings → `hub.process`
 hub token      token.py      → `hub.auth.signing`
 hub verify     verify.py     → `hub.verify`
 hub history    history.py    → `hub.history.transfer`
@@ -13,7 +13,7 @@ import typer
 from hub.cli import history, serve, token, verify
 
 main = typer.Typer(
-    help="A Mercure hub.",
+    help="A Mercure hub. Its settings are HUB_… environment variables; hub/settings.py describes them.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -27,4 +27,4 @@ main.add_typer(history.history, name="history")
 
 @main.callback()
 def _hub() -> None:
-    """A Mercure hub.  What is not a flag here is set by HUB_… variables; see hub/settings.py."""
+    """Do nothing: `hub` itself has no options."""

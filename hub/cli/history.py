@@ -1,6 +1,7 @@
-"""`hub history`: what an operator does with a hub's log, on the command line.
+"""`hub history`: look at a history, prune it, or copy it.
 
-Exits with 0 if it is done, 1 if it went wrong or something is missing, and 2 if it could not begin.
+A command exits with 0 if it succeeds, with 1 if it fails or the result has gaps, and
+with 2 if it cannot begin.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ Url = Annotated[
         "--url",
         "--transport",
         metavar="URL",
-        help="Of the history, as the hub has it.",
+        help="URL of the history, as in the settings of the hub.",
         envvar=["HUB_HISTORY_URL", "HUB_TRANSPORT_URL"],
     ),
 ]
 URL = "sqlite:///mercure.db"
-"""What a hub takes unless told otherwise."""
+"""The default of `hub serve`."""
 FormatName = Annotated[
-    Literal["ndjson", "parquet"] | None, typer.Option("--format", help="Told by the file's suffix unless given.")
+    Literal["ndjson", "parquet"] | None,
+    typer.Option("--format", help="Format of the file; by default, its suffix decides."),
 ]
 
 history = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -52,33 +54,37 @@ history = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @history.callback()
 def _history() -> None:
-    """Look at a hub's log, shorten it, copy it; the hub may be running."""
+    """Look at the history of a hub, prune it, or copy it.  The hub may be running."""
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
     if not structlog.is_configured():
         log_to_stdlib()
-    os.umask(0o077)  # what was private in the log is not for all who can read a file
+    os.umask(0o077)  # only this user may read new files, because updates may be private
 
 
 @history.command()
-def stats(url: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
-    """Show how large the log is, and how old."""
-    with _told("read"):
-        found = _with(url, lambda log: log.stats())
+def stats(url: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show the size and the age of the history."""
+    with _errors_reported("read"):
+        found = _run_with(url, lambda log: log.stats())
     typer.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False) if as_json else _table(found))
 
 
 @history.command()
 def prune(
     url: Url = URL,
-    keep_updates: Annotated[int | None, typer.Option(help="How many to keep.", min=1)] = None,
-    keep_bytes: Annotated[str, typer.Option(help="Of what size to keep, as in 500MB or 2GiB.", metavar="SIZE")] = "",
-    keep_age: Annotated[str, typer.Option(help="Of what age to keep, as in 90m, 12h or 30d.", metavar="AGE")] = "",
+    keep_updates: Annotated[int | None, typer.Option(help="Maximum number of updates to keep.", min=1)] = None,
+    keep_bytes: Annotated[
+        str, typer.Option(help="Maximum size of the updates to keep, as in 500MB or 2GiB.", metavar="SIZE")
+    ] = "",
+    keep_age: Annotated[
+        str, typer.Option(help="Maximum age of the updates to keep, as in 90m, 12h or 30d.", metavar="AGE")
+    ] = "",
 ) -> None:
-    """Forget the oldest updates.
+    """Forget the oldest updates, until the others are within the bounds.
 
-    Until what is left is within these bounds; the newest one stays.
+    At least one bound must be given.  The newest update always stays.
     """
-    with _told("write"), _progress() as note:
+    with _errors_reported("write"), _progress() as note:
         bounds: dict[str, Any] = {}
         if keep_updates is not None:
             bounds["max_updates"] = keep_updates
@@ -87,33 +93,34 @@ def prune(
         if keep_age:
             bounds["max_age"] = transfer.parse_age(keep_age)
         if not bounds:
-            raise ConfigurationError(
-                "say what to keep: --keep-updates 100000, --keep-bytes 500MB, --keep-age 30d, or several of them"
-            )
+            raise ConfigurationError("set one bound or more: --keep-updates 100000, --keep-bytes 500MB, --keep-age 30d")
 
         async def prune_log(log: History) -> tuple[int, Stats]:
             return await transfer.prune(log, **bounds, note=note), await log.stats()
 
-        forgotten, left = _with(url, prune_log)
+        forgotten, left = _run_with(url, prune_log)
     oldest = f", from {_moment(left.oldest)} on" if left.oldest else ""
     typer.echo(f"forgot {forgotten:,} updates; {left.updates:,} are left{oldest}")
 
 
 @history.command("export")
 def export_log(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Must not be there yet; - is stdout.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file, or - for stdout.")],
     url: Url = URL,
     format: FormatName = None,
     after: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only what came after the update with this id.")
+        str | None, typer.Option(metavar="ID", help="Export only the updates after the one with this id.")
     ] = None,
 ) -> None:
-    """Write the log into a file: NDJSON, or Parquet.
+    """Write the history to a file, as NDJSON or Parquet.
 
-    It has what the log has now, and is there once it is whole.  hub/history/transfer.py says which members or columns.
-    If the log forgets some of it meanwhile, the rest is written, it is told what is missing, and the exit status is 1.
+    The file has all updates that the history has at the start, and appears when it is
+    complete.  hub/history/transfer.py describes its members or columns.
+
+    If the history forgets some of the updates meanwhile, the rest is written, the
+    missing positions are printed, and the exit status is 1.
     """
-    with _told("read"), ExitStack() as stack:
+    with _errors_reported("read"), ExitStack() as stack:
         chosen = format or transfer.format_of(file)
         if file != "-":
             part = stack.enter_context(transfer.when_whole(Path(file)))
@@ -121,9 +128,9 @@ def export_log(
         elif chosen == "ndjson":
             out = stack.enter_context(open(sys.stdout.fileno(), "wb", closefd=False))
         else:
-            raise ConfigurationError("Parquet goes to a file, and not to stdout")
+            raise ConfigurationError("Parquet cannot be written to stdout: name a file")
         note, write = stack.enter_context(_progress()), stack.enter_context(transfer.FORMATS[chosen].write(out))
-        done = _with(url, lambda log: transfer.export(log, write, after=after, note=note))
+        done = _run_with(url, lambda log: transfer.export(log, write, after=after, note=note))
     typer.echo(f"exported {done.updates:,} updates", err=True)
     for first, last in done.gaps:
         typer.echo(
@@ -134,29 +141,33 @@ def export_log(
 
 @history.command("import")
 def import_log(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What export has written; - is NDJSON from stdin.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file from `hub history export`, or - for NDJSON from stdin.")
+    ],
     url: Url = URL,
     format: FormatName = None,
-    append: Annotated[
-        bool, typer.Option("--append", help="After what the history has; else it must be empty.")
-    ] = False,
+    append: Annotated[bool, typer.Option("--append", help="Append to a history that has updates already.")] = False,
 ) -> None:
-    """Put what was exported into a log.
+    """Append exported updates to a history.
 
-    It keeps its ids and times.  A file is looked through first, and if anything is wrong with it nothing is imported.
-    A hub that runs on the log dispatches it all as if it were new, and forgets what is over its HUB_HISTORY_… bounds:
-    set them before it starts.
+    The updates keep their ids and times.  A file is checked first: if it has an error,
+    nothing is imported.  The history must be empty unless --append is given.
+
+    A hub that runs on the history sends all imported updates as if they were new, and
+    forgets those that exceed its HUB_HISTORY_… bounds.  Set the bounds before it
+    starts.
     """
-    with _told("write"), _progress() as note:
+    with _errors_reported("write"), _progress() as note:
         chosen = format or transfer.format_of(file)
         if file == "-" and chosen != "ndjson":
-            raise ConfigurationError("Parquet comes from a file, and not from stdin")
+            raise ConfigurationError("Parquet cannot be read from stdin: name a file")
         with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as source:
             name = "stdin" if file == "-" else file
 
+            # A file is read twice: first to check it, and then to import it.
             async def load(log: History) -> int:
                 if not append and await log.newest() is not None:
-                    raise ConfigurationError("the history has updates already: --append adds to them")
+                    raise ConfigurationError("the history already has updates: use --append to add to them")
                 if file != "-":
                     for number, (share, _) in enumerate(transfer.read(name, chosen, source)):
                         if number % transfer.BATCH_UPDATES == 0:
@@ -164,29 +175,30 @@ def import_log(
                     source.seek(0)
                 return await transfer.load(log, transfer.read(name, chosen, source), note=note)
 
-            count = _with(url, load, create=True)
+            count = _run_with(url, load, create=True)
     typer.echo(f"imported {count:,} updates")
 
 
 @history.command()
-def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not be there yet.")], url: Url = URL
-) -> None:
-    """Copy a log in SQLite into a new file.
+def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")], url: Url = URL) -> None:
+    """Copy a history in SQLite to a new file.
 
-    To restore it: stop the hub, remove the log with its -wal and -shm, put the copy in its place, start the hub.
-    It is in a new epoch: clients that had more than is in the copy get all of it.
+    To restore the copy, stop the hub, remove the file of the history and its -wal and
+    -shm files, put the copy in its place, and start the hub.
+
+    The copy begins a new epoch: if a client has seen updates that are not in the copy,
+    it gets all updates of the copy.
     """
-    with _told("read"):
-        _with(url, lambda log: transfer.backup(log, file))
+    with _errors_reported("read"):
+        _run_with(url, lambda log: transfer.backup(log, file))
     typer.echo(f"copied the history to {file}, {decimal(file.stat().st_size)}")
 
 
-# -- around them
+# -- used by all commands
 
 
-def _with(url: str, work: Callable[[History], Awaitable[T]], *, create: bool = False) -> T:
-    """What `work` returns of the log behind `url`."""
+def _run_with(url: str, work: Callable[[History], Awaitable[T]], *, create: bool = False) -> T:
+    """Open the history of `url`, and return the result of `work` on it."""
 
     async def run() -> T:
         async with aclosing(transfer.open_log(url, create=create)) as log:
@@ -196,8 +208,8 @@ def _with(url: str, work: Callable[[History], Awaitable[T]], *, create: bool = F
 
 
 @contextmanager
-def _told(doing: str) -> Iterator[None]:
-    """Have an error end the command, with what is wrong and a status."""
+def _errors_reported(doing: str) -> Iterator[None]:
+    """End the command with a message and an exit status if an error is raised."""
     try:
         yield
     except (OSError, LookupError, ValueError) as error:
@@ -212,11 +224,11 @@ def _told(doing: str) -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[transfer.Step], None]]:
-    """What shows a step; on a terminal alone."""
+    """Yield a function that shows a step, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # it takes a tenth of a second
+    from rich.console import Console  # the import takes a tenth of a second
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}")
@@ -233,7 +245,11 @@ def _progress() -> Iterator[Callable[[transfer.Step], None]]:
 
 
 def _as_json(stats: Stats) -> dict[str, Any]:
-    """The members of Stats; of an update, what is no content: position, time in ms since 1970, and id."""
+    """Return the members of Stats, as JSON.
+
+    Of the oldest and the newest update, it has the position, the time in ms since 1970
+    and the id, and no content.
+    """
     ends = {
         name: None if entry is None else {"position": entry.position, "time": entry.time, "id": entry.update.id}
         for name, entry in (("oldest", stats.oldest), ("newest", stats.newest))
@@ -252,9 +268,9 @@ def _table(stats: Stats) -> str:
             rows["Rate"] = f"{rate * 3_600:,.1f} an hour, {rate * 86_400:,.1f} a day"
     rows |= {
         "Bytes": f"{decimal(stats.bytes)}, which take {decimal(stats.size)}",
-        "Presence": f"{stats.presence_updates:,} updates more, of {decimal(stats.presence_bytes)}",
+        "Presence": f"{stats.presence_updates:,} further updates, of {decimal(stats.presence_bytes)}",
         "Epoch": stats.epoch,
-        "Present": f"{stats.present:,} subscribers, of hubs with HUB_SUBSCRIPTIONS",
+        "Present": f"{stats.present:,} subscribers of hubs that have HUB_SUBSCRIPTIONS set",
     }
     return "\n".join(f"{name:<10}{text}" for name, text in rows.items())
 
@@ -264,7 +280,7 @@ def _moment(entry: Entry) -> str:
 
 
 def _age(seconds: float) -> str:
-    """In the greatest unit that it has one of, or in seconds: 2.5 h."""
+    """Return an age in the largest unit that fits, as in `2.5 h`."""
     factor, unit = max(
         ((factor, unit) for unit, factor in transfer.AGES.items() if factor <= seconds), default=(1, "s")
     )

@@ -1,4 +1,4 @@
-"""`hub serve`: flags and environment → settings → a server."""
+"""`hub serve`: start a server with settings from options and from the environment."""
 
 from __future__ import annotations
 
@@ -29,40 +29,48 @@ if TYPE_CHECKING:
 
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free one.", min=0, max=65535)] = 3000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 3000,
     dev: Annotated[
-        bool, typer.Option("--dev", help="Development mode: a well-known key, and anybody may read.")
+        bool, typer.Option("--dev", help="Development mode: well-known keys, and subscribers need no token.")
     ] = False,
     dev_anywhere: Annotated[
         bool,
         typer.Option(
             "--dev-anywhere",
-            help="Let others reach a hub in development mode. Its key is known to all: they may publish and read "
-            "everything.",
+            help="Allow other machines to reach a hub in development mode. Its keys are public, so they may publish "
+            "and read everything.",
         ),
     ] = False,
-    park: Annotated[bool, typer.Option(help="Whether streams do without a task, which takes half the memory.")] = True,
-    workers: Annotated[int, typer.Option(help="Processes that serve it; they share its history.", min=1)] = 1,
+    park: Annotated[
+        bool, typer.Option(help="Serve streams without a task for each, which takes half the memory.")
+    ] = True,
+    workers: Annotated[int, typer.Option(help="Number of processes, which share the history.", min=1)] = 1,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
 ) -> None:
-    """Serve one hub until SIGINT or SIGTERM; its streams then end over HUB_DRAIN seconds, at a second one at once."""
+    """Serve a hub until SIGINT or SIGTERM.
+
+    Its streams then end over HUB_DRAIN seconds.  A second signal ends them at once.
+    """
+    # The log goes to stderr; the process id is in each line if there are several.
     process = "%(process)d " if workers > 1 else ""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(message)s"))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     log_to_stdlib()
+    # An error in the settings, the address or the files stops the start here.
     try:
         chosen = {"dev": True} if dev else {}
         settings = fitting(settings_from_environment(**chosen))
         if workers > 1 and settings.history_url.get_secret_value().startswith("memory:"):
             raise ConfigurationError(
-                "a history in memory is of one process, and there are to be several: set "
+                "a history in memory belongs to one process, so several cannot share it: set "
                 "HUB_HISTORY_URL, as in sqlite:///mercure.db"
             )
         address = _resolve(host, port)
         if settings.dev and not dev_anywhere:
             _require_loopback(host, address)
+        # If a later step fails, the listener is closed.
         with contextlib.ExitStack() as on_failure:
             listener = on_failure.enter_context(_listen(host, port, address))
             app = create_app(settings)
@@ -76,12 +84,12 @@ def serve(
     if workers > 1:
         with listener:
             raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, park=park)))
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has shut down
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
         run(app, listener, park=park)
 
 
 class _Address(NamedTuple):
-    """As socket.getaddrinfo() has it."""
+    """A result of socket.getaddrinfo()."""
 
     family: socket.AddressFamily
     kind: socket.SocketKind
@@ -91,24 +99,29 @@ class _Address(NamedTuple):
 
 
 def _resolve(host: str, port: int) -> _Address:
+    """Return the first address of a host; raise OSError if there is none."""
     try:
         return _Address(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "this is no name of a host"
+        reason = error.strerror if isinstance(error, OSError) else "this is not a host name"
         raise OSError(f"cannot listen on {host} port {port}: {reason}") from None
 
 
 def _require_loopback(host: str, address: _Address) -> None:
-    """Raise ConfigurationError if other machines could reach the address."""
+    """Raise ConfigurationError if other machines can reach the address."""
     if not ip_address(str(address.address[0]).partition("%")[0]).is_loopback:
         raise ConfigurationError(
-            f"development mode is for this machine only, and others could reach {host}: its key is known to all, "
-            "so they could publish and read everything; listen on 127.0.0.1, or insist with --dev-anywhere"
+            f"development mode is for this machine only, and others could reach {host}: its keys are public, "
+            "so they could publish and read everything; listen on 127.0.0.1, or allow it with --dev-anywhere"
         )
 
 
 def _listen(host: str, port: int, address: _Address) -> socket.socket:
-    """A listening socket.  It listens before the welcome is printed, so whoever reads that may connect."""
+    """Return a listening socket.
+
+    It listens before the welcome is printed, so that a reader of the welcome can
+    connect.
+    """
     listener = socket.socket(address.family, address.kind, address.protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -121,25 +134,28 @@ def _listen(host: str, port: int, address: _Address) -> socket.socket:
 
 
 def _authority(host: str, listener: socket.socket) -> str:
+    """Return host and port, as a URL on this machine has them."""
     name = {"127.0.0.1": "localhost", "0.0.0.0": "localhost", "::": "localhost", "::1": "localhost"}.get(host, host)  # noqa: S104
     return f"{name}:{listener.getsockname()[1]}"
 
 
-def _place(settings: Settings) -> str:
+def _history_place(settings: Settings) -> str:
+    """Say where the history is, without passwords."""
     url = urlsplit(settings.history_url.get_secret_value())
     if url.scheme == "memory":
-        return "in this process's memory, and gone when it ends"
+        return "in this process's memory, and lost when it ends"
     if url.scheme == "sqlite":
         return f"in {unquote(url.path[1:])}"
     return f"in {url.scheme} at {url.netloc.rpartition('@')[2]}"  # without the password
 
 
 def _welcome(hub: Hub, url: str) -> str:
+    """Return what to print at the start: addresses and, in development, examples."""
     settings = hub.settings
     lines = [
         "",
         f"Hub       {url}{settings.path}",
-        f"History   {_place(settings)}: the last {settings.history_updates:,} updates, "
+        f"History   {_history_place(settings)}: the last {settings.history_updates:,} updates, "
         f"of {settings.history_bytes / 2**20:.0f} MiB at most",
     ]
     if settings.event_log:
@@ -151,9 +167,9 @@ def _welcome(hub: Hub, url: str) -> str:
         selector = f"{'topic' if settings.classic else 'match_uritemplate'}=https://example.com/books/{{id}}"
         lines += [
             "",
-            "DEVELOPMENT MODE: the key is known to all, so anybody may publish. Never on a public network.",
+            "DEVELOPMENT MODE: the keys are public, so anyone may publish. Never use it on a public network.",
             "",
-            "Token     may publish and read everything, signed with the well-known development key:",
+            "Token     that may publish and read everything, signed with the well-known development key:",
             f"          {token}",
             "",
             "Subscribe, in one terminal:",

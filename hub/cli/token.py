@@ -1,4 +1,4 @@
-"""`hub token`: sign a token, and print it."""
+"""`hub token`: sign a token and print it."""
 
 from __future__ import annotations
 
@@ -17,33 +17,41 @@ from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 
 
 def token(
-    dev: Annotated[bool, typer.Option("--dev", help="For `hub serve --dev`: its key, issuer and address.")] = False,
+    dev: Annotated[bool, typer.Option("--dev", help="Use the key, issuer and address of `hub serve --dev`.")] = False,
     classic: Annotated[
-        bool, typer.Option("--classic", help="With a `mercure` claim, for hubs and clients of 0.x.")
+        bool,
+        typer.Option(
+            "--classic", help="Sign a classic token, with a `mercure` claim, for hubs and clients of version 0.x."
+        ),
     ] = False,
     key: Annotated[
         str,
         typer.Option(
-            help="What signs it: a secret, or @ and a file with one or with a PEM key.", envvar="HUB_TOKEN_KEY"
+            help="Key to sign with: a secret, or @ and the path of a file with a secret or a PEM key.",
+            envvar="HUB_TOKEN_KEY",
         ),
     ] = "",
-    algorithm: Annotated[Algorithm, typer.Option(help="What the key signs with.")] = "HS256",
-    issuer: Annotated[str, typer.Option(help="`iss`: who the hub is to trust.")] = "",
+    algorithm: Annotated[Algorithm, typer.Option(help="Algorithm to sign with.")] = "HS256",
+    issuer: Annotated[str, typer.Option(help="`iss`: the issuer, which the hub must trust.")] = "",
     audience: Annotated[str, typer.Option(help="`aud`: the hub's URL, or its resource identifier.")] = "",
     publish: Annotated[
-        list[str], typer.Option(help="[TYPE=]PATTERN to publish to; `*` is everything. Repeatable.")
+        list[str],
+        typer.Option(help="[TYPE=]PATTERN of topics that may be published to; `*` is every topic. Repeatable."),
     ] = [],  # noqa: B006
     subscribe: Annotated[
-        list[str], typer.Option(help="[TYPE=]PATTERN whose private updates may be read. Repeatable.")
+        list[str], typer.Option(help="[TYPE=]PATTERN of topics whose private updates may be read. Repeatable.")
     ] = [],  # noqa: B006
-    payload: Annotated[str, typer.Option(help="JSON that others see of the subscriptions.")] = "null",
-    subject: Annotated[str, typer.Option(help="`sub`: whose token it is.")] = "",
-    ttl: Annotated[float, typer.Option(help="Seconds that it is good for.", min=1)] = 3600,
+    payload: Annotated[
+        str, typer.Option(help="JSON payload of the subscriptions, which readers of presence updates see.")
+    ] = "null",
+    subject: Annotated[str, typer.Option(help="`sub`: the subject of the token.")] = "",
+    ttl: Annotated[float, typer.Option(help="Seconds until the token expires.", min=1)] = 3600,
 ) -> None:
-    """Sign a token, and print it.
+    """Sign a token and print it.
 
-    A pattern is an exact topic unless a matcher type stands before it, as in
-    uritemplate=https://example.com/books/{id}; in a classic token it is a topic or a URI template, without a type.
+    A pattern is an exact topic unless it begins with a matcher type, as in
+    uritemplate=https://example.com/books/{id}.  In a classic token, a pattern is a
+    topic or a URI template, without a type.
     """
     if dev:
         key, issuer = key or DEVELOPMENT_KEY, issuer or DEVELOPMENT_ISSUER
@@ -52,7 +60,7 @@ def token(
         if not key:
             raise ConfigurationError("a key is needed: --key, HUB_TOKEN_KEY, or --dev")
         if not classic and not (issuer and audience):
-            raise ConfigurationError("a current token names its --issuer and its --audience; --dev knows both")
+            raise ConfigurationError("a current token needs --issuer and --audience; --dev sets both")
         secret = Path(key[1:]).read_text("utf-8") if key.startswith("@") else key
         about = json.loads(payload)
         now = time.time()
@@ -81,5 +89,6 @@ def token(
 
 
 def _selector(text: str) -> tuple[str, str]:
+    """Return the matcher type and pattern of [TYPE=]PATTERN."""
     type, separator, pattern = text.partition("=")
     return (type, pattern) if separator and type in MATCHER_TYPES else ("exact", text)

@@ -17,27 +17,35 @@ from hub.verify.run import verify as run
 
 
 def verify(
-    urls: Annotated[list[str], typer.Argument(metavar="URL…", help="Of a hub, or of several nodes of one.")],
-    clients: Annotated[int, typer.Option(help="How many follow.", min=1)] = 50,
-    publishers: Annotated[int, typer.Option(help="How many publish, by each node.", min=1)] = 2,
-    rate: Annotated[float, typer.Option(help="Updates a second, in all.", min=0.1)] = 50,
-    seconds: Annotated[float, typer.Option(help="How long they publish.", min=0.1)] = 10,
+    urls: Annotated[list[str], typer.Argument(metavar="URL…", help="URL of a hub, or of several nodes of one hub.")],
+    clients: Annotated[int, typer.Option(help="Number of clients that subscribe.", min=1)] = 50,
+    publishers: Annotated[int, typer.Option(help="Number of publishers at each node.", min=1)] = 2,
+    rate: Annotated[float, typer.Option(help="Updates per second, of all publishers together.", min=0.1)] = 50,
+    seconds: Annotated[float, typer.Option(help="Seconds for which the publishers publish.", min=0.1)] = 10,
     churn: Annotated[float, typer.Option(help="Mean seconds between two disconnections of a client.", min=0.01)] = 3,
-    patience: Annotated[float, typer.Option(help="Seconds to wait at the end for what is missing.", min=0.1)] = 30,
+    patience: Annotated[float, typer.Option(help="Seconds to wait at the end for missing updates.", min=0.1)] = 30,
     private: Annotated[float, typer.Option(help="Share of private updates.", min=0, max=1)] = 0,
     may_lose: Annotated[
-        bool, typer.Option("--may-lose", help="The history may lose what it has taken, if it tells: as one in memory.")
+        bool,
+        typer.Option(
+            "--may-lose",
+            help="Allow the history to lose accepted updates if it reports the loss, as one in memory does.",
+        ),
     ] = False,
-    token: Annotated[str, typer.Option(help="Publishes, and reads all.", envvar="HUB_TOKEN")] = "",
-    dev: Annotated[bool, typer.Option("--dev", help="With the token for development.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of all that is random; a new one unless it is given.")] = None,
+    token: Annotated[str, typer.Option(help="Token that may publish and read everything.", envvar="HUB_TOKEN")] = "",
+    dev: Annotated[bool, typer.Option("--dev", help="Use the token for development.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random choices; a new one by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Publish, follow with clients that come and go, and report what was lost, repeated, out of order or changed.
+    """Publish updates, and check that each client receives them.
 
-    Exits with 0 if nothing was, 1 if something was, and 2 if it could not begin.
+    The clients come and go.  The report has the updates that were lost, repeated, out
+    of order or changed.
+
+    Exits with 0 if there is no such update, 1 if there is one, and 2 if it cannot
+    begin.
     """
-    from rich.console import Console  # it takes a tenth of a second, which the other commands need not wait
+    from rich.console import Console  # the import takes a tenth of a second
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     plan = Plan(

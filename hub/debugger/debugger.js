@@ -1,6 +1,7 @@
-// The debugger: an EventSource on the left, a form on the right, and below who is there.
+// The debugger: a form that subscribes with an EventSource, a form that publishes, and
+// below them the list of subscriptions.
 
-const SHOWN = 200; // updates kept on the page
+const SHOWN = 200; // the number of updates kept on the page
 
 const $ = (id) => document.getElementById(id);
 const config = await (await fetch("config.json")).json();
@@ -11,7 +12,8 @@ $("token").value = config.token;
 $("present").hidden = !config.subscriptions;
 if (!config.classic) $("type").options[0].remove();
 
-// Each type begins with an example that matches what the other form publishes; what was typed in stays.
+// Choosing a matcher type fills in an example that matches the topic of the publish form,
+// unless the user has typed a pattern.
 const examples = [...$("type").options].map((option) => option.dataset.example);
 
 function exemplify() {
@@ -27,7 +29,8 @@ function say(state, text) {
   $("state").textContent = text;
 }
 
-// EventSource can send no header, so the token goes in a cookie; publishing sends it in a header.
+// EventSource cannot send headers, so subscribing sends the token in a cookie; publishing
+// sends it in a header.
 function setCookie() {
   const token = $("token").value.trim();
   const age = token ? "" : "; Max-Age=0";
@@ -61,13 +64,13 @@ $("subscribe").addEventListener("submit", (event) => {
   source.onmessage = show;
   source.onerror = async () => {
     if (source.readyState !== EventSource.CLOSED) return say("connecting", "connecting again…");
-    // EventSource does not say why it was refused, so ask once more.
+    // EventSource does not report why it was refused, so send the request again.
     const stop = new AbortController();
     const response = await fetch(url, { signal: stop.signal }).catch(() => null);
     say("refused", response && !response.ok ? await reason(response) : "refused");
     stop.abort();
   };
-  // An event with a type reaches only who listens for that type.
+  // An event with a type reaches only the listeners for that type.
   listen(document.forms.publish.type.value);
   listen("mercure");
   $("unsubscribe").disabled = false;
@@ -76,7 +79,7 @@ $("subscribe").addEventListener("submit", (event) => {
 $("unsubscribe").addEventListener("click", unsubscribe);
 
 function listen(type) {
-  // These three have listeners of their own.
+  // These three have their own listeners.
   if (type && !["message", "open", "error"].includes(type)) source?.addEventListener(type, show);
 }
 
@@ -109,7 +112,7 @@ $("refresh").addEventListener("click", async () => {
   const headers = { ...authorization(), Accept: "application/json" };
   const response = await fetch(`${config.hub}/subscriptions`, { headers }).catch((error) => error);
   const subscriptions = response.ok ? (await response.json()).subscriptions : [];
-  $("nobody").textContent = response.ok ? "Nobody is subscribed." : await reason(response);
+  $("nobody").textContent = response.ok ? "There are no subscriptions." : await reason(response);
   $("nobody").className = response.ok ? "" : "error";
   $("nobody").hidden = subscriptions.length > 0;
   $("there").closest("table").hidden = !subscriptions.length;
@@ -122,7 +125,8 @@ $("refresh").addEventListener("click", async () => {
   }
 });
 
-// What the hub says of a response that is not ok, or what the browser says where there is none.
+// Return the hub's explanation of an error response, or the browser's error if there is no
+// response.
 async function reason(response) {
   return response.json ? (await response.json()).detail : String(response);
 }

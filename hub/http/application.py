@@ -1,4 +1,7 @@
-"""create_app: the one place where the parts are wired."""
+"""The ASGI application of a hub.
+
+`create_app` is the only function that wires the parts of a hub together.
+"""
 
 from __future__ import annotations
 
@@ -47,67 +50,80 @@ _SECURITY_HEADERS: Final = [
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
 ]
-"""Of every answer (R24)."""
+"""Headers that are added to every response (R24)."""
 
 
 class HubApplication:
-    """A hub as an ASGI application, by itself or mounted in another one.
+    """A hub as an ASGI application, on its own or mounted in another application.
 
-    It goes by the whole path of a request: wherever it is mounted, its routes are those of its settings' path.  Publish
-    and subscribe requests are answered here; all others go through a router.
+    Routes are compared with the full path of a request, so if the hub is mounted, its
+    path in the settings must include the path of the mount.  Publish and subscribe
+    requests are answered directly; all others go through Starlette's router.
     """
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         endpoints = Endpoints(hub)
-        self._methods = endpoints.by_method()
-        """What the path of the hub answers, by the method."""
+        self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
         self._cors = cors(hub.settings)
         self._router = Starlette(
             routes=endpoints.routes(),
             exception_handlers={RequestError: self._refuse, HTTPException: self._refuse},
             lifespan=self._lifespan,
         )
-        # A path with a slash too many is not the hub's.  A redirect would go to wherever the Host header says.
+        # A path with an extra slash gets 404.  A redirect would lead to whatever host
+        # the Host header names.
         self._router.router.redirect_slashes = False
-        self.state = self._router.state
-        """Of the application, as Starlette's; `state.hub` is the hub."""
+        self.state = self._router.state  # Starlette's application state; `state.hub` is the hub
         self.state.hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or run the lifespan."""
         settings = self.hub.settings
+        # 1. The lifespan.
         if scope["type"] != "http":
-            if scope["type"] == "lifespan" and "state" in scope:  # uvicorn hands it to the protocol of each connection
+            if scope["type"] == "lifespan" and "state" in scope:
+                # uvicorn passes this state to the protocol of each connection.
                 scope["state"][CONNECTIONS] = Connections(
                     max_header_fields=settings.max_header_fields, max_head=settings.max_head
                 )
             await self._router(scope, receive, partial(_send_reason, send))
             return
-        # Before all else, and in the server's own scope, whose query goes into its access log.
+        # 2. Take the tokens out of the query first, and out of the server's own scope:
+        #    the server writes that query to its access log.
         scope["query_string"], tokens = take_tokens(scope["query_string"])
         if not self.hub.is_running:
-            raise RuntimeError("the hub is not running: a mounted one has to be entered, see HubApplication.running")
+            raise RuntimeError(
+                "the hub is not running: a mounted hub must be started in the lifespan of the outer application, "
+                "see HubApplication.running"
+            )
         send_with_headers = partial(_send_with_headers, send, None)
         own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
+        # 3. CORS: answer a preflight request, or add headers to the response.
         if self._cors is not None:
             headers = Headers(scope=scope)
             if scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers:
                 await self._cors.preflight_response(headers)(own, receive, send_with_headers)
                 return
             send_with_headers = partial(_send_with_headers, send, partial(self._cors.send, request_headers=headers))
+        # 4. Everything but publishing and subscribing goes through the router.
         if scope["path"] != settings.path or scope["method"] not in self._methods or scope["method"] == "HEAD":
             await self._router(own, receive, send_with_headers)
             return
+        # 5. Publish and subscribe requests.
         stream_and_head = await self._answer_directly(own, receive, send_with_headers)
         if stream_and_head is not None:
             stream, head = stream_and_head
-            del own, scope, receive, send, send_with_headers, tokens, stream_and_head  # a stream may take long
+            # A stream may stay open for a long time: free the objects it does not need.
+            del own, scope, receive, send, send_with_headers, tokens, stream_and_head
             await stream.run(head)
 
     async def _answer_directly(self, scope: Scope, receive: Receive, send: Send) -> tuple[Stream, Head] | None:
-        """Answer a request to the path of the hub; return the stream that is to run, with its head, if it is one.
+        """Answer a publish or subscribe request.
 
-        An unexpected error is answered by 500, and goes on to the server, which logs it (R24).
+        Returns the stream that the caller must run, with its head, if the answer is an
+        event stream; otherwise None.  An unexpected error is answered with 500 and
+        raised again, so that the server logs it (R24).
         """
         try:
             request = Request(scope, receive)
@@ -115,7 +131,9 @@ class HubApplication:
                 answer = await self._methods[request.method](request)
                 if isinstance(answer, EventStream):
                     stream = answer.open(self.hub, scope, receive, scope[SERVER_SEND])
-                    await self.hub.connect(stream)  # before the head: whoever knows of the stream is in it (R20)
+                    # Before the head is sent: if a client has the head, every later
+                    # update reaches it (R20).
+                    await self.hub.connect(stream)
                     return stream, partial(cast("Any", send), answer.head)
             except RequestError as error:
                 answer = problems.respond(error, request, self.hub.settings)
@@ -136,11 +154,14 @@ class HubApplication:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the hub for as long as it is entered, as the application's own lifespan does.
+        """Run the hub while the context is entered, as the application's lifespan does.
 
-        For the lifespan of an application that it is mounted in: those of mounted ones are not called.  In the
-        main thread, SIGINT and SIGTERM end its streams first and then go on to whoever handled them: a server
-        waits for its responses to end, and an event stream has none.
+        Enter it in the lifespan of an outer application if the hub is mounted in one:
+        the lifespan of a mounted application is not called.
+
+        In the main thread, SIGINT and SIGTERM first begin to end the hub's streams, and
+        then go to the handler that was installed before.  Without this, a server would
+        wait indefinitely at shutdown, because an event stream does not end by itself.
         """
         async with self.hub.running():
             with before_signals(self.hub.shutdown.begin):
@@ -148,23 +169,27 @@ class HubApplication:
 
 
 def create_app(settings: Settings, *, history: History | None = None) -> HubApplication:
-    """Return the application of one hub.  Raises ConfigurationError if a key does not fit, or a package is missing.
+    """Return the ASGI application of one hub.
 
-    Its updates go into `history`, or if that is None into the one that the settings name.  There may be several in a
-    process.  Its lifespan must run, or its `running()`.
+    Updates are stored in `history`; if it is None, in the history that the settings
+    name.  A process may have several applications.  The server must run the
+    application's lifespan, or an outer application must enter `running()`.
+
+    Raises `ConfigurationError` if a key does not fit, or if a package is missing.
     """
     configure_log()
     if settings.dev:
-        log.warning("DEVELOPMENT MODE: the key is known to all, so anybody may publish")
+        log.warning("DEVELOPMENT MODE: the key is public, so anyone can publish")
     if history is None:
         history = open_history(settings.history_url.get_secret_value(), settings.retention)
     return HubApplication(Hub(settings, history))
 
 
 def app_from_environment() -> HubApplication:
-    """The application that `uvicorn hub:app` serves, with the settings of the environment.
+    """Return the application that `uvicorn hub:app` serves.
 
-    If they make no hub, the process ends with one sentence on stderr and status 2.
+    Its settings come from the environment.  If they are invalid, prints one sentence to
+    stderr and exits with status 2.
     """
     configure_log()
     try:
@@ -175,14 +200,14 @@ def app_from_environment() -> HubApplication:
 
 
 async def _send_reason(send: Send, message: Message) -> None:
-    """Send on what Starlette says of the lifespan: of settings that make no hub, a sentence and no traceback."""
+    """Forward a lifespan message; one sentence for invalid settings, no traceback."""
     if message["type"] == "lifespan.startup.failed" and isinstance(error := sys.exception(), ConfigurationError):
         message = {**message, "message": f"hub: {error}"}
     await send(message)
 
 
 async def _send_with_headers(send: Send, cors: Callable[..., Awaitable[None]] | None, message: Message) -> None:
-    """Send a message; if it is the start of a response, with the headers of every answer."""
+    """Send a message; add the common headers if it is the start of a response."""
     if message["type"] == "http.response.start":
         message["headers"] = [*message["headers"], *_SECURITY_HEADERS]
         if cors is not None:

@@ -1,7 +1,12 @@
-"""A connection behind any ASGI server: the task of its request stays for as long as the response lasts.
+"""A connection for any ASGI server: the request's task lasts as long as its response.
 
-The stream writes from outside the task: it steps the server's `send` coroutine itself, up to where that suspends, which
-is how a server says that there is no room.  One suspended coroutine is kept at most; the task finishes it.
+A stream may write while another task runs, such as a dispatch.  This connection then
+runs the server's `send` coroutine by hand, up to its first suspension.  A suspension
+means that the socket has no room.  At most one suspended coroutine is kept, and the
+request's task finishes it.
+
+    write(body)   send() ends        -> True
+                  send() suspends    -> False   drain(), in the task, finishes it
 """
 
 from __future__ import annotations
@@ -21,46 +26,51 @@ if TYPE_CHECKING:
 
 
 class Link(Protocol):
-    """What a server knows of a connection, and ASGI has no word for."""
+    """Access to the server's connection, for what ASGI does not offer."""
 
     def is_closing(self) -> bool:
-        """Return whether nothing more can be written, though the server may not say so."""
+        """Return whether the connection is closing, even if nothing reports it."""
         ...
 
     def buffered(self) -> int:
-        """Return how many bytes the server has yet to hand to the socket."""
+        """Return the number of bytes that are not handed to the socket yet."""
         ...
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Close the connection at once, without sending what is buffered."""
         ...
 
     def begin_stream(self) -> None:
-        """Have the connection end when its client closes its half; the head was sent."""
+        """Note that the head of an event stream was sent.
+
+        From now on, the connection ends if its client closes its half.
+        """
         ...
 
 
 class NoLink:
-    """The link of a server that is not known."""
+    """The link for an unknown server: it knows nothing and does nothing."""
 
     def is_closing(self) -> bool:
+        """Return False."""
         return False
 
     def buffered(self) -> int:
+        """Return 0."""
         return 0
 
     def abort(self) -> None:
-        pass
+        """Do nothing."""
 
     def begin_stream(self) -> None:
-        pass
+        """Do nothing."""
 
 
 NO_LINK: Final = NoLink()
 
 
 class AsgiConnection:
-    """The connection of one request; see `stream.Connection`."""
+    """The connection of one request on any ASGI server; see `stream.Connection`."""
 
     __slots__ = (
         "_is_dropped",
@@ -79,22 +89,21 @@ class AsgiConnection:
         self._send = send
         self._receive = receive
         self._link = link
-        self._task: asyncio.Task[Any] | None = None
-        """The request's, from `begin` to the end of `serve`."""
+        self._task: asyncio.Task[Any] | None = None  # the request's, from `begin` to the end of `serve`
+        # A suspended write, and the future that it waits for.
         self._pending: tuple[Coroutine[Any, Any, None], Any] | None = None
-        """A write that has suspended, and the future that it waits for."""
-        self._work: Work | None = None
-        """What the task should run next."""
-        self._is_woken = False
-        """Whether the task was cancelled by this connection, and by nothing else."""
-        self._is_dropped = False
-        """Whether the last write came too late."""
-        self._is_lost = False
-        """Whether `send` has raised that the client went away."""
-        self._is_over = False
-        """Whether `serve` should return."""
+        self._work: Work | None = None  # what the task runs next
+        self._is_woken = False  # whether this connection has cancelled the task to wake it
+        self._is_dropped = False  # whether the last write came too late and was not sent
+        self._is_lost = False  # whether `send` has raised that the client disconnected
+        self._is_over = False  # whether `serve` should return
 
     async def begin(self, head: Head, stream: object, *, wait: bool) -> bool:
+        """Send the head from the request's task; that task then belongs to `serve`.
+
+        Returns False if the client has disconnected, if `abort` was called meanwhile,
+        or if there is no room and `wait` is false.
+        """
         task = self._task = asyncio.current_task()
         assert task is not None
         begun = False
@@ -108,9 +117,10 @@ class AsgiConnection:
                 await _finish(*suspended)
             self._link.begin_stream()
             begun = True
-        except OSError:  # how newer servers say that the client went away
+        except OSError:  # newer servers raise it if the client has disconnected
             pass
         except asyncio.CancelledError:
+            # Either `abort` has woken the task, or the server cancels it.
             if not self._is_woken or task.uncancel() > 0:
                 raise
         finally:
@@ -119,6 +129,10 @@ class AsgiConnection:
         return begun
 
     def write(self, body: bytes) -> bool:
+        """Write without waiting, by running `send` up to its first suspension.
+
+        Returns False if it was suspended, or if the connection is closing.
+        """
         try:
             self._pending = _step(self._send({"type": "http.response.body", "body": body, "more_body": True}))
         except OSError:
@@ -126,44 +140,66 @@ class AsgiConnection:
         return self._pending is None and not self._was_dropped()
 
     async def drain(self) -> bool:
+        """Finish a suspended write.  Returns False if the connection is closing."""
         if self._pending is not None:
             try:
                 await _finish(*self._pending)
             except OSError:
                 self._is_lost = True
             self._pending = None
-            self._was_dropped()  # only now it was written, or was not
+            self._was_dropped()  # the write has only happened now, if at all
         return not self.is_closing()
 
     def unsent(self) -> int:
-        return _ALL if self._pending is not None or self._is_dropped else 0  # a server waits before it writes
+        """Return 0 if the last write was handed over, else more than its length."""
+        # A server waits for room first: a suspended write has sent nothing.
+        return _ALL if self._pending is not None or self._is_dropped else 0
 
     def buffered(self) -> int:
+        """Return the number of buffered bytes that the server knows of.
+
+        Returns 0 if the connection is lost, or if the server is unknown.
+        """
         return 0 if self._is_lost else self._link.buffered()
 
     def is_closing(self) -> bool:
+        """Return whether the connection is closing or lost."""
         return self._is_lost or self._link.is_closing()
 
     def start(self, work: Work) -> None:
+        """Wake the request's task, which then runs `work`."""
         self._work = work
         self._wake()
 
     def finish(self) -> bool:
+        """Write the end of the response.
+
+        Returns False if there is no room for it, or if the connection is closing.
+        """
         if self._pending is not None or self.is_closing():
             return False
         self._pending = _step(self._send({"type": "http.response.body", "body": b"", "more_body": False}))
         return self._pending is None
 
     def abort(self) -> None:
-        if self._task is not None:  # before `begin` it does nothing
+        """Close the connection at once, and wake the request's task.
+
+        Does nothing before `begin`.
+        """
+        if self._task is not None:
             self._link.abort()
             self._wake()
 
     def stop(self) -> None:
+        """Make `serve` return, and cancel the work that it runs."""
         self._is_over = True
         self._wake()
 
     async def serve(self) -> bool:
+        """Run work and wait for a disconnect, until the response is over.
+
+        Returns True: the response never outlives the request's task.
+        """
         task = self._task
         assert task is not None
         try:
@@ -175,7 +211,8 @@ class AsgiConnection:
                     elif (await self._receive())["type"] == "http.disconnect":
                         return True
                 except asyncio.CancelledError:
-                    # Either this connection has woken its task, or the task should end; the count tells them apart.
+                    # Either this connection has woken the task, or the server cancels
+                    # it.  If both have, one cancellation is left after uncancel().
                     if not self._is_woken or task.uncancel() > 0:
                         raise
                     self._is_woken = False
@@ -186,22 +223,33 @@ class AsgiConnection:
                 self._pending[0].close()
 
     def _wake(self) -> None:
+        """Wake the request's task, by a cancellation that it catches.
+
+        Does nothing if the task is awake: if it is woken already, or calls this itself.
+        """
         if not self._is_woken and self._task is not None and self._task is not asyncio.current_task():
             self._is_woken = True
             self._task.cancel()
 
     def _was_dropped(self) -> bool:
-        """Return whether the connection is closing; then a write is sent only behind bytes that are still buffered."""
+        """Note whether the last write was dropped; return `is_closing()`.
+
+        A closing connection accepts a write only if earlier bytes are still buffered.
+        """
         is_closing = self.is_closing()
         self._is_dropped = is_closing and not self.buffered()
         return is_closing
 
 
 _ALL: Final = 2**62
+"""More bytes than any write has: nothing of the last write was handed over."""
 
 
 def _step(coroutine: Coroutine[Any, Any, None]) -> tuple[Coroutine[Any, Any, None], Any] | None:
-    """Run `coroutine` up to where it suspends.  Returns None if it ended, else the coroutine and what it waits for."""
+    """Run `coroutine` up to its first suspension.
+
+    Returns None if it ended, otherwise the coroutine and the future that it waits for.
+    """
     try:
         return coroutine, coroutine.send(None)
     except StopIteration:
@@ -210,10 +258,11 @@ def _step(coroutine: Coroutine[Any, Any, None]) -> tuple[Coroutine[Any, Any, Non
 
 @types.coroutine
 def _finish(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
-    """Finish inside a task what was begun by `_step`.
+    """Finish, inside a task, a coroutine that `_step` has started.
 
-    `await coroutine` would start by sending it a None that it does not expect; so its first future is handed
-    to the event loop here, and from then on everything is passed through.
+    A plain `await coroutine` would first send it a None, which it does not expect.
+    This yields its first future to the event loop instead, and then passes everything
+    through, including exceptions.
     """
     try:
         while True:

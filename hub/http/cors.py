@@ -1,4 +1,4 @@
-"""CORS: what pages of other origins may ask, and read."""
+"""CORS: which requests pages of other origins may send, and what they may read."""
 
 from __future__ import annotations
 
@@ -16,31 +16,38 @@ if TYPE_CHECKING:
 
 
 def cors(settings: Settings) -> Cors | None:
-    """Return what answers other origins; None if the settings allow none."""
+    """Return the CORS rules of a hub; None if the settings allow no other origins."""
     if not settings.cors_origins:
         return None
     return Cors(
-        _nowhere,
+        _never_called,
         allow_origins=settings.cors_origins,
         allow_credentials="*" not in settings.cors_origins,  # N97
         allow_methods=["GET", "HEAD", "POST", "QUERY"],
-        # N99
-        allow_headers=["Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID"],
+        allow_headers=["Authorization", "Cache-Control", "Content-Type", "If-None-Match", "Last-Event-ID"],  # N99
         expose_headers=["ETag", "Last-Event-ID", "Link", "Mercure-Last-Event-ID", "WWW-Authenticate"],  # N98
     )
 
 
-async def _nowhere(*_: object) -> None:
-    """The application below a middleware of which only the parts are called."""
+async def _never_called(*_: object) -> None:
+    """Stand in for the application that Starlette's middleware would wrap."""
     raise AssertionError
 
 
 class Cors(CORSMiddleware):
+    """The CORS rules of a hub; only parts of Starlette's middleware are used."""
+
     def is_allowed_origin(self, origin: str) -> bool:
+        """Return whether a page of `origin` may use the hub."""
         return allows_origin(self.allow_origins, origin)
 
     async def send(self, message: Message, send: Send, request_headers: Headers) -> None:
+        """Send the start of a response, with the CORS headers that apply.
+
+        A response that already has CORS headers is sent unchanged.
+        """
+        # The metadata is readable by all origins, without credentials (N156).
         if any(name == b"access-control-allow-origin" for name, _ in message.get("headers", ())):
-            await send(message)  # what is open to all, and without credentials, says so itself (N156)
+            await send(message)
         else:
             await super().send(message, send, request_headers)

@@ -1,19 +1,22 @@
-"""The HTTP edge: parse, ask the hub, answer.  Every route is on this page.
+"""Endpoints: every route of the hub.  Each one parses, calls the hub and answers.
 
-GET QUERY  HUB                                             subscribe: an event stream              N10–N31, V1–V6
-                                                           with Prefer: wait=0, one that ends      hub.http.replay
-HEAD       HUB                                             its headers alone; nobody subscribes    1.18
-POST       HUB                                             publish: 200 and the id, or ids         N40–N57
-GET        HUB/subscriptions                               who is there, if that is on             N130–N140, V63
-GET        HUB/subscriptions/{match_type}/{match}          of one matcher
-GET        HUB/subscriptions/{match_type}/{match}/{id}     of one subscriber
-GET        HUB/subscriptions/{topic}                       the same in the classic dialect
-GET        HUB/subscriptions/{topic}/{id}
-GET        HUB/health/ready                                whether new clients are to come here      R51
-GET        HUB/health/live                                 whether it works
-GET        /.well-known/oauth-protected-resource + HUB     what clients of current tokens need     N145–N156
-GET        HUB/debug/                                      the debugger, if it is on               R29
-GET        /                                               there, if it is on
+    GET QUERY   HUB                  subscribe: an event stream         N10–N31, V1–V6
+                                     ends if `Prefer: wait=0`           hub.http.replay
+    HEAD        HUB                  the headers of a GET, without a subscription
+    POST        HUB                  publish: 200 and the id or ids     N40–N57
+    GET         HUB/subscriptions    all subscriptions, if enabled      N130–N140, V63
+                  /{match_type}/{match}         those of one matcher
+                  /{match_type}/{match}/{id}    one subscription
+                  /{topic}                      the same in the classic dialect
+                  /{topic}/{id}
+    GET         HUB/health/ready     whether to send new clients here   R51
+    GET         HUB/health/live      whether the process works
+    GET         /.well-known/oauth-protected-resource + HUB
+                                     metadata, if issuers are set       N145–N156
+    GET         HUB/debug/           the debugger, if enabled           R29
+    GET         /                    a redirect to it, if enabled
+
+HUB is the path of the hub in the settings.
 """
 
 from __future__ import annotations
@@ -81,24 +84,28 @@ DEBUGGER: Final = "/debug/"
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
-PARSED_AT_ONCE: Final = 2**14
-"""Bytes of a batch that are parsed between two looks at the other tasks: some 2 ms."""
+BYTES_PARSED_AT_ONCE: Final = 2**14
+"""Bytes of a batch that are parsed before other tasks run: about 2 ms."""
 _SUBSCRIPTIONS_AT_ONCE: Final = 100
-"""Subscriptions that are written between two looks at the other tasks."""
+"""Subscriptions that are examined before other tasks run."""
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
+"""Bytes that an entity tag cannot contain, and the percent sign that escapes them."""
 
 
 Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response | EventStream]]"
 
 
 class Endpoints:
-    """The routes of one hub."""
+    """The endpoints of one hub.
+
+    An endpoint takes a `Request`, and raises a `RequestError` if it refuses it.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
     def by_method(self) -> dict[str, Endpoint]:
-        """Return what the path of the hub answers, by the method of the request."""
+        """Return the endpoints of the hub's own path, keyed by method."""
         settings = self._hub.settings
         methods: dict[str, Endpoint] = {}
         if settings.can_subscribe:
@@ -108,18 +115,24 @@ class Endpoints:
         return methods
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of the router, to which publish and subscribe requests never come."""
+        """Return the routes of the router.
+
+        Publish and subscribe requests do not reach the router.  It has a route for the
+        hub's own path all the same: for HEAD, and to answer other methods with 405.
+        """
         settings = self._hub.settings
         routes: list[Route | Mount] = [
             Route(settings.path, _cold(self.head), methods=list(self.by_method())),
             Route(settings.path + "/health/ready", _cold(self.ready)),
             Route(settings.path + "/health/live", _cold(self.live)),
         ]
-        if settings.issuers:  # without current tokens a client must not take the hub for a current one (N153)
+        # Without issuers, the hub takes no tokens of the current dialect.  It then has
+        # no metadata, so that clients take it for a classic hub (N153).
+        if settings.issuers:
             routes += [Route(path, _cold(self.metadata)) for path in self._metadata_paths()]
         if settings.subscriptions:
-            who = subscriptions_path(settings.path)
-            routes += [Route(who, _cold(self.subscriptions)), Route(who + "/{rest:path}", _cold(self.subscriptions))]
+            path = subscriptions_path(settings.path)
+            routes += [Route(path, _cold(self.subscriptions)), Route(path + "/{rest:path}", _cold(self.subscriptions))]
         if settings.debugger:
             page = settings.path + DEBUGGER
             routes += [
@@ -129,16 +142,23 @@ class Endpoints:
                 Route(page.rstrip("/"), RedirectResponse(page)),
                 Route("/", RedirectResponse(page)),
             ]
-        for route in routes:  # Starlette's end with $, which lets a line feed follow (R75)
+        # Starlette's patterns end with $, which also matches before a final line feed
+        # (R75).
+        for route in routes:
             route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
         return [*routes]
 
     def _metadata_paths(self) -> set[str]:
-        """Beside the hub (N145), and where a resource identifier of another path leads."""
+        """Return the metadata's path (N145), and the one of the resource identifier."""
         settings = self._hub.settings
         return {settings.metadata_path, unquote(urlsplit(settings.metadata_url("") or settings.metadata_path).path)}
 
     async def subscribe(self, request: Request) -> Response | EventStream:
+        """Answer a GET, QUERY or HEAD of the hub's own path.
+
+        Returns an `EventStream`, or a response that ends by itself if the client
+        prefers `wait=0`.  A HEAD gets either of them, for its headers only.
+        """
         hub = self._hub
         headers: Headers = request.headers
         body = b""
@@ -152,12 +172,15 @@ class Endpoints:
         waits = "wait=0" not in preferred
 
         def answer(subscriber: Subscriber, preceding: str | None) -> Response | EventStream:
+            """Return the answer for a subscriber that starts after this event id."""
             headers = _cursor(preceding)
             if waits:
                 return EventStream(subscriber, headers)
             return ReplayResponse(hub, subscriber, headers, metadata="metadata" in preferred)
 
-        if request.method == "HEAD":  # it subscribes nobody, so it is not counted, and none of its patterns is compiled
+        # A HEAD makes no subscription: it does not count toward the limits, and its
+        # patterns are not compiled.
+        if request.method == "HEAD":
             presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
             position, preceding = await hub.find_start(wanted.last_event_id, presence=presence)
             return answer(Subscriber((), grant, position), preceding)
@@ -168,7 +191,8 @@ class Endpoints:
         except HistoryUnavailable as error:
             if not waits:
                 raise
-            # EventSource comes back after an end, with the same cursor, and stays away for ever after a 503.
+            # Not 503: EventSource reconnects after the end of a stream, with the same
+            # cursor, but never after a 503.
             log.warning("a stream ended before it began: the history is unavailable", reason=error.reason)
             first = events.HEARTBEAT + hub.admission.retry_hint()
             ended = Response(first, headers=NOT_STORED, media_type="text/event-stream")
@@ -177,21 +201,25 @@ class Endpoints:
         return answer(subscriber, preceding)
 
     async def head(self, request: Request) -> Response:
-        """Return the head of what a GET gets; no one subscribes."""
+        """Return an empty response with the headers that a GET would get."""
         response = Response()
         response.raw_headers = (await self.subscribe(request)).raw_headers
         return response
 
     async def publish(self, request: Request) -> Response:
+        """Publish one update from a form, or a batch from lines of JSON.
+
+        Returns the ids as plain text, one per line for a batch.
+        """
         grant = await self._authorize("publish", request)
         body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.headers)
         updates: list[Update] = []
-        turn = PARSED_AT_ONCE
+        turn = BYTES_PARSED_AT_ONCE
         for start, update in read_updates(body, type, self._hub.settings):
             updates.append(update)
             if start >= turn:
-                turn = start + PARSED_AT_ONCE
+                turn = start + BYTES_PARSED_AT_ONCE
                 await asyncio.sleep(0)
         await self._hub.publish(*updates, grant=grant)
         if type == NDJSON:
@@ -199,6 +227,7 @@ class Endpoints:
         return PlainTextResponse(updates[0].id)
 
     async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> Grant:
+        """Return the grant of the request; see `Authorizer.authorize`."""
         return await self._hub.authorizer.authorize(
             action,
             request.headers,
@@ -208,45 +237,66 @@ class Endpoints:
         )
 
     def _public_origin(self, request: Request) -> str:
-        """The origin that the request is to, or Misdirected (R6)."""
+        """Return the origin of the request's URL.
+
+        Raises `Misdirected` if the settings list public URLs and it is none of them
+        (R6).
+        """
         origin, allowed = request.origin, self._hub.settings.public_urls
         if allowed and origin not in allowed:
             raise Misdirected(
-                f"{shown(origin)} is none of the URLs of this hub; a proxy in front of it has to pass the Host header "
-                "on, and the scheme in X-Forwarded-Proto"
+                f"{shown(origin)} is not a URL of this hub; a proxy in front of it must pass the Host header on, and "
+                "send the scheme in X-Forwarded-Proto"
             )
         return origin
 
     async def _body(self, request: Request, limit: int) -> bytes:
-        """Return the body.  Raises TooLarge, TooSlow and Closing."""
+        """Return the body.
+
+        Raises `TooLarge` if it is longer than `limit`, `TooSlow` if it does not arrive
+        in time, and `Closing` if the hub shuts down.
+        """
         async with self._hub.shutdown.until_closing(self._hub.settings.body_timeout):
             return await request.body(limit)
 
-    # -- who is there
+    # -- the subscription API
 
     async def subscriptions(self, request: Request) -> Response:
+        """Return the subscriptions of all nodes, those of one matcher, or a single one.
+
+        The answer is 304 if the client has the current version.  Raises `NotFound` if
+        the path names a subscription that does not exist.
+        """
         hub = self._hub
         grant = await self._authorize("subscribe", request, required=True)
         path = request.raw_path
-        grant.require_read(path)  # the path as it came, and without the query (N131, V64)
+        grant.require_read(path)  # still encoded, and without the query (N131, V64)
         asked = parse_subscription_path(path, hub.settings)
+
+        # The path decides the dialect, except for HUB/subscriptions, which is the same
+        # in both (V84).  For that path, the client gets the classic dialect if it
+        # accepts JSON-LD, or if its token is classic.  A classic token gets the current
+        # dialect if the client accepts only plain JSON, as the debugger does.
         accepted = ",".join(value.decode("latin-1") for value in header_values(request.headers, b"accept"))
         classic = asked.classic
-        if classic is None:  # HUB/subscriptions is the same path in both dialects (V84)
-            asks_for_json = accepted.strip().lower() == "application/json"  # and nothing else, as the debugger does
+        if classic is None:
+            asks_for_json = accepted.strip().lower() == "application/json"
             wants_classic = "application/ld+json" in accepted.lower() or (grant.classic and not asks_for_json)
             classic = hub.settings.classic and wants_classic
+
         cursor, repeated, present = await hub.presence.now()
-        one = None
+        single = None
         if asked.subscriber is not None:
-            who = [subscriber for subscriber in present if subscriber.id == asked.subscriber]
-            one = next(filter(None, self._chosen(who, asked, classic=classic)), None)
-            if one is None:
+            same_id = [subscriber for subscriber in present if subscriber.id == asked.subscriber]
+            single = next(filter(None, self._chosen(same_id, asked, classic=classic)), None)
+            if single is None:
                 raise NotFound("there is no such subscription")
+
+        # If two updates have the cursor's id, it does not identify a version.
         if _is_known(request.headers, cursor) and not repeated:
             response = Response(status_code=304)
-        elif one is not None:
-            document = one.document(json_ld=classic)
+        elif single is not None:
+            document = single.document(json_ld=classic)
             response = Response(to_json(CONTEXT | document | {"lastEventID": cursor} if classic else document))
         else:
             opening = {"id": path, "type": "subscriptions"}
@@ -262,17 +312,24 @@ class Endpoints:
     def _chosen(
         self, present: Iterable[Present], asked: SubscriptionPath, *, classic: bool
     ) -> Iterator[Subscription | None]:
-        """The subscriptions that are asked for, and None in place of each other one."""
+        """Yield each subscription of `present`, or None instead if it is not asked for.
+
+        The Nones let the caller pause while it skips many subscriptions.
+        """
         for subscriber in present:
-            for one in subscriber.subscriptions(self._hub.settings.path):
+            for subscription in subscriber.subscriptions(self._hub.settings.path):
+                # A classic collection has only the classic subscriptions.
                 if asked.matcher is None:
-                    chosen = one.is_classic or not classic
+                    chosen = subscription.is_classic or not classic
                 else:
-                    chosen = (one.match_type, one.match) == asked.matcher
-                yield one if chosen else None
+                    chosen = (subscription.match_type, subscription.match) == asked.matcher
+                yield subscription if chosen else None
 
     def _cursor_headers(self, cursor: str, *, classic: bool) -> Headers:
-        """N135, N136.  A cursor may be any Unicode, and goes out as UTF-8 (R77)."""
+        """Return the headers of a document with this cursor (N135, N136).
+
+        A cursor may be any Unicode, and is sent as UTF-8 (R77).
+        """
         quoted = cursor.replace("\\", "\\\\").replace('"', '\\"')
         attributes = "" if classic else '; type="mercure"'
         link = f'<{self._hub.settings.path}>; rel="mercure"; last-event-id="{quoted}"{attributes}'
@@ -284,10 +341,13 @@ class Endpoints:
             (b"vary", b"Accept, Authorization, Cookie"),
         ]
 
-    # -- what the hub is
+    # -- about the hub
 
     async def metadata(self, request: Request) -> Response:
-        """RFC 9728.  Open to all pages (N156)."""
+        """Return the metadata of the protected resource (RFC 9728).
+
+        Pages of any origin may read it (N156).
+        """
         settings = self._hub.settings
         servers = [issuer.id for issuer in settings.issuers if issuer.authorization_server]
         document: dict[str, Any] = {
@@ -304,18 +364,26 @@ class Endpoints:
         )
 
     async def ready(self, request: Request) -> Response:
-        """Whether new clients are to come here (R51): its log works, and no signal has come that ends the server."""
+        """Return 200 if new clients should come here, otherwise 503 (R51).
+
+        It fails if the history does not work, or if the hub is shutting down.
+        """
         return _health(await self._hub.health.check())
 
     async def live(self, request: Request) -> Response:
-        """Whether it works: a log that fails is given a minute, as a new process would hardly do better."""
+        """Return 200 if this process works, otherwise 503 (R51).
+
+        It fails only if the history has failed for a minute, because a new process
+        would hardly do better.
+        """
         return _health(await self._hub.health.check(patient=True))
 
     async def debugger(self, request: Request) -> Response:
+        """Return the page of the debugger."""
         return FileResponse(_DEBUGGER_FILES / "index.html")
 
     async def debugger_config(self, request: Request) -> Response:
-        """What the page needs to know; in development a token too."""
+        """Return the settings of the debugger's page; in development, a token too."""
         settings = self._hub.settings
         return JSONResponse(
             {
@@ -330,24 +398,27 @@ class Endpoints:
 
 
 def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[StarletteRequest], Awaitable[Response]]:
-    """Return an endpoint for Starlette's router."""
+    """Return `endpoint` as Starlette's router calls it; for routes used rarely."""
 
     async def call(request: StarletteRequest) -> Response:
+        """Call the endpoint with the hub's own kind of request."""
         return await endpoint(Request(request.scope, request.receive))
 
     return call
 
 
 def _health(error: str | None) -> Response:
+    """Return the response of a health check that has failed with `error`, if any."""
     if error is not None:
         return JSONResponse({"status": "error", "error": error}, 503, NOT_STORED)
     return JSONResponse({"status": "ok"}, headers=NOT_STORED)
 
 
 def _cursor(id: str | None) -> Headers:
-    """Return the headers with the id of the event before the first one of a stream (N107); none without a cursor.
+    """Return the headers with the id of the event before a stream's first one (N107).
 
-    An id may be any Unicode, and goes out as UTF-8 (R77).  The second name is the classic one (V52).
+    Returns an empty list if `id` is None.  An id may be any Unicode, and is sent as
+    UTF-8 (R77).  The second name is the one of the classic dialect (V52).
     """
     if id is None:
         return []
@@ -357,7 +428,10 @@ def _cursor(id: str | None) -> Headers:
 async def _collection(
     opening: dict[str, str], subscriptions: Iterable[Subscription | None], *, json_ld: bool
 ) -> AsyncIterator[str]:
-    """JSON that ends in the array of `subscriptions`, a part at a time: there may be very many to look at."""
+    """Yield a JSON object in parts: `opening`, and then the array of `subscriptions`.
+
+    Other tasks run after each `_SUBSCRIPTIONS_AT_ONCE`, because there may be very many.
+    """
     part = [to_json(opening)[:-1], ',"subscriptions":[']
     comma = ""
     for count, subscription in enumerate(subscriptions, 1):
@@ -372,13 +446,17 @@ async def _collection(
 
 
 def _etag(cursor: str) -> bytes:
+    """Return the entity tag of a document with this cursor."""
     escaped = "".join(f"%{byte:02X}" if byte in _ETAG_ESCAPED else chr(byte) for byte in cursor.encode("utf-8"))
     return b'"' + escaped.encode("latin-1") + b'"'
 
 
 def _is_known(headers: Headers, cursor: str) -> bool:
-    """Whether the client has what was current at the cursor; also unquoted, as 0.x wrote its tags (V63)."""
+    """Return whether If-None-Match names the document of this cursor.
+
+    The tag may lack its quotes, as the 0.x hub wrote tags (V63).
+    """
     tag = _etag(cursor)
     given = b",".join(header_values(headers, b"if-none-match")).strip()
-    # Not split at commas, which a tag may have.
+    # Not split at commas, because a tag may contain them.
     return tag in re.findall(rb'"[^"]*"', given) or given in (tag[1:-1], b"*")

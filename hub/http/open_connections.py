@@ -1,7 +1,12 @@
-"""The open connections of one server: how many there may be, and which one is closed for a newer one.
+"""The open connections of one server, and their limit.
 
-A connection that has nothing in progress waits for a request.  At the limit of open files, the connection that has
-waited longest is closed for each new one.
+A connection is waiting if no request is in progress on it.  If the limit is reached,
+each new connection closes the one that has been waiting longest.
+
+    waiting   c3  c7  c9  ◄── new connections and completed responses
+              └── closed for a new connection at the limit
+
+The limit is the number of files that the process may open, less `OTHER_FILES`.
 """
 
 from __future__ import annotations
@@ -15,43 +20,45 @@ import structlog
 log = structlog.stdlib.get_logger("hub")
 
 OTHER_FILES: Final = 64
-"""Open files of a process that are no connections: its log, its listening socket and the like."""
+"""Files that are not connections: the history, the listening socket and the like."""
 REPORT_SECONDS: Final = 60.0
-"""Seconds between two log lines about connections that were closed because there were too many."""
+"""Seconds between two log lines about connections that were closed at the limit."""
 CONNECTIONS: Final = "hub.connections"
-"""The key of a Connections object in the state of the application's lifespan."""
+"""The key of the `Connections` in the state of the application's lifespan."""
 
 
 class Waiting(Protocol):
-    """The protocol of one connection."""
+    """A connection, of which only the transport is used."""
 
     @property
-    def transport(self) -> asyncio.Transport: ...
+    def transport(self) -> asyncio.Transport:
+        """The transport of the connection."""
+        ...
 
 
 class Connections:
-    """The connections of one server, and the bounds of what they send.
+    """The connections of one server, and the limits that apply to their requests.
 
-    All its mutable state: `open`, how many connections there are; `waiting`, those that have nothing in progress, the
-    one that has waited longest first; `host`, the last valid Host field; and how many connections were closed for newer
-    ones since the last log line about that.
+    `max_header_fields` and `max_head`, in bytes, limit the head of a request.  `limit`
+    is the maximum number of open connections; by default it is computed from the limit
+    of open files.  Used from one event loop.
     """
 
     def __init__(self, *, max_header_fields: int = 100, max_head: int = 2**16, limit: int | None = None) -> None:
         self.max_header_fields = max_header_fields
         self.max_head = max_head
         self.limit = open_file_limit() - OTHER_FILES if limit is None else limit
-        self.open = 0
-        self.waiting: dict[Waiting, None] = {}
-        self.host = b""
-        self._closed = 0
-        self._report: asyncio.TimerHandle | None = None
+        self.open = 0  # the number of open connections
+        self.waiting: dict[Waiting, None] = {}  # those without a request in progress, longest wait first
+        self.host = b""  # the last valid Host field of any connection
+        self._closed = 0  # connections closed for newer ones since the last log line
+        self._report: asyncio.TimerHandle | None = None  # the next log line; None if none is due
 
     def add(self, connection: Waiting) -> None:
-        """Count a new connection, which has nothing in progress.
+        """Count a new connection, which is waiting for its first request.
 
-        If there are more than the limit, the one that has waited longest is closed; that is the new one if no other
-        waits.
+        If there are now more than the limit, the connection that has been waiting
+        longest is closed.  That is the new one if no other is waiting.
         """
         self.open += 1
         self.waiting[connection] = None
@@ -62,16 +69,17 @@ class Connections:
             self._count_closed()
 
     def discard(self, connection: Waiting) -> None:
-        """Forget a connection that is lost."""
+        """Forget a connection, which is lost or has another protocol now."""
         self.open -= 1
         self.waiting.pop(connection, None)
 
     def _count_closed(self) -> None:
+        """Count a closed connection, and log it unless a line was logged recently."""
         self._closed += 1
         if self._report is None:
             log.warning(
-                f"{self.limit} connections are open, which is the limit: for each new one, the one that has been idle "
-                "longest is closed; see `ulimit -Hn`, or LimitNOFILE of systemd"
+                f"the limit of {self.limit} open connections is reached: each new one closes the one that has been "
+                "idle longest; see `ulimit -Hn`, or LimitNOFILE of systemd"
             )
             self._wait_to_report()
 
@@ -80,7 +88,7 @@ class Connections:
         self._report = asyncio.get_running_loop().call_later(REPORT_SECONDS, self.report)
 
     def report(self) -> None:
-        """Log how many connections were closed, if any were since the last line."""
+        """Log the number of connections closed since the last line, unless it is 0."""
         self._report = None
         if self._closed:
             log.warning(f"{self._closed} connections were closed for newer ones: the limit is {self.limit}")
@@ -88,10 +96,10 @@ class Connections:
 
 
 def open_file_limit() -> int:
-    """How many files this process may have open."""
+    """Return how many files this process may open; `sys.maxsize` if unlimited."""
     try:
         import resource
-    except ImportError:  # not on Windows, which has no such limit
+    except ImportError:  # Windows has no such limit
         return sys.maxsize
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit

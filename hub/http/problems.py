@@ -1,4 +1,4 @@
-"""Problems: the answers to requests that are refused, as problem documents (RFC 9457)."""
+"""Problems: the responses to refused requests, as problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ log = structlog.stdlib.get_logger("hub")
 
 
 def respond(error: RequestError | HTTPException, request: Request, settings: Settings) -> Response:
-    """Return the answer to a request that was refused with `error`, and log it."""
+    """Return the response to a request that was refused with `error`.
+
+    A `RequestError` is also logged; what the router refuses (404, 405) is not.
+    """
     if isinstance(error, RequestError):
-        # A token that is refused puzzles people, who should find out why, at every log level but the highest.
+        # A refused token puzzles its owner, so its line has a higher level, and is
+        # logged unless the log is restricted to errors.
         level = logging.INFO if error.challenge is None else logging.WARNING
         reason = error.reason or str(error)
         log.log(level, "request refused", method=request.method, status=error.status, reason=reason)
         headers = dict(error.headers)
         if error.challenge is not None:
-            # With public URLs, the origin of a request that gets so far is one of them (R6).
+            # If there are public URLs, the request's origin is one of them: others were
+            # refused before (R6).
             headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(request.origin))
         return problem(error.status, error.title, str(error), headers)
     headers = dict(error.headers or {})
@@ -41,7 +46,7 @@ def respond(error: RequestError | HTTPException, request: Request, settings: Set
 
 
 def problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:
-    """Return a problem document as a response."""
+    """Return a problem document as a response, with further `headers`."""
     return JSONResponse(
         {"type": "about:blank", "title": title, "status": status, "detail": detail},
         status_code=status,
@@ -51,7 +56,11 @@ def problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Re
 
 
 def _challenge(error: str, metadata: str | None) -> str:
-    """N90–N95.  The URL may have a host that a client named, with characters that do not go into quotes."""
+    """Return the value of a WWW-Authenticate header (N90–N95).
+
+    The host in the `metadata` URL may come from the client.  If it contains characters
+    that a quoted string cannot hold, the URL is left out.
+    """
     parameters = [f'error="{error}"'] if error else []
     if metadata and not set('"\\').intersection(metadata) and metadata.isascii():
         parameters.append(f'resource_metadata="{metadata}"')

@@ -1,30 +1,35 @@
-"""Replay: what the log has for a subscriber, and then the end, for a job that reads a part at a time.
+"""Replay: send the stored updates that a subscriber wants, then end the response.
 
-    GET HUB?match=a                    200
-    Last-Event-ID: urn:1               Mercure-Last-Event-ID: urn:1
-    Prefer: wait=0, metadata           Preference-Applied: wait=0, metadata
+Batch jobs use it to read the history a part at a time.
 
-                                       : {"topics":["a"],"private":true,"time":1764000000000,"position":2,"epoch":"…"}
-                                       id: urn:2
-                                       data: what came after urn:1, at least up to the end of the log at that moment
+    GET HUB?match=a              200
+    Last-Event-ID: urn:1         Mercure-Last-Event-ID: urn:1
+    Prefer: wait=0, metadata     Preference-Applied: wait=0, metadata
 
-                                       : all
+                                 : {"topics":["a"],"private":true,"time":1764000000000…}
+                                 id: urn:2
+                                 data: …
 
-Both are preferences (RFC 7240), which other hubs do not know: there the stream stays open, and the answer does not say
-that they were applied.  The last comment, `all`, says that nothing is missing: a response may end early, as a stream
-does, if the token expires or the hub shuts down.
+                                 : all
 
-With `metadata`, a comment in front of each event says in one line of JSON what the event itself does not.  EventSource
-skips it.
+The response has the updates after the cursor, up to the end of the history at the time
+of the request, or somewhat further.  The last comment, `all`, reports that it is
+complete: a response may end early, for example if the token expires or the hub shuts
+down.
 
-    topics      of a public update, all of them, the canonical one first: anyone may subscribe to them.  Of a private
-                one, those that the token may read; there is at least one (N81).
+Both preferences (RFC 7240) are extensions of this hub.  If another hub does not know
+them, it keeps the stream open and sends no `Preference-Applied`.  With `metadata`, a
+comment before each event holds one line of JSON, which EventSource skips:
+
+    topics      all topics of a public update, the canonical one first, because anyone
+                may subscribe to them; those topics of a private update that the token
+                may read, of which there is at least one (N81)
     private     a boolean
-    time        when the update came into the log: ms since 1970
-    position    in an epoch of the log; with `epoch`, the same as in the event log (hub.event_log)
+    time        when the update was appended to the history, in ms since 1970
+    position    the position within `epoch`; both are the same as in `hub.event_log`
 
-A reader is not present: no subscription is announced, and the subscription API does not list it.  So a job that reads
-again and again does not find its own coming and going in the log.
+A reader is not announced, and the subscription API does not list it, so that a job that
+polls does not find its own visits in the history.
 """
 
 from __future__ import annotations
@@ -55,12 +60,13 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
     from hub.subscriber import Subscriber
 
-_SILENCE: Final = 1.0  # seconds
+_HEARTBEAT_SECONDS: Final = 1.0
+"""If no chunk was sent for longer than this, a smaller one or a heartbeat is sent."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class ReplayResponse(StreamingResponse):
-    """The response to a subscribe request that waits for nothing."""
+    """The response to a subscribe request with `Prefer: wait=0`."""
 
     def __init__(
         self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]], *, metadata: bool = False
@@ -71,51 +77,61 @@ class ReplayResponse(StreamingResponse):
         self.raw_headers += headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
         await self.replay.run(super().__call__, scope, receive, send)
 
 
 class Replay:
-    """A connection that reads what there is: the broadcaster has it in the index, and it is never live."""
+    """One reader, as the broadcaster sees it (`broadcaster.Receiver`).
+
+    The broadcaster has its subscriptions in the index, but it never becomes live.
+    """
 
     def __init__(self, hub: Hub, subscriber: Subscriber, *, metadata: bool = False) -> None:
         self.subscriber = subscriber
-        self.position = subscriber.start
+        self.position = subscriber.start  # everything up to here is sent, or is in the chunk to come
+        # The broadcaster sets these: the time of the last write, the id, whether it is
+        # live.
         self.written = 0.0
         self.number = -1
         self.live = False
         self._hub = hub
-        self._metadata = metadata
-        """Whether a comment with its metadata comes before each event."""
-        self._link: UvicornLink | None = None
-        """What the server knows of the connection; None if it is not known."""
-        self._timeout: asyncio.Timeout | None = None
-        """What interrupts the response."""
-        self._is_sending = True
-        """Whether the server has the head, or a chunk, and has not taken it yet."""
-        self._closed = SHUTTING_DOWN if hub.shutdown.is_closing else ""
-        """Why it is to end; "" while it is not."""
+        self._metadata = metadata  # whether a comment with metadata precedes each event
+        self._link: UvicornLink | None = None  # the server's connection; None if the server is unknown
+        self._timeout: asyncio.Timeout | None = None  # interrupts the response when it expires
+        self._is_sending = True  # whether the server is still sending the head or a chunk
+        self._closed = SHUTTING_DOWN if hub.shutdown.is_closing else ""  # why it should end, or ""
 
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, for as long as it may take."""
-        with self._hub.connected(self):  # before the head, as it may refuse
+        """Send the response by calling `respond`, until it is complete or closed.
+
+        Raises `LimitExceeded`, before anything is sent, if its patterns are too similar
+        to others.
+        """
+        with self._hub.connected(self):
             self._link = link_of(scope.get(SERVER_SEND, send))
-            if self._link is not None:  # so that the system gives up a client that does not read
+            if self._link is not None:  # the kernel then drops a client that does not read
                 tune(self._link.transport, self._hub.settings)
             try:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)
             except TimeoutError:
+                # `close` was called.  If a chunk is stuck, the client does not read, so
+                # the end of the response would not reach it either.
                 if not self._is_sending:
                     await send({"type": "http.response.body", "body": b""})
-                elif self._link is not None:  # it does not read
+                elif self._link is not None:
                     self._link.abort()
             finally:
                 self._timeout = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """What the subscriber wants, from its position to where the log ends now, at least; as chunks of frames.
+        """Yield the frames that the subscriber wants, joined into chunks.
 
-        If entries are gone before they were read, or it may read no longer, it ends without `events.ALL`.
+        They start after its position, and reach at least to the present end of the
+        history.  The last chunk ends with `events.ALL`, unless the reader is closed, or
+        the history has forgotten entries that it had not read yet, or metadata is
+        wanted and a new epoch has begun.
         """
         hub, reading = self._hub, self._hub.reading(self)
         self._is_sending = False
@@ -130,11 +146,11 @@ class Replay:
                 part = await reading.next()
             except PositionExpired:
                 return
-            if part is None:  # the rest was appended, and is not dispatched yet
+            if part is None:  # the rest is appended, but not dispatched yet
                 await hub.broadcaster.moved()
                 continue
             if self._metadata:
-                if part.end // base.EPOCH != leap:  # a new epoch began since it was asked for its name
+                if part.end // base.EPOCH != leap:  # a new epoch has begun; its name is not known
                     return
                 comments = await self._comments(part.wanted, epoch)
                 frames += chain.from_iterable(zip(comments, (entry.frame for entry in part.wanted), strict=True))
@@ -143,7 +159,9 @@ class Replay:
                 frames += [entry.frame for entry in part.wanted]
             size += part.size
             self.position = part.end
-            if size >= CHUNK_BYTES or now() > sent + _SILENCE:  # of a long log, of which little is wanted
+            # Send a full chunk.  If little of a long history is wanted, send a smaller
+            # chunk or a heartbeat, so that the response is never silent for long.
+            if size >= CHUNK_BYTES or now() > sent + _HEARTBEAT_SECONDS:
                 self._is_sending = True
                 yield b"".join(frames) or events.HEARTBEAT
                 self._is_sending = False
@@ -154,7 +172,7 @@ class Replay:
             yield b"".join([*frames, events.ALL])
 
     async def _comments(self, entries: list[Entry], epoch: str) -> list[bytes]:
-        """Return the metadata of entries of one epoch, a comment each."""
+        """Return one comment with metadata for each entry; all are of one epoch."""
         comments = []
         slices, epoch = self._hub.slices, quote(epoch)
         async with slices:
@@ -170,7 +188,10 @@ class Replay:
         return comments
 
     async def _topics(self, update: Update) -> Sequence[str]:
-        """Return the topics that the subscriber may know; to be called within a slice."""
+        """Return the topics of an update that the subscriber may know.
+
+        Must be called within a slice.
+        """
         if not update.private:
             return update.topics
         slices, topics = self._hub.slices, []
@@ -184,16 +205,22 @@ class Replay:
     # -- for the broadcaster
 
     def write(self, body: bytes, position: int) -> None:
-        raise AssertionError("it is not live")
+        """Raise AssertionError: the broadcaster writes only to live receivers."""
+        raise AssertionError("a replay is never live")
 
     def delivered(self) -> tuple[int, int]:
+        """Return the position, and 0 further frames.
+
+        The event log does not record readers, so nothing uses it.
+        """
         return self.position, 0
 
     def is_lost(self) -> bool:
+        """Return whether the connection is closing; False if the server is unknown."""
         return self._link is not None and self._link.is_closing()
 
     def close(self, reason: str) -> None:
-        """End the response soon."""
+        """End the response soon, and interrupt a send that does not finish."""
         self._closed = reason
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""Request: what an endpoint needs to know of an HTTP request."""
+"""Request: the parts of an HTTP request that the endpoints use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from hub.protocol.requests import Headers
 
 TOKENS: Final = "hub.tokens"
-"""The key of a scope under which the tokens of the query are, which is then without them (V42)."""
+"""The key of the scope for the tokens that were taken out of the query (V42)."""
 
 
 class Request:
-    """One request.  `origin`, `address` and `raw_path` are computed when they are asked for."""
+    """One request, parsed from an ASGI scope, which must have the key `TOKENS`.
+
+    `origin`, `address` and `raw_path` are computed on each access.
+    """
 
     __slots__ = ("_receive", "_scope", "headers", "method", "query", "tokens")
 
@@ -28,49 +31,53 @@ class Request:
         self._scope = scope
         self._receive = receive
         self.method: str = scope["method"]
-        self.query: bytes = scope["query_string"]
-        """The query as it came, without tokens."""
-        self.tokens: tuple[str, ...] = scope[TOKENS]
-        """The tokens of the query."""
-        self.headers: Headers = scope["headers"]
-        """(name, value) in their order; names are in lower case."""
+        self.query: bytes = scope["query_string"]  # still encoded, without tokens
+        self.tokens: tuple[str, ...] = scope[TOKENS]  # the tokens of the query
+        self.headers: Headers = scope["headers"]  # (name, value) in order; names are in lower case
 
     @property
     def raw_path(self) -> str:
-        """The path as it came, with escapes, and without the query.  Raises InvalidRequest if it is not UTF-8."""
+        """The path of the URL, still encoded, without the query.
+
+        Raises `InvalidRequest` if it is not UTF-8.
+        """
         return decode_utf_8("the path", self._scope.get("raw_path") or quote(self._scope["path"]).encode())
 
     @property
     def origin(self) -> str:
-        """The scheme and authority that the client asked for, as far as the server knows."""
+        """The scheme and authority of the request, as the server knows them."""
         host = next(iter(header_values(self.headers, b"host")), b"").decode("latin-1")
         return normal_origin(self._scope["scheme"], host)
 
     @property
     def address(self) -> str:
-        """The client that an anonymous connection counts for.
+        """The client, for the limit of connections without a token's subject.
 
-        An address or, because a client has very many, an IPv6 network of 64 bits.
+        An IPv4 address, or an IPv6 network of 64 bits, because a single client has very
+        many IPv6 addresses.  Other names are returned unchanged; "" if it is unknown.
         """
         host = (self._scope.get("client") or ("",))[0]
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
             return cast("str", host)
-        if address.version == 6 and address.ipv4_mapped is not None:  # an IPv4 client of a socket for both
+        # An IPv4 client of a socket that serves both versions.
+        if address.version == 6 and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
     async def body(self, limit: int) -> bytes:
-        """Return the body, of which no more than `limit` bytes are ever held; 0 for no limit.
+        """Read and return the body.
 
-        Raises TooLarge, and InvalidRequest if the client goes away.
+        Raises `TooLarge` as soon as it is longer than `limit` bytes; 0 is no limit.
+        Raises `InvalidRequest` if the client disconnects before the end.
         """
         body = bytearray()
         while True:
             message = await self._receive()
-            if message["type"] == "http.disconnect":  # no client reads the answer, and the log has a line of it
-                raise InvalidRequest("the client went away before all of the body had come")
+            if message["type"] == "http.disconnect":
+                # The answer reaches no client, but the error is logged.
+                raise InvalidRequest("the client disconnected before the whole body had arrived")
             body += message.get("body", b"")
             if 0 < limit < len(body):
                 raise TooLarge(f"the body is longer than {limit} bytes")

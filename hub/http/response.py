@@ -1,4 +1,4 @@
-"""The answer to a subscribe request, and the choice of its connection."""
+"""Response: the answer to a subscribe request, and the choice of its connection."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     _Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
 
 SERVER_SEND: Final = "hub.send"
-"""The key of a scope under which the server's own `send` is, below any middleware."""
+"""The key of the scope for the server's own `send`, which no middleware wraps."""
 
 
 class EventStream:
-    """The answer to a subscribe request: a head, and then a stream, which the application runs."""
+    """The answer to a subscribe request: a head, then a stream that the caller runs.
+
+    `headers` are added to the fixed headers of a stream.
+    """
 
     def __init__(self, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
         self._subscriber = subscriber
@@ -35,17 +38,24 @@ class EventStream:
 
     @property
     def head(self) -> Message:
-        """The first message of the response."""
+        """The first ASGI message of the response."""
         return {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
 
     def open(self, hub: Hub, scope: Scope, receive: Receive, server_send: Send) -> Stream:
-        """Return the stream of the response, on the connection of the request."""
+        """Return the stream of the response, on the connection of the request.
+
+        `server_send` is the server's own `send`.
+        """
         connection = connection_of(scope, receive, cast("_Send", server_send), hub.settings)
         return Stream(hub, self._subscriber, connection)
 
 
 def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Settings) -> Connection:
-    """Return the connection of a request: one that can be detached if its server can, else one for any server."""
+    """Return the connection of a request, and tune its socket.
+
+    Returns a `UvicornConnection` if the response can be detached from its task,
+    otherwise an `AsgiConnection`.
+    """
     link = link_of(send)
     if link is None:
         return AsgiConnection(send, receive, NO_LINK)
@@ -56,6 +66,6 @@ def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Setting
 
 
 async def _nothing() -> AsyncIterator[bytes]:
-    """The content that EventSourceResponse asks for; a Stream is written to instead."""
+    """Yield nothing: EventSourceResponse requires content, but a `Stream` writes it."""
     return
     yield

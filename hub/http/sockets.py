@@ -1,7 +1,7 @@
-"""Sockets: what the kernel may hold for a client, and when it gives one up.
+"""Sockets: how much the kernel buffers for a client, and when it drops one.
 
-Without a bound the kernel takes some 4 MB for a client that reads nothing before it says that there is no room, and a
-client that is cut off from the network stays for a quarter of an hour.
+By default, the kernel buffers about 4 MB for a client that does not read, and keeps a
+client that has lost its network for a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 
 def tune(transport: asyncio.BaseTransport, settings: Settings) -> None:
-    """Bound what the kernel does for the client of this connection, unless it is closing; some 3 µs."""
-    if transport.is_closing():  # and its socket may have no number any more
+    """Limit the kernel's buffer and its patience for the client of this connection.
+
+    Sets `settings.send_buffer` and `settings.client_timeout`; takes about 3 µs.  Does
+    nothing if the connection is closing, or if it is not over TCP.
+    """
+    if transport.is_closing():  # its socket may be closed already
         return
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError):  # its client has gone meanwhile
+        with contextlib.suppress(OSError):  # the client has disconnected meanwhile
             _tune(connection, settings)
 
 
@@ -32,10 +36,10 @@ def _tune(connection: socket.socket, settings: Settings) -> None:
         return
     seconds = settings.client_timeout
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (  # Linux has all of them
-        ("TCP_USER_TIMEOUT", seconds * 1000),  # what was sent and not acknowledged, or a window that stays shut
-        ("TCP_KEEPIDLE", seconds / 2),  # asked after that long a silence, …
-        ("TCP_KEEPINTVL", seconds / 6),  # … and again and again until client_timeout has passed
+    for name, value in (  # Linux has all three, other systems may not
+        ("TCP_USER_TIMEOUT", seconds * 1000),  # for unacknowledged data, or a window that stays closed
+        ("TCP_KEEPIDLE", seconds / 2),  # the first probe of a silent client, …
+        ("TCP_KEEPINTVL", seconds / 6),  # … and further ones until client_timeout has passed
     ):
         if (option := getattr(socket, name, None)) is not None:
             connection.setsockopt(socket.IPPROTO_TCP, option, max(1, int(value)))

@@ -1,15 +1,25 @@
 """The event stream of one subscriber: a state machine that writes to a connection.
 
-    OPENING ──head sent──► CATCHING_UP ──caught up──► LIVE ──no room──► BEHIND ──room──► CATCHING_UP ──no room──► BEHIND
-       any ──close(reason)──► CLOSING ──finished or aborted──► CLOSED          any ──connection lost──► CLOSED
+    state              event                                         next state
+    OPENING            head sent, the history has newer entries      CATCHING_UP
+                       head sent, nothing to catch up with           LIVE
+                       head sent, no room in the socket              BEHIND
+    CATCHING_UP        end of the dispatched history reached         LIVE
+                       no room                                       BEHIND
+    LIVE               no room                                       BEHIND
+    BEHIND             room again                                    CATCHING_UP
+    any of the above   close(reason)                                 CLOSING
+    CLOSING            response finished, or connection aborted      CLOSED
+    any of the above   connection lost                               CLOSED
 
-While a stream is LIVE, the broadcaster writes to it: if the socket has room, nothing is awaited and no task runs.  If
-it has none, the stream has fallen BEHIND: it leaves the live set with its position, and later reads on in the history.
-So replay, the seam between replay and live, and slow readers are one loop (`hub.reading`), and a slow reader costs one
-pending write, however far it is behind.
+While a stream is LIVE, the broadcaster writes to it, and no task runs for it.  If the
+socket has no room, the stream falls BEHIND: it leaves the live set with its position,
+and reads on in the history when there is room again.  One loop therefore serves
+replay, the change from replay to live, and slow readers (`hub.reading`).  A slow reader
+costs one pending write, however far behind it is.
 
-A stream owns its state and its position.  While it is LIVE, it has been sent everything up to the end of the last
-finished dispatch, even if its own position is older.
+A stream owns its state and its position.  While it is LIVE, it has been sent everything
+it wants up to the end of the last finished dispatch, even if its position is older.
 """
 
 from __future__ import annotations
@@ -40,20 +50,20 @@ log = structlog.stdlib.get_logger("hub")
 
 
 class State(Enum):
-    """What a stream does."""
+    """The states of a stream."""
 
     OPENING = auto()
-    """It is known to the broadcaster, and its head is not sent yet."""
+    """The broadcaster knows the stream, and its head is not sent yet."""
     CATCHING_UP = auto()
-    """It reads the history, and there is room for what it writes."""
+    """A task reads the history and writes to the connection, which has room."""
     LIVE = auto()
-    """It is in the broadcaster's live set; no task of it runs."""
+    """The stream is in the broadcaster's live set; no task runs for it."""
     BEHIND = auto()
-    """There was no room for its last write."""
+    """The connection had no room after the last write."""
     CLOSING = auto()
-    """It ends within a turn or two of the event loop."""
+    """The stream ends within a turn or two of the event loop."""
     CLOSED = auto()
-    """It is over, and its connection belongs to another."""
+    """The stream is over; the connection may serve the next request."""
 
 
 TRANSITIONS: Final = {
@@ -68,23 +78,25 @@ TRANSITIONS: Final = {
 
 
 class Connection(Protocol):
-    """What a stream is written to: `asgi_connection` or `uvicorn_connection`.
+    """The connection that a stream writes to.
 
-    It calls back `stream.lost(error)` and `stream.close(reason)`.
+    There are two: `AsgiConnection` and `UvicornConnection`.  A connection may call
+    `stream.lost(error)` and `stream.close(reason)`.
     """
 
     async def begin(self, head: Head, stream: Stream, *, wait: bool) -> bool:
-        """Send the head, and take the connection over.
+        """Send the head by calling `head`, and take over the connection for `stream`.
 
-        Returns False if the connection is lost, or its client has sent more.  Without `wait` it aborts rather than
-        wait for room.
+        Returns False if the connection is lost, or if the client has sent more than its
+        request.  If `wait` is false, aborts instead of waiting for room.
         """
         ...
 
     def write(self, body: bytes) -> bool:
         """Write without waiting.
 
-        Returns False if there is no room for more now, or the connection is closing, which may have dropped it.
+        Returns False if there is now no room for more, or if the connection is closing,
+        in which case `body` may have been dropped.
         """
         ...
 
@@ -93,43 +105,61 @@ class Connection(Protocol):
         ...
 
     def unsent(self) -> int:
-        """Return how many bytes of the last write were not handed to the socket, or more if it was dropped.
+        """Return how many bytes of the last write were not handed to the socket.
 
-        The number stays as it is when the connection is lost or aborted.  A clean close leaves only what was dropped.
+        If the write was dropped, the number is larger than its length.  After the
+        connection is lost or aborted, the number stays as it was then.  After a clean
+        close it is 0, unless the write was dropped.
         """
         ...
 
     def buffered(self) -> int:
-        """Return how many bytes of all writes have still to be handed over, as far as that is known."""
+        """Return how many bytes of all writes wait to be handed to the socket.
+
+        Returns 0 if that is unknown.
+        """
         ...
 
     def is_closing(self) -> bool:
-        """Return whether it takes no more, though nothing may report that."""
+        """Return whether the connection accepts no more, even if nothing reports it."""
         ...
 
     def start(self, work: Work) -> None:
-        """Run `work` in a task, one at a time: a new task, or that of the request, which is woken."""
+        """Run `work` in a new task, or in the request's task, which is woken.
+
+        At most one piece of work runs at a time.
+        """
         ...
 
     def finish(self) -> bool:
-        """Write the end of the response.  Returns False if there is no room for it."""
+        """Write the end of the response.
+
+        Returns False if there is no room for it, or if the connection is closing.
+        """
         ...
 
     def abort(self) -> None:
-        """Cut the connection; before `begin` it does nothing."""
+        """Close the connection at once.  Does nothing before `begin`."""
         ...
 
     def stop(self) -> None:
-        """Cancel the work, have `serve` return, and forget the stream."""
+        """Cancel the work, make `serve` return, and forget the stream."""
         ...
 
     async def serve(self) -> bool:
-        """Hold the task of the request for as long as the response needs it.  Returns whether the response is over."""
+        """Keep the request's task until the response no longer needs it.
+
+        Returns True if the response is over, and False if it goes on without the task.
+        """
         ...
 
 
 class Stream:
-    """One subscriber on one connection, as the broadcaster sees it (`broadcaster.Receiver`)."""
+    """One subscriber on one connection: a `broadcaster.Receiver`.
+
+    A stream must be used from one event loop.  Its methods are called by the
+    broadcaster, the connection and the hub, and none of them waits, except `run`.
+    """
 
     __slots__ = (
         "_connection",
@@ -148,28 +178,33 @@ class Stream:
     def __init__(self, hub: Hub, subscriber: Subscriber, connection: Connection) -> None:
         self.subscriber = subscriber
         self.state = State.OPENING
+        # Everything that the subscriber wants up to here was written, if not yet handed
+        # to the socket; see `Broadcaster.reached`.
         self.position = subscriber.start
-        """It has been sent what it wants of the history up to there; see `Broadcaster.reached`."""
-        self.reason: str | None = None
-        """Why it is closed; None if its client or its connection has ended it."""
+        self.reason: str | None = None  # why the hub closed it; None if the connection was lost
+        # The broadcaster sets these: whether it is live, its id, the time of the last
+        # write.
         self.live = False
         self.number = -1
         self.written = 0.0
         self._hub = hub
         self._connection = connection
+        # The position before the last write, and its bytes, if it did not fit.
         self._unwritten: tuple[int, bytes] | None = None
-        """The write that there was no room for, and the position before it."""
-        self._must_cut = False
-        """Whether the connection is in an unknown state, because a write has failed."""
+        self._must_cut = False  # whether a write has failed, and so the connection's state is unknown
 
     async def run(self, head: Head) -> None:
-        """Send the head, by `head()`, and what follows, for as long as the task of the request is needed.
+        """Send the head by calling `head`, and begin the stream.
 
-        The stream must be connected to the hub.
+        Must be called in the request's task, after `Hub.connect(stream)`.  Returns when
+        the task is no longer needed; the stream itself may go on.  If the task is
+        cancelled, the stream ends.
         """
         hub, connection = self._hub, self._connection
         matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in self.subscriber.subscribed[:5]]
         log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
+        # During a shutdown, the stream is accepted and ends at once, because an
+        # EventSource reconnects after the end of a stream, but never after a 503.
         if hub.shutdown.is_closing:
             self.close(SHUTTING_DOWN)
         is_over = True
@@ -182,7 +217,7 @@ class Stream:
                 self.lost(None)
 
     def _begin(self) -> None:
-        """Write the first bytes, and go on from there."""
+        """Write the first bytes, and choose the next state."""
         hub, connection = self._hub, self._connection
         has_room = False
         try:
@@ -190,7 +225,7 @@ class Stream:
         except Exception as error:
             self._must_cut = True
             self.close(f"a write failed: {error!r}")
-        if self.state is State.CLOSING:  # or it was closed before its head was sent
+        if self.state is State.CLOSING:  # closed just now, or before its head was sent
             self._end_soon()
         elif not has_room:
             self._to(State.BEHIND)
@@ -204,9 +239,10 @@ class Stream:
     # -- for the broadcaster
 
     def write(self, body: bytes, position: int) -> None:
-        """Write without waiting; it has then been sent the history up to `position`.  For live streams.
+        """Write the frames up to `position` to a live stream, without waiting.
 
-        If the socket has no room for more, the stream leaves the live set, and goes on by itself.
+        If the socket has no room for more, the stream leaves the live set and catches
+        up later.
         """
         try:
             has_room = self._connection.write(body)
@@ -217,35 +253,45 @@ class Stream:
         if has_room:
             self.position = position
         else:
+            # `reached` first: it counts the last dispatch only for a live stream.
             self._unwritten = self._hub.broadcaster.reached(self), body
             self._leave(position)
             self._to(State.BEHIND)
             self._connection.start(self._catch_up)
 
     def delivered(self) -> tuple[int, int]:
-        """Return the position up to which everything was handed to the socket, and the number of frames after it."""
+        """Return the last position fully handed to the socket, and the frames beyond.
+
+        The second value is the number of frames of the last write that were handed to
+        the socket, if only a part of it was; otherwise 0.
+        """
         if self._unwritten is None:
             return self._hub.broadcaster.reached(self), 0
         before, body = self._unwritten
         handed = len(body) - self._connection.unsent()
         if handed >= len(body):
             return self.position, 0
-        # A frame has no empty line but the one that ends it.
+        # A frame ends with an empty line, and contains no other.
         return before, body[: max(0, handed)].count(b"\n\n")
 
     def is_lost(self) -> bool:
-        """Return whether the connection is lost, though nothing has reported that."""
+        """Return whether the connection is lost, even if nothing has reported it."""
         return self._connection.is_closing()
 
     # -- for the connection, and for everything that ends a stream
 
     def close(self, reason: str) -> None:
-        """End the response soon, and log why.  The first reason counts."""
+        """End the response soon, and log the reason.
+
+        A second call does nothing: the first reason counts.
+        """
         if self.state in (State.CLOSING, State.CLOSED):
             return
         self.reason = reason
         if self.live:
             self._leave(self._hub.broadcaster.reached(self))
+        # While the head is being sent, the abort ends `begin`.  Before that, it does
+        # nothing, and `_begin` ends the stream.
         if self.state is State.OPENING:
             self._connection.abort()
         else:
@@ -253,20 +299,24 @@ class Stream:
         self._to(State.CLOSING)
 
     def lost(self, error: Exception | None) -> None:
-        """Take note that the connection is lost, or was closed by its client."""
+        """Note that the connection is lost, or that its client has closed it.
+
+        A second call does nothing.
+        """
         if self.state is not State.CLOSED:
             self._close()
 
     def _end_soon(self) -> None:
-        # Not now: the caller may be a dispatch, or the connection itself.
+        # Not at once, because the caller may be a dispatch, or the connection itself.
         asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        """Finish the response, or cut the connection if its client does not even take the end."""
+        """Finish the response; abort the connection if it has no room for the end."""
         if self.state is not State.CLOSING:
             return
         if self._connection.is_closing() and not self._connection.buffered():
-            # The event loop reports in this turn how it was lost, if it ever does.
+            # If the event loop reports how the connection was lost, it does so in this
+            # turn, so abort only in the next one.
             asyncio.get_running_loop().call_soon(self._cut)
         elif self._must_cut or not self._connection.finish():
             self._cut()
@@ -287,7 +337,7 @@ class Stream:
     # -- for the task that catches up
 
     async def _catch_up(self) -> None:
-        """Read the history up to where the live streams are, and join them."""
+        """Read the history up to the position of the live streams, and join them."""
         try:
             await self._read_on()
         except PositionExpired as error:
@@ -295,14 +345,16 @@ class Stream:
             self.close(str(error))
         except Exception as error:
             log.exception("a stream failed", id=self.subscriber.id)
-            self.close(f"it failed: {error!r}")
+            self.close(f"the stream failed: {error!r}")
 
     async def _read_on(self) -> None:
+        # 1. Wait until the last write is handed over.
         if self.state is State.BEHIND and not await self._drain():
             return
+        # 2. Read and write a page at a time.
         reading = self._hub.reading(self)
         while (part := await reading.next()) is not None:
-            if self.is_lost():  # there may be nothing to write for long, so this is how it is noticed
+            if self.is_lost():  # no write may notice it, if little of the history is wanted
                 self.close("its connection is lost")
             if self.state is not State.CATCHING_UP:
                 return
@@ -321,12 +373,16 @@ class Stream:
             if frames and not await self._send(frames, part.end):
                 return
             self.position = part.end
-        # No await stands between the last look at the broadcaster's position and joining, so no entry falls in between.
+        # 3. Join the live streams.  There is no await between the last read of the
+        #    broadcaster's position and the join, so no entry is missed.
         if self.state is State.CATCHING_UP:
             self._join()
 
     async def _send(self, frames: list[bytes], position: int) -> bool:
-        """Write frames up to a position, and wait until there is room for more.  Returns False if it should end."""
+        """Write the frames up to `position`, and wait until there is room for more.
+
+        Returns False if the caller must stop.
+        """
         before, body = self.position, b"".join(frames)
         has_room = self._connection.write(body)
         self.position = position
@@ -337,12 +393,17 @@ class Stream:
         return await self._drain()
 
     async def _drain(self) -> bool:
-        """Wait until the last write is handed over, and there is room.  Returns False if it should end."""
+        """Wait until the last write is handed over, and there is room for more.
+
+        Returns False if the caller must stop.
+        """
         has_room = await self._connection.drain()
         if self.state is not State.BEHIND:
             return False
         if not has_room:
-            if not self._connection.buffered():  # else the connection reports when it has handed over the rest
+            # If bytes are still buffered, the connection reports its loss after it has
+            # handed them over.
+            if not self._connection.buffered():
                 self.close("its connection is lost")
             return False
         self._unwritten = None

@@ -1,12 +1,14 @@
-"""A connection of uvicorn whose response is detached: it outlives the task of its request.
+"""A connection of uvicorn whose response is detached: it outlives its request's task.
 
-    the application   ─ begins a response, detaches it, returns ─►   no task, no request, no frames of coroutines
-    the connection    ─ lost, or full, or with room again ───────►   the stream
+    application   begins a response, detaches it, returns ──►   no task, no request,
+                                                                no coroutine frames
+    protocol      connection lost, client sends more ───────►   the stream
 
-An idle event stream needs a socket, and a call when the connection is lost, and no more.  Everything else about the
-connection is that of other responses: the head, the chunks, keep-alive, and what comes after a stream has ended.
+An idle event stream needs only a socket, and a call if the connection is lost.  In
+everything else, the connection treats a stream like other responses: the head, the
+chunks, keep-alive, and the requests that follow the end of the stream.
 
-What this project knows of uvicorn's private attributes is here and in `uvicorn_protocol`.
+Only this module and `uvicorn_protocol` use uvicorn's private attributes.
 """
 
 from __future__ import annotations
@@ -27,42 +29,53 @@ if TYPE_CHECKING:
 
 _LINE_END: Final = b"\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-_ALL: Final = 2**62  # more than any write has
+_ALL: Final = 2**62
+"""More bytes than any write has: the last write was dropped."""
 _chunked: tuple[bytes, bytes] = b"", b""
+"""The last body that was encoded, and its chunk."""
 
 
 class UvicornLink:
-    """What uvicorn knows of the connection of a response, and ASGI has no word for; see `asgi_connection.Link`."""
+    """Access to uvicorn's connection of a response; see `asgi_connection.Link`."""
 
     __slots__ = ("_cycle",)
 
     def __init__(self, cycle: Any) -> None:
-        self._cycle = cycle
+        self._cycle = cycle  # uvicorn's object for a request and its response
 
     @property
     def transport(self) -> asyncio.Transport:
+        """The transport of the connection."""
         transport: asyncio.Transport = self._cycle.transport
         return transport
 
     def is_closing(self) -> bool:
-        # uvicorn notifies only the newest of the requests that a client has sent down one connection.
+        """Return whether the connection is closing."""
+        # Asked of the transport, because of several requests on one connection uvicorn
+        # notifies only the newest.
         return self.transport.is_closing()
 
     def buffered(self) -> int:
+        """Return the number of bytes in the transport's write buffer."""
         return self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cut the connection, and note it as uvicorn does when one is lost."""
+        """Close the connection at once, and mark the response as disconnected."""
         self._cycle.disconnected = True
         self.transport.abort()
 
     def begin_stream(self) -> None:
+        """Pass the note on to the protocol, if it is the hub's."""
         protocol = self.transport.get_protocol()
         if isinstance(protocol, HttpProtocol):
             protocol.begin_stream()
 
     def detachable(self) -> UvicornConnection | None:
-        """Return a connection that can be detached; None if it is busy with more than this response, or cannot be."""
+        """Return a connection on which the response can be detached.
+
+        Returns None if the connection is busy with more than this response, if it is
+        closing, or if its protocol does not allow it.
+        """
         if self.transport.is_closing():
             return None
         protocol = self.transport.get_protocol()
@@ -72,13 +85,16 @@ class UvicornLink:
 
 
 def link_of(server_send: object) -> UvicornLink | None:
-    """Return uvicorn's side of a response in HTTP/1.1, by the server's own `send`; None behind another server."""
+    """Return the link for the `send` of an HTTP/1.1 response by uvicorn.
+
+    Returns None if `server_send` is that of another server.
+    """
     cycle = getattr(server_send, "__self__", None)
     return UvicornLink(cycle) if hasattr(cycle, "transport") and hasattr(cycle, "keep_alive") else None
 
 
 class UvicornConnection:
-    """A connection whose response is detached; see `stream.Connection`."""
+    """The connection of a detached response; see `stream.Connection`."""
 
     __slots__ = ("_cycle", "_flow", "_protocol", "_stream", "_task", "_transport", "_unsent")
 
@@ -86,19 +102,23 @@ class UvicornConnection:
         self._protocol = protocol
         self._transport = protocol.transport
         self._flow = protocol.flow
-        self._cycle = cycle
-        """uvicorn's side of the response, until it is detached."""
-        self._stream: Detached | None = None
-        """The owner, while the response is detached."""
+        self._cycle = cycle  # uvicorn's object for the response; None from `begin` on
+        self._stream: Detached | None = None  # the owner, while the response is detached
+        # The task of the work; while the head is sent, that of the request.
         self._task: asyncio.Task[None] | None = None
-        """Of the work that was started, or of the request while its head is sent."""
+        # Bytes that were still buffered after the last write that found no room, or
+        # when the connection was aborted; _ALL if that write was dropped.
         self._unsent = 0
-        """Bytes that the socket did not have when the last write ended, or when the connection was cut."""
 
     async def begin(self, head: Head, stream: Detached, *, wait: bool) -> bool:
+        """Send the head, and detach the response for `stream`.
+
+        Returns False if the connection is lost, or if the client has sent more than its
+        request or has closed its half.
+        """
         self._task = asyncio.current_task()
         cycle, self._cycle = self._cycle, None
-        # If the head cannot be sent within this turn of the event loop, it has to wait for room.
+        # If the head is not sent within this turn of the event loop, it waits for room.
         cut = None if wait else asyncio.get_running_loop().call_soon(self._transport.abort)
         try:
             await head()
@@ -112,31 +132,49 @@ class UvicornConnection:
         return True
 
     def write(self, body: bytes) -> bool:
+        """Write one chunk without waiting.
+
+        Returns False if there is now no room for more, or if the connection is closing.
+        """
         self._transport.write(_chunk(body))
         if self._flow.write_paused or self._transport.is_closing():
-            # A connection that is closing takes it only behind bytes that are still buffered.
+            # A closing connection accepts a write only if earlier bytes are still
+            # buffered.
             buffered = self._transport.get_write_buffer_size()
             self._unsent = _ALL if not buffered and self._transport.is_closing() else buffered
             return False
         return True
 
     async def drain(self) -> bool:
+        """Wait until there is room.  Returns False if the connection is closing."""
         await self._flow.drain()
         return not self._transport.is_closing()
 
     def unsent(self) -> int:
+        """Return how many bytes of the last write were not handed to the socket.
+
+        May be more than its length: the size line of the chunk counts, but not the line
+        end after the body.
+        """
         return max(0, self._unsent - len(_LINE_END))
 
     def buffered(self) -> int:
+        """Return the number of bytes in the transport's write buffer."""
         return self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:
+        """Return whether the connection is closing."""
         return self._transport.is_closing()
 
     def start(self, work: Work) -> None:
+        """Run `work` in a new task."""
         self._task = asyncio.get_running_loop().create_task(self._run(work))
 
     def finish(self) -> bool:
+        """Write the last chunk, and give the connection back for further requests.
+
+        Returns False if there is no room, or if the connection is closing.
+        """
         if self._flow.write_paused or self._transport.is_closing():
             return False
         self._transport.write(_LAST_CHUNK)
@@ -146,28 +184,35 @@ class UvicornConnection:
         return True
 
     def abort(self) -> None:
+        """Close the connection at once.  Does nothing before `begin`."""
+        # An abort drops what is buffered, so note how much that is.
         if self._stream is not None and self._unsent != _ALL:
             self._unsent = self.buffered()
-        if self._stream is not None or self._task is not None:  # before `begin` it does nothing
+        if self._stream is not None or self._task is not None:
             self._transport.abort()
 
     def stop(self) -> None:
+        """Cancel the work, and forget the stream."""
         self._stream = None
         if self._task is not None:
             self._task.cancel()
 
     async def serve(self) -> bool:
+        """Return False at once: the response goes on without the request's task."""
         return False
 
     # -- for the protocol
 
     def lost(self, error: Exception | None) -> None:
+        """Pass the loss of the connection on to the stream."""
+        # Without an error, everything that was accepted was handed to the socket.
         if error is None and self._unsent != _ALL:
             self._unsent = 0
         if self._stream is not None:
             self._stream.lost(error)
 
     def close(self, reason: str) -> None:
+        """End the stream soon."""
         if self._stream is not None:
             self._stream.close(reason)
 
@@ -179,7 +224,10 @@ class UvicornConnection:
 
 
 def _chunk(body: bytes) -> bytes:
-    """Return `body` in HTTP/1.1's chunked coding.  The last one is remembered: many streams are written the same."""
+    """Return `body` as one chunk of HTTP/1.1.
+
+    The last result is cached, because many streams are written the same bytes object.
+    """
     global _chunked
     last, chunk = _chunked
     if last is not body:

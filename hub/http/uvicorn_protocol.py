@@ -1,17 +1,23 @@
-"""HTTP/1.1 for strangers: what a client may send before its request is known, and how long it may be silent.
+"""HTTP/1.1 with limits for untrusted clients, on top of uvicorn's protocol.
 
     request line ─► fields ─► body ─► trailers ─► the next request
-    └─ max_head bytes, ─┘             └─ the same bounds, and dropped
+    └─ max_head bytes, ─┘             └─ the same limits; trailers are dropped
        max_header_fields
 
-              the head is complete                  the response is complete
-    waiting ─────────────────────► in progress ─────────────────────────────► waiting     at most idle_timeout
-       │                                │
-       └───────── it is refused, or its body was not read ──────────────────► ending      at most LINGER_SECONDS
+    state          ends with                              at most
+    waiting        the first byte of a request            idle_timeout
+    head           the end of the head                    HEAD_TIMEOUT
+    in progress    the end of the response                no limit here
+    ending         the client closing the connection      LINGER_SECONDS
 
-uvicorn's protocol parses requests and runs their tasks.  It has no bound for a head, restarts no timer after a response
-once a byte has come, and closes a connection at once when a request is refused: the kernel then drops the answer if
-the client is still sending.
+A new connection begins in `head`: its timer includes the wait for the first byte.  A
+connection is ending after a refused request, or after a response to a request whose
+body was not read.
+
+uvicorn's protocol parses requests and runs their tasks, but has three gaps.  It does
+not limit the size of a head.  It stops its timer at the first byte of the next request,
+and starts no other.  It closes the connection at once if it refuses a request: if the
+client is still sending, the kernel then drops the answer.
 """
 
 from __future__ import annotations
@@ -41,14 +47,21 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 HEAD_TIMEOUT: Final = 10.0
-"""Seconds that the head of a request may take from its first byte, and the first byte from the connection."""
+"""Seconds for the head of a request, until its end.
+
+They count from the accept of the connection for its first request, and from the first
+byte for later requests.
+"""
 LINGER_SECONDS: Final = 5.0
-"""Seconds between an answer that ends a connection and its end: the client may still send, and then read."""
+"""Seconds after the last answer of a connection, in which the client can read it.
+
+The connection then ends, even if the client is still sending.
+"""
 LINGER_BYTES: Final = 2**22
-"""Bytes that are read and dropped meanwhile."""
+"""Bytes that are read and dropped in that time; more abort the connection."""
 
 _MAX_TARGET: Final = 2**16 - 1
-"""Bytes of a request target that httptools takes apart."""
+"""The longest request target, in bytes, that httptools can parse."""
 _UNBOUNDED: Final = sys.maxsize
 _HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(:[0-9]*)?")  # RFC 3986, 3.2.2
 _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
@@ -56,27 +69,37 @@ _NOSNIFF: Final = b"x-content-type-options", b"nosniff"
 
 
 class Cycle(RequestResponseCycle):
-    """uvicorn's side of a request and its response, with what uvicorn leaves out.
+    """uvicorn's object for a request and its response, with three corrections.
 
-    A client of HTTP/1.0 gets no chunks.  A response says `keep-alive` or `close`, not both.  A request whose body was
-    not read ends its connection.
+    A client of HTTP/1.0 gets no chunks.  A response has at most one of the `keep-alive`
+    and `close` options.  If the body of a request was not read, the connection ends
+    after its response.
     """
 
-    _is_raw = False
-    """Whether the end of the connection is the end of the body."""
+    _is_raw = False  # whether the end of the connection marks the end of the body
 
-    def send(self, message: Any) -> Coroutine[Any, Any, None]:  # no coroutine of its own, as this is on every path
+    def send(self, message: Any) -> Coroutine[Any, Any, None]:
+        """Send one ASGI message.
+
+        Returns uvicorn's own coroutine, because another one would cost time on every
+        response.
+        """
         if message["type"] == "http.response.start":
             if self.more_body or not self.keep_alive:
                 message = self._closing(message)
         elif self._is_raw:
             self.expected_content_length = len(message.get("body", b""))
         elif self.more_body and not message.get("more_body", False):
-            self.keep_alive = True  # the protocol ends the connection, so that the client can read the response
+            # Keep uvicorn from closing the connection at once: the protocol ends it
+            # when the client has had time to read the response.
+            self.keep_alive = True
         return RequestResponseCycle.send(self, message)
 
     def _closing(self, message: Any) -> Any:
-        """The head of the last response of a connection; uvicorn adds `close`, and HTTP/1.0 has no others."""
+        """Return the head of a connection's last response; uvicorn adds `close` to it.
+
+        Every response to an HTTP/1.0 client is the last one.
+        """
         self.keep_alive = False
         headers = [(name.lower(), value) for name, value in message.get("headers", ())]
         if self.scope["http_version"] != "1.1" and b"content-length" not in dict(headers):
@@ -88,9 +111,10 @@ class Detached(Protocol):
     """The owner of a connection whose response is detached."""
 
     def lost(self, error: Exception | None) -> None:
-        """Take note that the connection is lost: nothing can be written any more.
+        """Note that the connection is lost: nothing can be written any more.
 
-        Without an error, everything that was written before the connection began to close was handed to the socket.
+        If `error` is None, everything that was written before the connection began to
+        close was handed to the socket.
         """
         ...
 
@@ -100,20 +124,24 @@ class Detached(Protocol):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol of one connection, with bounds; a response may be detached from it.  For `uvicorn --http`."""
+    """uvicorn's protocol of one connection, with limits, and responses that can detach.
 
-    # Beside uvicorn's attributes: with more than 30, a dictionary would not share its keys with other connections.
+    For `uvicorn --http`.
+    """
+
+    # Slots, because uvicorn's attributes are in the instance's dictionary.  With more
+    # than 30 entries, it would not share its keys with those of other connections.
     __slots__ = (
-        "_answered",
+        "_answering",
+        "_bytes_left",
         "_detached",
         "_ends",
         "_half_closed",
+        "_has_advanced",
         "_head_timer",
-        "_in_line",
+        "_in_request_line",
         "_is_stream",
         "_keep_alive",
-        "_left",
-        "_moved",
         "shared",
     )
 
@@ -125,69 +153,80 @@ class HttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        if CONNECTIONS not in app_state:  # the hub is mounted in an application with a lifespan of its own
+        # The state has no connections if the hub is mounted in an application with its
+        # own lifespan.
+        if CONNECTIONS not in app_state:
             app_state[CONNECTIONS] = Connections()
         self.shared: Connections = app_state[CONNECTIONS]
-        self._left = self.shared.max_head
-        """Bytes that may come before the head, or the trailers, end."""
-        self._head_timer: asyncio.TimerHandle | None = None
-        """Of the head of the next request."""
-        self._moved = False
-        """Whether the parser got beyond a head, or beyond trailers, with the bytes that it was given last."""
-        self._in_line: bool | None = None
-        """Whether it is in a request line; None between two requests."""
-        self._ends = False
-        """Whether the connection ends with the response in progress."""
-        self._half_closed = False
-        """Whether the client has closed its half of the connection."""
-        self._is_stream = False
-        """Whether the response in progress is an event stream."""
-        self._answered: RequestResponseCycle | None = None
-        """The request in progress; `cycle` is the last one that came."""
-        self._detached: Detached | None = None
-        """The owner of the response in progress, if it is detached."""
-        self._keep_alive = True
-        """Whether another request may follow a detached response."""
+        # Bytes that may still come before the head or the trailers end; while the
+        # connection ends, bytes that may still be dropped.
+        self._bytes_left = self.shared.max_head
+        self._head_timer: asyncio.TimerHandle | None = None  # aborts if the next head takes too long
+        # Whether the parser completed a head or trailers, or read a body, in the last
+        # bytes that it was given.
+        self._has_advanced = False
+        self._in_request_line: bool | None = None  # whether the parser is in one; None between requests
+        self._ends = False  # whether the connection ends with the response in progress
+        self._half_closed = False  # whether the client has closed its half of the connection
+        self._is_stream = False  # whether the response in progress is an event stream
+        self._answering: RequestResponseCycle | None = None  # in progress; `cycle` is the last received
+        self._detached: Detached | None = None  # the owner of the response in progress, if it is detached
+        self._keep_alive = True  # whether another request may follow a detached response
 
-    # -- of the application
+    # -- for the application
 
     def begin_stream(self) -> None:
         """Note that the response in progress is an event stream, whose head was sent.
 
-        It ends when the client closes its half of the connection, because a browser that leaves does no more.
+        From now on, the connection ends if the client closes its half, because that is
+        all that a browser does if its user leaves the page.
         """
         self._is_stream = True
         if self._half_closed:
             self.transport.close()
 
     def may_detach(self, cycle: Any) -> bool:
-        """Return whether `cycle`, uvicorn's side of a response, is all that the connection is busy with."""
+        """Return whether the connection is busy with nothing but `cycle`.
+
+        False if there is another request, even an incomplete one, or if the body of
+        this one is incomplete.  `cycle` is uvicorn's object for a response.
+        """
         return self.cycle is cycle and not cycle.more_body and self._head_timer is None
 
     def detach(self, cycle: Any, owner: Detached) -> bool:
-        """Hand the response of `cycle`, whose head was sent, to an owner; the application may then return.
+        """Hand the response of `cycle`, whose head was sent, to an owner.
 
-        From then on the owner writes the response to the transport, in chunks; `flow` is paused while the socket takes
-        no more.  Returns False if the connection is lost or ends now: because its client has sent more than a request,
-        which could not be answered while the stream goes on, or has closed its half, as a browser does that leaves.
+        The application may then return.  From then on, the owner writes the response to
+        the transport, in chunks; `flow` is paused while the socket has no room.
+
+        Returns False if the connection is lost, or if it ends now for one of two
+        reasons.  The client has sent more than its request: that could not be answered
+        while the stream goes on.  Or the client has closed its half, as a browser does
+        if its user leaves the page.
         """
         if not self.may_detach(cycle):
             cycle.disconnected = True
             self.transport.abort()
-        elif self._half_closed:  # the head is still written
+        elif self._half_closed:  # close() still sends the head
             cycle.disconnected = True
             self.transport.close()
         if cycle.disconnected:
             return False
-        cycle.response_complete = True  # so the server neither ends it nor complains when the application returns
+        # So that uvicorn does not complain, or end the response, if the application
+        # returns.
+        cycle.response_complete = True
         self._detached, self._keep_alive = owner, cycle.keep_alive
-        self.cycle = self.scope = self.headers = self._answered = None  # type: ignore[assignment]
-        self.flow.resume_reading()  # a long body has paused it, and a pause hides that the client has gone
-        self.transport.set_write_buffer_limits(1)  # with 0, TLS would not see that it has room again
+        self.cycle = self.scope = self.headers = self._answering = None  # type: ignore[assignment]
+        # A long body may have paused reading, and a pause hides a disconnect.
+        self.flow.resume_reading()
+        self.transport.set_write_buffer_limits(1)  # with 0, TLS never reports room again
         return True
 
     def reattach(self) -> None:
-        """Go on after the last chunk of a detached response: to the next request, if there may be one."""
+        """Take the connection back after the last chunk of a detached response.
+
+        Waits for the next request if the connection is kept alive, or else closes it.
+        """
         self._detached = None
         self.transport.set_write_buffer_limits()
         if self._keep_alive:
@@ -195,30 +234,36 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    # -- of the event loop
+    # -- for the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer of the first head, and count the connection."""
         super().connection_made(transport)
         self._await_head()
         self.shared.add(self)
 
     def data_received(self, data: bytes) -> None:
+        """Parse bytes of requests, within the limits; refuse what breaks a rule."""
+        # 1. During a detached response, only empty lines are allowed.
         if self._detached is not None:
             if data.strip(b"\r\n"):
-                self._keep_alive = False  # what comes next may be the middle of a request
-                self._detached.close("its client has sent more")
+                self._keep_alive = False  # the next bytes may be the middle of a request
+                self._detached.close("the client has sent more data")
             return
+        # 2. A connection that ends drops everything.
         if self._ends:
             self._drop(data)
             return
-        if self._in_line is not False and not data.isascii():
+        # 3. Parse.  No part is longer than what is left of the limit.  If the parser
+        #    did not get beyond a head or trailers, the part counts toward the limit.
+        if self._in_request_line is not False and not data.isascii():
             data = self._escaped(data)
         try:
             while data:
-                part, self._moved = data[: self._left], False
+                part, self._has_advanced = data[: self._bytes_left], False
                 self.parser.feed_data(part)
                 data = data[len(part) :]
-                if not self._moved:
+                if not self._has_advanced:
                     self._count(part)
         except RequestError as error:
             self._refuse(error)
@@ -227,7 +272,9 @@ class HttpProtocol(HttpToolsProtocol):
                 self.shared.discard(self)
                 self.handle_websocket_upgrade()
             else:
-                self._ends = True  # the request is answered as if it asked for no other protocol (RFC 9110, 7.8)
+                # Answer the request as if it did not ask for another protocol (RFC
+                # 9110, 7.8).
+                self._ends = True
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, RequestError):
@@ -238,40 +285,54 @@ class HttpProtocol(HttpToolsProtocol):
                 raise
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether the connection stays open: for the response to a complete request, but no event stream."""
+        """Return whether the connection stays open when the client closes its half.
+
+        It does if a complete request is in progress, unless its response is an event
+        stream or the connection uses TLS.
+        """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body or self._head_timer is not None:
             return False
-        if self._is_stream or self.scheme == "https":  # TLS has no half
+        if self._is_stream or self.scheme == "https":  # TLS has no half-closed state
             return False
         self._ends = self._half_closed = True
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Notify the request in progress, or the owner of a detached response."""
         detached, self._detached = self._detached, None
         self._forget_head()
         super().connection_lost(exc)
-        if self._answered is not None:  # uvicorn notifies the last one alone, and uvloop raises if this one writes
-            self._answered.disconnected = True
-            self._answered.message_event.set()
+        # uvicorn notifies only the last request.  The one in progress must know too,
+        # because uvloop raises if it writes.
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         self._unset_keepalive_if_required()
-        self.pipeline.clear()  # these know of each other, which only the garbage collector would find out
-        self.cycle = self._answered = None  # type: ignore[assignment]
+        # Break reference cycles, so that the garbage collector is not needed.
+        self.pipeline.clear()
+        self.cycle = self._answering = None  # type: ignore[assignment]
         self.shared.discard(self)
         if detached is not None:
             detached.lost(exc)
 
-    # -- of the parser
+    # -- for the parser
 
     def on_message_begin(self) -> None:
+        """Begin a request, and start the timer of its head unless it runs already."""
         HttpToolsProtocol.on_message_begin(self)
-        self._in_line = not self._moved
+        # False if the request begins behind another one in the same data.
+        self._in_request_line = not self._has_advanced
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         if self._head_timer is None:
             self._await_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header field or trailer.
+
+        Raises `HeadTooLarge` if there are more than `max_header_fields`.
+        """
         if len(self.headers) == self.shared.max_header_fields:
             raise HeadTooLarge(f"the request has more than {self.shared.max_header_fields} header fields and trailers")
         name = name.lower()
@@ -280,13 +341,17 @@ class HttpProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Begin the request, as uvicorn does; here as a whole, since it does not let the class of a cycle be chosen."""
+        """Start the request's task, or queue it behind the request in progress.
+
+        This repeats uvicorn's own method, which does not let a subclass choose the
+        class of a cycle.  Raises `TargetTooLong` or `InvalidRequest`.
+        """
         parser, scope = self.parser, self.scope
         self._forget_head()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         self.shared.waiting.pop(self, None)
-        self._left, self._moved, self._in_line = _UNBOUNDED, True, False
+        self._bytes_left, self._has_advanced, self._in_request_line = _UNBOUNDED, True, False
         if len(self.url) > _MAX_TARGET:
             raise TargetTooLong(f"the request target has {len(self.url)} bytes; the limit is {_MAX_TARGET}")
         scope["method"] = parser.get_method().decode("ascii")
@@ -294,7 +359,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._check_host(version)
         if parser.should_upgrade() and self._should_upgrade():
             return
-        self.headers = self.headers.copy()  # trailers are counted, and are no headers (RFC 9110, 6.5.1)
+        # Trailers are added to the copy: they count toward the limit, but are not
+        # header fields (RFC 9110, 6.5.1).
+        self.headers = self.headers.copy()
         target = httptools.parse_url(self.url)
         path = target.path.decode("ascii")
         scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
@@ -317,43 +384,47 @@ class HttpProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
-            self._answered = cycle
+            self._answering = cycle
             self._start_asgi_task(cycle, app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, app))
 
     def on_chunk_header(self) -> None:
-        """Either the body goes on, or trailers follow."""
-        self._left, self._moved = self.shared.max_head, True
+        """Apply the limits of a head: trailers may follow, unless the body goes on."""
+        self._bytes_left, self._has_advanced = self.shared.max_head, True
 
     def on_body(self, body: bytes) -> None:
-        self._left, self._moved = _UNBOUNDED, True
+        """Take a part of the body, whose length is not limited here."""
+        self._bytes_left, self._has_advanced = _UNBOUNDED, True
         HttpToolsProtocol.on_body(self, body)  # faster than super()
 
     def on_message_complete(self) -> None:
-        self._left, self._moved, self._in_line = self.shared.max_head, True, None
+        """End the request; the limits of a head apply to the next one."""
+        self._bytes_left, self._has_advanced, self._in_request_line = self.shared.max_head, True, None
         HttpToolsProtocol.on_message_complete(self)
 
-    # -- of the server and of its responses
+    # -- for the server and for its responses
 
     def shutdown(self) -> None:
+        """End the connection: at once if it is idle, otherwise after the response."""
         if self._detached is None:
             super().shutdown()
         else:
-            self._keep_alive = False  # the owner ends it
+            self._keep_alive = False  # the owner ends the response
 
     def on_response_complete(self) -> None:
+        """Go on with the next request, wait for one, or end the connection."""
         self.server_state.total_requests += 1
-        self._is_stream, self._answered = False, None
+        self._is_stream, self._answering = False, None
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
                 self._wait(self.timeout_keep_alive)
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._answered, app = self.pipeline.pop()
-            self._start_asgi_task(self._answered, app)
+            self._answering, app = self.pipeline.pop()
+            self._start_asgi_task(self._answering, app)
         elif self._ends or (self.cycle is not None and self.cycle.more_body):
             self._end()
         else:
@@ -362,55 +433,79 @@ class HttpProtocol(HttpToolsProtocol):
     # -- private
 
     def _await_head(self) -> None:
+        """Start the timer of the next head."""
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
 
     def _forget_head(self) -> None:
+        """Stop the timer of a head."""
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _wait(self, seconds: float) -> None:
-        """Give the client that long to send the next request, or to read what was written."""
+        """Abort the connection after `seconds`, unless another request begins.
+
+        In that time, the client can send the next request, or read what was written.
+        """
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.transport.abort)
         self.shared.waiting[self] = None
 
     def _count(self, part: bytes) -> None:
-        """Count bytes with which a head, or trailers, have not ended.  Raises HeadTooLarge and TargetTooLong."""
-        self._left -= len(part)
-        if self._left <= 0:
+        """Count bytes of a head or trailers that are still incomplete.
+
+        Raises `TargetTooLong` or `HeadTooLarge` if the limit is reached.
+        """
+        self._bytes_left -= len(part)
+        if self._bytes_left <= 0:
+            # If the target takes more than half of the limit, it is to blame.
             limit = self.shared.max_head
             if len(self.url) * 2 > limit:
                 raise TargetTooLong(f"the request target has {len(self.url)} bytes; a head may have {limit}")
             raise HeadTooLarge(f"the head of the request, or its trailers, have more than {limit} bytes")
-        self._in_line = self._in_line and b"\n" not in part.lstrip(b"\r\n")
+        self._in_request_line = self._in_request_line and b"\n" not in part.lstrip(b"\r\n")
 
     def _escaped(self, data: bytes) -> bytes:
-        """`data` with bytes of a request line that are not ASCII as %XX, which browsers send for UTF-8."""
-        begin = len(data) - len(data.lstrip(b"\r\n")) if self._in_line is None else 0
+        """Return `data` with the non-ASCII bytes of a request line as %XX.
+
+        Browsers escape UTF-8 in the same way.  Changes only the first line of `data`.
+        """
+        # Between two requests, skip the empty lines before the request line.
+        begin = len(data) - len(data.lstrip(b"\r\n")) if self._in_request_line is None else 0
         end = data.find(b"\n", begin)
         if end < 0:
             end = len(data)
         return _NOT_ASCII.sub(lambda match: b"%%%02X" % match[0][0], data[:end]) + data[end:]
 
     def _check_host(self, version: str) -> None:
-        """Raise InvalidRequest unless there is one Host field, which HTTP/1.0 may lack (RFC 9112, 3.2)."""
+        """Check that there is one valid Host field (RFC 9112, 3.2).
+
+        Raises `InvalidRequest` if the field is malformed or repeated, or if it is
+        missing from a request that is not HTTP/1.0.
+        """
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1 and (hosts or version != "1.0"):
             raise InvalidRequest(f"the request has {len(hosts)} Host header fields instead of one")
-        if hosts and hosts[0] != self.shared.host:  # most requests name the same one
+        if hosts and hosts[0] != self.shared.host:  # most requests have the same host
             if not _HOST.fullmatch(hosts[0]):
                 raise InvalidRequest(f"Host header {shown(hosts[0].decode('latin-1'))}: not a host and port")
             self.shared.host = hosts[0]
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer a request that the application does not get to see, unless another answer is in progress."""
+        """Answer a request that does not reach the application, and end the connection.
+
+        1. If it follows requests that are still being answered, it gets no answer, and
+           the connection ends after their responses.
+        2. If the error is in a body, and the response has begun or is not the next one,
+           the connection is aborted.
+        3. Otherwise the answer is a problem document.
+        """
         cycle = self.cycle
         in_progress = cycle is not None and not cycle.response_complete
         log.info("request refused", status=error.status, reason=str(error))
         self._forget_head()
         if in_progress and not cycle.more_body:
-            self._ends = True  # it is behind requests that are still answered
+            self._ends = True
         elif in_progress and (cycle.response_started or self.pipeline):
             self.transport.abort()
         else:
@@ -421,14 +516,18 @@ class HttpProtocol(HttpToolsProtocol):
             self._end()
 
     def _write_problem(self, error: RequestError) -> None:
+        """Write a complete response to the transport, as a problem document."""
         answer = problem(error.status, error.title, str(error), {})
         headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close"), _NOSNIFF]
         lines = [name + b": " + value + b"\r\n" for name, value in headers]
         self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", answer.body]))
 
     def _end(self) -> None:
-        """End the connection when the client has read what was written, or after a while."""
-        self._ends, self._left = True, LINGER_BYTES
+        """End the connection as soon as the client closes it, or after LINGER_SECONDS.
+
+        Until then, the client can read what was written.
+        """
+        self._ends, self._bytes_left = True, LINGER_BYTES
         if self._half_closed or not self.transport.can_write_eof():
             self.transport.close()
         else:
@@ -436,15 +535,17 @@ class HttpProtocol(HttpToolsProtocol):
         self._wait(LINGER_SECONDS)
 
     def _drop(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left < 0:
+        """Drop received bytes; abort the connection after LINGER_BYTES."""
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
             self.transport.abort()
 
 
 class AttachedProtocol(HttpProtocol):
-    """The same for responses that keep the task of their request."""
+    """The same protocol, but every response keeps the task of its request."""
 
     __slots__ = ()
 
     def may_detach(self, cycle: Any) -> bool:
+        """Return False."""
         return False

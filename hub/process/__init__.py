@@ -1,7 +1,8 @@
-"""The operating system's side: one process that serves, or several that are kept alive.
+"""The operating system's side: one process that serves, or several that are supervised.
 
-server    ─ uvicorn with the hub's connection protocol, the file limit, the garbage collector, the second signal
-  └► workers    ─ starts processes, restarts those that end, and passes signals on
+server    ─ uvicorn with the hub's protocol; file limit, garbage collection, signals
+  └► workers    ─ starts processes, restarts those that end, and forwards signals
 
-The first signal is the application's (`hub.http.application`): it ends the streams.
+The first signal is handled by the application (`hub.http.application`), which ends the
+streams.
 """

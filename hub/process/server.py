@@ -1,10 +1,12 @@
-"""The hub as a server of its own: uvicorn, made ready for very many connections that stay.
+"""Server: run the hub under uvicorn, set up for very many connections that stay open.
 
-Memory management.  A connection is some hundred objects that stay for minutes and make no reference cycles, so
-reference counting frees them.  Python's garbage collector would still look through all of them again and again as
-their number grows: with 12,000 connections a full collection takes 0.16 s, or 0.32 s with a task each, in which nothing
-else happens.  So young objects are looked through in small portions, 10 to 16 ms at most, and the rest once an hour
-(`bench/results/garbage.json`).
+Garbage collection.  A connection consists of about a hundred objects, which live for
+minutes and form no reference cycles, so reference counting frees them.  Python's
+garbage collector would still examine all of them, again and again as their number
+grows.  With 12,000 connections, a full collection stops the process for 0.16 s, or for
+0.32 s if each connection has a task.  The thresholds below therefore let only young
+objects be collected, in small portions.  The longest pause is then 10 ms, or 16 ms with
+tasks (medians in `bench/results/garbage.json`).  A full collection runs once an hour.
 """
 
 from __future__ import annotations
@@ -33,44 +35,54 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-GRACE: Final = 5
-"""Seconds that are left, when all streams have ended, for what else is being answered."""
-CUT: Final = 1
-"""Seconds of these in which requests end whose connections were cut off."""
-OTHERS: Final = 100
-"""Files that are open beside the connections of subscribers."""
-YOUNG: Final = 5_000, 5, 1_000_000
-"""Objects that are new when they are looked through for cycles; how often so before they count as old; and never."""
-COLLECTED: Final = 3_600
-"""Seconds between two collections of all garbage."""
+GRACE_SECONDS: Final = 5
+"""Time for other responses to end, after the drain time of the streams."""
+CUT_SECONDS: Final = 1
+"""The last part of that time, for requests whose connections were aborted."""
+RESERVED_FILES: Final = 100
+"""Open files that are not connections of subscribers."""
+GC_THRESHOLDS: Final = 5_000, 5, 1_000_000
+"""Arguments of `gc.set_threshold`.
+
+Generation 0 is collected after 5,000 new objects, and generation 1 after 5 collections
+of generation 0.  Generation 2 is practically never collected by itself.
+"""
+COLLECTION_SECONDS: Final = 3_600
+"""Time between two full collections."""
 _UNLIMITED: Final = 2**31
+"""The number of open files that stands for no limit."""
 
 
 def fitting(settings: Settings) -> Settings:
-    """`settings` with no more connections than this process may have files open, which is made as many as can be.
+    """Return `settings` with `max_connections` reduced to what the file limit allows.
 
-    Raises ConfigurationError if there is none for a connection.
+    Raises the soft limit of open files to the hard limit first.  Logs a warning if
+    `max_connections` is reduced.  Raises `ConfigurationError` if the limit leaves no
+    file for a connection.
     """
     limit = raised_file_limit()
-    fit = limit - OTHERS
+    fit = limit - RESERVED_FILES
     if fit < 1:
         raise ConfigurationError(
-            f"only {limit} files may be open, which leaves none for a subscriber: more than {OTHERS} are needed; see "
-            "`ulimit -Hn`, or LimitNOFILE of systemd"
+            f"only {limit} files may be open, which leaves none for a subscriber: more than {RESERVED_FILES} are "
+            "needed; see `ulimit -Hn`, or LimitNOFILE of systemd"
         )
     if settings.max_connections <= fit:
         return settings
     log.warning(
-        f"{fit} subscribers fit, not {settings.max_connections}: so few files may be open; see `ulimit -Hn`, or "
-        "LimitNOFILE of systemd"
+        f"max_connections is reduced from {settings.max_connections} to {fit}, because only {limit} files may be "
+        "open; see `ulimit -Hn`, or LimitNOFILE of systemd"
     )
     return settings.model_copy(update={"max_connections": fit})
 
 
 def check_files(settings: Settings) -> None:
-    """Open what the hub writes to, and close it again.  Raises ConfigurationError if that can never work.
+    """Check that the hub can write its event log and open its history.
 
-    A log that cannot be reached now is no such error: the hub waits for it.  Call it outside an event loop.
+    Creates the directory of the event log if it is missing.  Raises
+    `ConfigurationError` if the settings can never work.  A history that is unavailable
+    now is not an error, because the hub waits for it.  Must be called outside an event
+    loop.
     """
     if settings.event_log:
         try:
@@ -79,9 +91,10 @@ def check_files(settings: Settings) -> None:
             reason = "this is not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise ConfigurationError(f"event_log: {settings.event_log}: {reason}") from None
         if not os.access(settings.event_log, os.W_OK | os.X_OK):
-            raise ConfigurationError(f"event_log: {settings.event_log}: there is no permission to write there")
+            raise ConfigurationError(f"event_log: {settings.event_log}: no permission to write there")
 
-    async def open_and_leave() -> None:
+    async def open_and_close() -> None:
+        """Open the history, read from it, and close it."""
         history = open_history(settings.history_url.get_secret_value(), settings.retention)
         try:
             await history.end()
@@ -90,28 +103,33 @@ def check_files(settings: Settings) -> None:
         finally:
             await history.aclose()
 
-    asyncio.run(open_and_leave())
+    asyncio.run(open_and_close())
 
 
 def raised_file_limit() -> int:
-    """Raise the limit of open files to the hard limit, and return it."""
+    """Raise the soft limit of open files to the hard limit, and return it.
+
+    Returns the soft limit if it cannot be raised, and 2**31 if there is no limit.
+    """
     try:
         import resource
-    except ImportError:  # not on Windows, where there is no such limit
+    except ImportError:  # Windows has no such limit
         return _UNLIMITED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):  # macOS allows less than it says
+        except (OSError, ValueError):  # macOS allows less than it reports
             hard = soft
     return _UNLIMITED if hard == resource.RLIM_INFINITY else hard
 
 
 def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
-    """Serve until SIGINT or SIGTERM, and then for as long as the streams take to end; at a second signal, no longer.
+    """Serve until SIGINT or SIGTERM, and then until the responses have ended.
 
-    With `park`, streams do without a task; see `stream`.
+    After a second signal, it waits for no response.  If `park` is true, event streams
+    need no task; see `hub.http.uvicorn_connection`.  Exits the process with
+    STARTUP_FAILURE if the server does not start.
     """
     settings: Settings = app.hub.settings
     config = uvicorn.Config(
@@ -121,9 +139,9 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
         log_config=None,
         server_header=False,
         timeout_keep_alive=settings.idle_timeout,
-        timeout_graceful_shutdown=math.ceil(settings.drain) + GRACE,
+        timeout_graceful_shutdown=math.ceil(settings.drain) + GRACE_SECONDS,
         callback_notify=_Collector(),
-        timeout_notify=COLLECTED,
+        timeout_notify=COLLECTION_SECONDS,
     )
     server = _Server(config)
     server.run(sockets=[listener])
@@ -132,39 +150,48 @@ def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
 
 
 class _Server(uvicorn.Server):
+    """uvicorn's server, with another way to shut down."""
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin the shutdown; a second signal, of either kind, ends all waiting."""
         if self.should_exit:
-            self.force_exit = True  # wait for no connection and no task
+            self.force_exit = True
         super().handle_exit(sig, frame)
 
     async def _wait_tasks_to_complete(self) -> None:
-        """Wait for responses to end, but no longer than the grace, or after a second signal; then cut them off.
+        """Wait for the responses to end, until the timeout or a second signal.
 
-        uvicorn would cancel their tasks, and log a traceback for each.
+        Then abort the remaining connections.  uvicorn would cancel their tasks instead,
+        and log a traceback for each.
         """
         state, patience = self.server_state, self.config.timeout_graceful_shutdown
         try:
-            async with asyncio.timeout(None if patience is None else patience - CUT):
+            async with asyncio.timeout(None if patience is None else patience - CUT_SECONDS):
                 while (state.connections or state.tasks) and not self.force_exit:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
-            await asyncio.sleep(0.1)  # at a second signal, the hub ends its streams
+            await asyncio.sleep(0.1)  # after a second signal, the hub ends its streams now
         except TimeoutError:
             log.warning(f"{len(state.connections)} connections are cut off: their responses did not end in time")
         for connection in list(state.connections):
             connection.transport.abort()
         if state.tasks:
-            await asyncio.wait(state.tasks, timeout=CUT)
+            await asyncio.wait(state.tasks, timeout=CUT_SECONDS)
         for server in self.servers:
             await server.wait_closed()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut down the server, and always the application too."""
         await super().shutdown(sockets)
-        if self.force_exit:  # uvicorn leaves this out then, and the hub would not end as it should
+        # uvicorn skips this after a second signal, but the hub must close its parts.
+        if self.force_exit:
             await self.lifespan.shutdown()
 
 
 class _Collector:
-    """Called when the server has started, and once in COLLECTED seconds."""
+    """A full garbage collection, which uvicorn calls at the start and then regularly.
+
+    The first call also freezes the objects that exist by then, and sets the thresholds.
+    """
 
     def __init__(self) -> None:
         self._has_started = False
@@ -173,5 +200,5 @@ class _Collector:
         gc.collect()
         if not self._has_started:
             self._has_started = True
-            gc.freeze()  # modules and code, which stay
-            gc.set_threshold(*YOUNG)
+            gc.freeze()  # modules and code, which stay until the end
+            gc.set_threshold(*GC_THRESHOLDS)

@@ -1,11 +1,14 @@
-"""Several processes that serve one hub: they share a listening socket and a log, and nothing else.
+"""Workers: several processes that serve one hub.
 
-    parent     waits; starts again who dies, hands signals on
-    ├─ worker  accepts from the socket that was opened before it was forked
+The processes share a listening socket and a history, and nothing else.
+
+    parent     waits, restarts workers that die, and forwards signals
+    ├─ worker  accepts from the socket, which was opened before the fork
     └─ worker
 
-A worker that is killed takes its streams with it; their clients come back, to any worker, and miss nothing.  If it is
-the parent that is killed, the workers end, as nobody would start them again.
+If a worker is killed, its streams end; their clients reconnect to any worker and miss
+nothing.  If the parent is killed, the workers end too, because nothing would restart
+them.
 """
 
 from __future__ import annotations
@@ -28,32 +31,45 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 STARTUP_FAILURE: Final = 3
-"""The exit status, as uvicorn has it, of a server that has not started and would not if it was tried again."""
-_PAUSE: Final = 1.0
-"""Seconds that are between two starts of a worker at least."""
+"""Exit status of a server that could not start; the same as uvicorn's.
+
+Another attempt would fail in the same way.
+"""
+_RESTART_SECONDS: Final = 1.0
+"""Minimum time between two starts of a worker."""
 
 
 def supervise(count: int, work: Callable[[], None]) -> int:
-    """Run `work` in `count` processes until SIGINT or SIGTERM, which they get as SIGTERM; the exit status.
+    """Run `work` in `count` processes until SIGINT or SIGTERM.
 
-    To be called where there are no threads, as it forks.  Whoever dies is started again, unless it could not start.
+    Both signals are forwarded to the workers as SIGTERM.  A worker that dies is
+    restarted.  But if a worker ends with STARTUP_FAILURE, and none has ever ended in
+    another way, the hub cannot start: all workers are ended.
+
+    Returns the exit status: 0 if the workers ended cleanly at the shutdown, otherwise
+    the highest of their statuses and signal numbers.
+
+    Must be called while the process has no other threads, because it forks.
     """
-    workers: dict[int, float] = {}
-    signals = 0
-    has_served = False  # so it can be started, and who cannot is to be tried again
-    alive, parent = os.pipe()
+    workers: dict[int, float] = {}  # pid -> when it was started
+    signals = 0  # how many were received
+    has_served = False  # whether a worker did not fail to start: then a failure may be temporary
+    alive, parent = os.pipe()  # only the parent holds `parent` open; nothing is written to it
 
-    def hand_on(*_: object) -> None:
+    def forward(*_: object) -> None:
+        """Send SIGTERM to all workers."""
         nonlocal signals
         signals += 1
         for pid in workers:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, which is yet to be heard
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
                 os.kill(pid, signal.SIGTERM)
 
-    handled = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    handled = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def start() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, handled)  # or a signal would find a worker that is not listed yet
+        """Fork a worker, unless a signal was received."""
+        # Without the block, a signal could arrive before the new worker is listed.
+        signal.pthread_sigmask(signal.SIG_BLOCK, handled)
         if signals:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
             return
@@ -72,15 +88,18 @@ def supervise(count: int, work: Callable[[], None]) -> int:
             lived = time.monotonic() - workers.pop(pid)
             code = os.waitstatus_to_exitcode(exit)
             has_served = has_served or code != STARTUP_FAILURE
+            # 1. The hub is shutting down.
+            # 2. The hub cannot start: shut it down.
+            # 3. A worker has died: restart it.
             if signals:
                 status = max(status, 0 if code == -signal.SIGTERM else abs(code))
             elif code == STARTUP_FAILURE and not has_served:
                 status = code
                 os.kill(os.getpid(), signal.SIGTERM)
             else:
-                log.error("a worker died, and is started again", pid=pid, status=code)
-                if lived < _PAUSE:
-                    time.sleep(_PAUSE - lived)
+                log.error("a worker died and is restarted", pid=pid, status=code)
+                if lived < _RESTART_SECONDS:
+                    time.sleep(_RESTART_SECONDS - lived)
                 start()
     finally:
         os.close(parent)
@@ -91,10 +110,12 @@ def supervise(count: int, work: Callable[[], None]) -> int:
 
 
 def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals]) -> NoReturn:
-    """What a process does that was forked."""
+    """Run `work` in a forked process, and end the process."""
     status = 1
     try:
-        os.setpgid(0, 0)  # so a terminal's Ctrl-C comes by the parent, and once
+        # A process group of its own, so that Ctrl-C in a terminal reaches the worker
+        # only through the parent, and so only once.
+        os.setpgid(0, 0)
         for number in signals:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
@@ -113,5 +134,6 @@ def _work(work: Callable[[], None], alive: int, signals: Iterable[signal.Signals
 
 
 def _end_with_parent(alive: int) -> None:
-    os.read(alive, 1)  # nobody writes: it ends when the parent does
+    """Send SIGTERM to this process when the parent has ended."""
+    os.read(alive, 1)  # nothing is ever written: this returns when the parent has ended
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,12 +1,14 @@
-"""The protocol: what goes over the wire, as values; pure, without I/O and without the other parts of the hub.
+"""The wire format of the protocol, as plain values.
 
-    requests         forms, queries, headers and JSON -> values, and nothing else decodes what a client sent
-    events           updates -> bytes of an event stream, and back
+    requests         forms, queries, headers and JSON to values; all decoding is here
+    events           updates to the bytes of an event stream, and back
     subscriptions    subscribers as documents of the subscription API, and as updates
     updates          what an update is
     topics           topics, matcher types and their matchers
     origins          which origins an operator allows
-    PROTOCOL.md      the rules of the protocol, by the numbers that code and tests cite, such as N44
+    PROTOCOL.md      the rules of the protocol; code and tests cite their numbers
 
-Arrows point down: requests, subscriptions and events need updates, and updates need topics.
+Everything is pure: there is no I/O, and nothing needs the other parts of the hub.
+Arrows point down: requests, subscriptions and events need updates, and updates need
+topics.
 """

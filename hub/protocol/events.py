@@ -1,14 +1,16 @@
-"""The event stream's format, written and read: an update is one event (N26–N29).
+"""The format of event streams, written and read (N26–N29).
 
-    id: urn:uuid:…            every event has one
+An update is one event:
+
+    id: urn:uuid:…            every event has an id
     event: price              if the update has a type
-    data: first line          one field a line, and one even if there is no data:
-    data: second line         an event without it would be dropped by EventSource
+    data: first line          one field for each line of the data; there is always one,
+    data: second line         because EventSource ignores an event without data
     retry: 2000               if the update has one
-                              an empty line ends it
+                              an empty line ends the event
 
-An update is encoded once, and the bytes are shared by all its receivers.  `Blocks` and `parse_block` read the format
-as the HTML standard says.
+An update is encoded once, and all its receivers share the bytes.  `Blocks` and
+`parse_block` read the format as the HTML standard says.
 """
 
 from __future__ import annotations
@@ -19,27 +21,31 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
 
 HEARTBEAT: Final = b":\n"
-"""A comment, which readers skip: the first bytes of a stream, and what is sent when idle (R20, N8)."""
+"""A comment: the first bytes of a stream, and the heartbeat if it is idle (R20, N8)."""
 LOST: Final = b": this subscriber fell behind the history, and updates were lost\n\n"
-"""The last block of a stream whose subscriber was too slow for the history."""
+"""The last block of a stream that lost updates, because it fell behind the history."""
 ALL: Final = b": all\n\n"
-"""The last block of a response that is complete (hub.http.replay)."""
+"""The last block of a complete response with `Prefer: wait=0` (hub.http.replay)."""
 
 
 def retry(seconds: float) -> bytes:
-    """A hint in how long to come back after the connection is lost (N30).
+    """Return a hint how long to wait before reconnecting (N30).
 
-    A block of its own, without data and so no event: some clients would take it for a part of the first event.
+    It is a block of its own, because some clients would take it for a part of the first
+    event.  It has no data, so it is not an event.
     """
     return f"retry: {seconds * 1000:.0f}\n\n".encode()
 
 
 def frame(update: Update) -> bytes:
-    """The event of `update`.  Its id and type are valid, so nothing in them can end a line (N29)."""
+    """Return `update` as the bytes of an event.
+
+    Its id and type must be valid (`check_fields`), so they have no line ends (N29).
+    """
     lines = [f"id: {update.id}\n"]
     if update.type is not None:
         lines.append(f"event: {update.type}\n")
-    # Not splitlines(), which splits on eight more characters (N28).
+    # splitlines() is not used, because it also splits at eight other characters (N28).
     data = update.data.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\ndata: ")
     lines.append(f"data: {data}\n")
     if update.retry is not None:
@@ -49,7 +55,11 @@ def frame(update: Update) -> bytes:
 
 
 class Block(NamedTuple):
-    """The fields and comments of one block of an event stream.  A block without data is no event."""
+    """The fields and comments of one block of an event stream.
+
+    `data` is None if the block has none, and then it is not an event.  `id` is None if
+    the block has no valid id; `type` and `retry` are "" if they are missing.
+    """
 
     id: str | None
     type: str
@@ -59,38 +69,53 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """Cuts an event stream at its blank lines; what none ends is no event.  A line ends with CR, LF or both."""
+    """A splitter of an event stream into blocks, at blank lines.
+
+    A line ends with CR, LF or CRLF.  If the stream ends within a block, that block is
+    never returned, because it is not an event.
+    """
 
     def __init__(self) -> None:
+        # The bytes after the last blank line.
         self._rest = b""
-        self._began = self._returned = False
-        """Whether a block has come; and whether the last byte was a CR, so that an LF belongs to it."""
+        # Whether a block was returned, and whether the last byte was a CR.  An LF after
+        # it belongs to the same line end.
+        self._has_begun = self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self._returned:
+        """Return the blocks that end in `data`, without their blank lines.
+
+        Lines in them end with LF.  A byte order mark before the first block is removed.
+        """
+        if self._after_cr:
             data = data.removeprefix(b"\n")
         if data:
-            self._returned = data.endswith(b"\r")
+            self._after_cr = data.endswith(b"\r")
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *blocks, self._rest = (self._rest + data).split(b"\n\n")
-        if blocks and not self._began:
+        if blocks and not self._has_begun:
             blocks[0] = blocks[0].removeprefix(b"\xef\xbb\xbf")
-            self._began = True
+            self._has_begun = True
         return blocks
 
 
 def parse_block(block: bytes) -> Block:
-    """Return what a block says.  Bytes that are not UTF-8 become U+FFFD, and an id with a NUL is ignored."""
+    """Return the fields and comments of a block.
+
+    Bytes that are not UTF-8 become U+FFFD.  An id with a NUL is ignored.
+    """
     text = block.decode("utf-8", "replace")
+    # The comments before the first field.
     comments: list[str] = []
     while text.startswith(":"):
         comment, _, text = text.partition("\n")
         comments.append(comment[1:].removeprefix(" "))
-    # Nearly all events have an id and one line of data, and nothing else.
+    # The fast way: nearly all events have an id and one line of data, and nothing else.
     id_line, separator, line = text.partition("\ndata: ")
     if separator and id_line.startswith("id: ") and "\n" not in id_line and "\n" not in line and "\0" not in id_line:
         return Block(id_line[4:], "", line, "", comments)
+    # The general way, line by line.
     id: str | None = None
     type = retry = ""
     data: list[str] = []

@@ -1,10 +1,10 @@
-"""Origins that an operator allows, and whether one that a browser names is among them (R5).
+"""The origins that an operator allows, and the check of an origin against them (R5).
 
-https://example.com:8443    itself
-https://*.example.com       any name below, not example.com itself
-capacitor://                any of that scheme
+https://example.com:8443    this origin
+https://*.example.com       every name below example.com, but not example.com itself
+capacitor://                every origin of this scheme
 null                        pages without an origin, such as files
-*                           any
+*                           every origin
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 def normal_origin(scheme: str, authority: str) -> str:
-    """The origin as a browser writes it.
+    """Return the origin of a scheme and authority, as a browser writes it.
 
     >>> normal_origin("https", "Hub.example.com:443")
     'https://hub.example.com'
@@ -28,12 +28,13 @@ def normal_origin(scheme: str, authority: str) -> str:
 
 
 def allows_origin(allowed: Iterable[str], origin: str) -> bool:
-    """Whether `origin`, as in an Origin header, is one of `allowed`.
+    """Whether `origin`, from an Origin header, matches a pattern in `allowed`.
 
     >>> allows_origin(["https://*.example.com"], "https://shop.example.com")
     True
     """
-    # Browsers write a host in ASCII, and what is allowed goes out in a header.
+    # Browsers write hosts in ASCII, and the hub sends an allowed origin back in a
+    # header.
     return origin.isascii() and any(_allows(pattern.lower(), origin.lower()) for pattern in allowed)
 
 
@@ -43,7 +44,8 @@ def _allows(pattern: str, origin: str) -> bool:
     if pattern.endswith("://"):
         return origin.startswith(pattern)
     before, wildcard, after = pattern.partition("*")
-    # What stands for the wildcard is a host's first labels, so nothing that would end the host.
+    # The wildcard stands for the first labels of a host, so the text there must not
+    # have a character that would end the host.
     return bool(
         wildcard
         and origin.startswith(before)

@@ -1,4 +1,7 @@
-"""Form, query and headers -> values.  Pure, and the only place that decodes what a client sent."""
+"""Parses forms, queries, headers and JSON lines into values.
+
+All decoding of texts from clients is here.  The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,20 @@ if TYPE_CHECKING:
     from skipfilter import Selector
 
 Headers = list[tuple[bytes, bytes]]
-"""The headers of an ASGI scope: names in lower case."""
+"""The headers of an ASGI scope.  Names are in lower case."""
 
 _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{type}": type for type in MATCHER_TYPES}
-# In order of precedence, after the header (N13, V85).
+# In the order of precedence; the header comes before all of them (N13, V85).
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
 _FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
-_LONGEST_RETRY: Final = 24 * 60 * 60 * 1_000
-"""Milliseconds: a day.  A publisher of one topic tells its readers when to come back to all of theirs."""
-_OTHER_FIELDS: Final = 1_000  # of a form; to look at very many would keep all others waiting
+_MAX_RETRY_MS: Final = 24 * 60 * 60 * 1_000
+"""One day.
+
+There is a bound, because an update of one topic sets the reconnection time of its
+readers for all their topics.
+"""
+_MAX_OTHER_FIELDS: Final = 1_000  # of a form; parsing very many would delay other requests
 _HEXADECIMAL: Final = frozenset(string.hexdigits)
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -35,44 +42,74 @@ NDJSON: Final = "application/x-ndjson"
 
 
 class Limits(Protocol):
-    """What a hub takes: the settings by which requests are checked.  `Settings` has them."""
+    """The settings that limit requests.
+
+    `Settings` implements it, and documents each of them.
+    """
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """The path of the hub URL."""
+
     @property
-    def classic(self) -> bool: ...
+    def classic(self) -> bool:
+        """Whether the classic dialect is on."""
+
     @property
-    def max_matchers(self) -> int: ...
+    def max_matchers(self) -> int:
+        """The maximum number of matchers in a subscribe request."""
+
     @property
-    def max_classic_matchers(self) -> int: ...
+    def max_classic_matchers(self) -> int:
+        """The maximum number of classic matchers in a subscribe request."""
+
     @property
-    def max_matchers_bytes(self) -> int: ...
+    def max_matchers_bytes(self) -> int:
+        """The maximum number of bytes in all patterns of a subscribe request."""
+
     @property
-    def max_pattern(self) -> int: ...
+    def max_pattern(self) -> int:
+        """The maximum number of bytes in a pattern."""
+
     @property
-    def max_topic(self) -> int: ...
+    def max_topic(self) -> int:
+        """The maximum number of bytes in a topic, an id or a type."""
+
     @property
-    def max_topics(self) -> int: ...
+    def max_topics(self) -> int:
+        """The maximum number of topics of an update."""
+
     @property
-    def max_batch(self) -> int: ...
+    def max_batch(self) -> int:
+        """The maximum number of updates in a request."""
 
 
 class SubscribeRequest(NamedTuple):
+    """What a subscribe request asks for."""
+
     selectors: tuple[Selector, ...]
-    """Matcher types and patterns, each once, of a bounded length; not compiled yet."""
+    """Matcher types and patterns, without repeats.
+
+    Their number and length are checked, but they are not compiled yet.
+    """
     last_event_id: str | None
-    """None if the client gave none, "" if it gave empty ones alone (N107)."""
+    """The cursor; None if there is none, "" if there are only empty ones (N107)."""
 
 
 def header_values(headers: Headers, name: bytes) -> list[bytes]:
+    """Return the values of a header, in their order; `name` is in lower case."""
     return [value for key, value in headers if key == name]
 
 
 def parse_form(text: bytes, strict: Container[str]) -> list[tuple[str, str]]:
-    """The pairs of an application/x-www-form-urlencoded text, by the WHATWG's parser (N14): a malformed % stays.
+    """Return the pairs of an application/x-www-form-urlencoded text, in their order.
 
-    Bytes that are no UTF-8 become U+FFFD, but in the values of the `strict` names they raise InvalidRequest (N3).  It
-    tells the name alone: errors are logged, and a value may be private (N163).
+    It follows the WHATWG algorithm, so a malformed % stays as it is (N14).  Bytes that
+    are not UTF-8 become U+FFFD.
+
+    Raises InvalidRequest if a value of a name in `strict` is not UTF-8 (N3).  The
+    message has the name only, because errors are logged, and a value may be private
+    (N163).
     """
     pairs = []
     for pair in text.split(b"&"):
@@ -86,9 +123,10 @@ def parse_form(text: bytes, strict: Container[str]) -> list[tuple[str, str]]:
 
 
 def take_tokens(query: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """The query without its tokens, and those of the classic `authorization` parameter (V42).
+    """Return the query without its tokens, and the `authorization` tokens (V42).
 
-    An `access_token` is not accepted (N60), and taken out all the same: what is left may be logged.
+    An `access_token` is removed too, although it is not accepted (N60), because the
+    rest of the query may be logged.
     """
     rest, tokens = [], []
     for pair in query.split(b"&"):
@@ -108,7 +146,10 @@ def _unquote(text: bytes) -> bytes:
 
 
 def decode_utf_8(what: str, raw: bytes) -> str:
-    """`raw`, or InvalidRequest (N3), which says what it is."""
+    """Return `raw` as text.
+
+    Raises InvalidRequest with the name `what` if it is not valid UTF-8 (N3).
+    """
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -116,14 +157,17 @@ def decode_utf_8(what: str, raw: bytes) -> str:
 
 
 def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits) -> SubscribeRequest:
-    """Return what a subscribe request asks for: all that its query and its body say together (N12–N20, V1–V3).
+    """Return what the query and the body of a subscribe request ask for together.
 
-    Names, numbers and lengths are checked here.  Patterns are compiled later, which costs, for a client that was
-    admitted.
+    Names, numbers and lengths are checked here (N12–N20, V1–V3).  Patterns are compiled
+    after the client was admitted, because compiling is costly.
+
+    Raises InvalidRequest if the request breaks a rule.
     """
+    # Too many parameters are refused before they are parsed.
     most = limits.max_matchers + (limits.max_classic_matchers if limits.classic else 0)
-    if query.count(b"&") + body.count(b"&") > most + _OTHER_FIELDS:
-        raise InvalidRequest(f"more parameters than {most} matchers, and {_OTHER_FIELDS} others")
+    if query.count(b"&") + body.count(b"&") > most + _MAX_OTHER_FIELDS:
+        raise InvalidRequest(f"more parameters than {most} matchers, and {_MAX_OTHER_FIELDS} others")
     pairs = parse_form(query, _MATCHER_PARAMETERS) + parse_form(body, _MATCHER_PARAMETERS)
     wanted = [(name, value) for name, value in pairs if _is_matcher(name, limits)]
     _check_matchers(wanted, limits)
@@ -132,13 +176,17 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits)
 
 
 def _is_matcher(name: str, limits: Limits) -> bool:
-    """Whether it is the name of a matcher parameter.  Raises InvalidRequest for one that no other may have."""
+    """Whether `name` is the name of a matcher parameter.
+
+    Raises InvalidRequest if the name is reserved, or if the dialect of it is off.
+    """
     if name == CLASSIC and not limits.classic:  # V88
         raise InvalidRequest('"topic" is of the classic dialect, which this hub does not speak: use "match"')
     if name in _MATCHER_PARAMETERS:
         return True
-    # Reserved under ASCII-case-insensitive comparison (N16): str.lower() may change non-ASCII letters too,
-    # but turns none but the Kelvin sign into an ASCII one, and "match" has no k.
+    # Names are reserved if they start with "match" in any ASCII case (N16).
+    # str.lower() turns only one other character into an ASCII letter, the Kelvin sign
+    # into a k, and "match" has no k.
     if name[:5].lower() == "match":
         known = ", ".join(name for name in _MATCHER_PARAMETERS if name != CLASSIC)
         raise InvalidRequest(f"parameter {shown(name)} is none of {known}")
@@ -146,7 +194,11 @@ def _is_matcher(name: str, limits: Limits) -> bool:
 
 
 def _check_matchers(wanted: Sequence[tuple[str, str]], limits: Limits) -> None:
-    """Raise InvalidRequest unless there are matchers, not too many or too long (N18, V1), and all are text (N17)."""
+    """Raise InvalidRequest unless the matchers are valid.
+
+    There must be at least one.  Their number and length are limited (N18, V1), and
+    their patterns must be valid text (N17).
+    """
     if not wanted:
         classic = ' or "topic"' if limits.classic else ""
         raise InvalidRequest(f'missing "match"{classic} parameter: there is nothing to subscribe to')
@@ -159,9 +211,9 @@ def _check_matchers(wanted: Sequence[tuple[str, str]], limits: Limits) -> None:
         (topics, limits.max_classic_matchers, "topics"),
     ):
         if count > limit:
-            raise InvalidRequest(f"{count} {what} are more than the {limit} of a request")
+            raise InvalidRequest(f"the request has {count} {what}; the limit is {limit}")
     if size > limits.max_matchers_bytes:
-        raise InvalidRequest(f"patterns of {size} bytes are more than the {limits.max_matchers_bytes} of a request")
+        raise InvalidRequest(f"the patterns have {size} bytes; the limit is {limits.max_matchers_bytes}")
     for name, value in wanted:
         check_text(name, value)
         if name != CLASSIC:
@@ -169,41 +221,46 @@ def _check_matchers(wanted: Sequence[tuple[str, str]], limits: Limits) -> None:
 
 
 def check_pattern_length(pattern: str, limits: Limits) -> None:
+    """Raise InvalidRequest if a pattern has too many bytes (N18, N77)."""
     if (length := len(pattern.encode("utf-8", "surrogatepass"))) > limits.max_pattern:
-        raise InvalidRequest(f"a pattern of {length} bytes is longer than {limits.max_pattern}")
+        raise InvalidRequest(f"a pattern has {length} bytes; the limit is {limits.max_pattern}")
 
 
 def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, limits: Limits) -> str | None:
-    # EventSource sends the id as UTF-8, which an ASGI server hands on as bytes (R77).
+    # EventSource sends the id as UTF-8, and an ASGI server passes on the bytes (R77).
     given = [value.decode("utf-8", "replace") for value in header_values(headers, b"last-event-id")]
     names = _CURSOR_PARAMETERS + (_CLASSIC_CURSOR_PARAMETERS if limits.classic else ())
-    if parameters := [pair for pair in pairs if pair[0] in names]:  # those of the query come first (N13)
+    if parameters := [pair for pair in pairs if pair[0] in names]:  # the query comes before the body (N13)
         given += [text for name in names for key, text in parameters if key == name]
-    # A page that has no cursor yet sends an empty one, which says less than any other.
+    # A page that has no cursor yet sends an empty one, so any other takes precedence.
     return next(filter(None, given), "" if given else None)
 
 
 def content_type(headers: Headers) -> str:
-    """The media type of a body, without parameters; "" where none is given."""
+    """Return the media type of the body, without parameters; "" if there is none."""
     value = next(iter(header_values(headers, b"content-type")), b"")
     return value.partition(b";")[0].strip().lower().decode("latin-1")
 
 
 def preferences(headers: Headers) -> frozenset[str]:
-    """Return what the client prefers (RFC 7240), in lower case, without quotes and parameters.
+    """Return the preferences of the client (RFC 7240).
 
-    `wait=0` prefers the end of an event stream to waiting for later events.
+    They are in lower case, without quotes and parameters.  With `wait=0`, the client
+    wants an event stream to end instead of waiting for later events.
     """
+    # Each odd part was in quotes.  A comma or semicolon in it separates nothing.
     parts = b",".join(header_values(headers, b"prefer")).decode("latin-1").lower().split('"')
     parts[1::2] = (quoted.replace(",", " ").replace(";", " ") for quoted in parts[1::2])
     return frozenset(preference.partition(";")[0].strip() for preference in "".join(parts).split(","))
 
 
 def read_updates(body: bytes, type: str, limits: Limits) -> Iterator[tuple[int, Update]]:
-    """The updates that a publish request's body says, each with the bytes of the body before it.
+    """Yield the updates in the body of a publish request, each with its byte offset.
 
-    A form is one (N40–N54), a line of JSON is one (NDJSON).  One is parsed at a time, so that the caller may let others
-    run in between.
+    A form is one update (N40–N54), and so is each line of NDJSON.  An update is parsed
+    when the caller asks for it, so that the caller can let other tasks run in between.
+
+    Raises InvalidRequest or TooLarge, perhaps after some updates.
     """
     if type == NDJSON:
         yield from _read_batch(body, limits)
@@ -214,13 +271,13 @@ def read_updates(body: bytes, type: str, limits: Limits) -> Iterator[tuple[int, 
 
 
 def _parse_form_update(body: bytes, limits: Limits) -> Update:
-    if body.count(b"&") > limits.max_topics + _OTHER_FIELDS:
-        raise TooLarge(f"more fields than {limits.max_topics} topics, and {_OTHER_FIELDS} others")
+    if body.count(b"&") > limits.max_topics + _MAX_OTHER_FIELDS:
+        raise TooLarge(f"more fields than {limits.max_topics} topics, and {_MAX_OTHER_FIELDS} others")
     pairs = parse_form(body, _FIELDS)
-    fields = dict(reversed(pairs))  # the first of each name
+    fields = dict(reversed(pairs))  # the first field of each name counts
     topics = tuple(value for name, value in pairs if name == "topic")
     retry = _parse_retry(fields.get("retry", ""))
-    private = "private" in fields  # N50: the name alone
+    private = "private" in fields  # N50: the value does not matter
     return _update(topics, fields.get("data"), private, fields.get("id"), fields.get("type"), retry, limits)
 
 
@@ -233,35 +290,46 @@ def _update(
     retry: int | None,
     limits: Limits,
 ) -> Update:
-    """What was given as an update, or TooLarge (N56).  An empty id or type is none, and a retry is at most a day."""
+    """Return an update with these fields.
+
+    An empty id or type counts as missing, and a longer retry becomes a day.  Raises
+    TooLarge if there are too many topics, or if a topic, the id or the type is too long
+    (N56).
+    """
     if len(topics) > limits.max_topics:
-        raise TooLarge(f"{len(topics)} topics are more than the {limits.max_topics} of an update")
+        raise TooLarge(f"there are {len(topics)} topics; the limit is {limits.max_topics}")
     for name, value in [("topic", topic) for topic in topics] + [("id", id or ""), ("type", type or "")]:
         if len(value) > limits.max_topic // 4 and len(value.encode("utf-8")) > limits.max_topic:
             raise TooLarge(f"{name} {shown(value)} is longer than {limits.max_topic} bytes")
-    retry = None if retry is None else min(retry, _LONGEST_RETRY)
+    retry = None if retry is None else min(retry, _MAX_RETRY_MS)
     return Update(topics, data or "", private, id or new_id(), type or None, retry)
 
 
 def _parse_retry(text: str) -> int | None:
-    """Milliseconds.  ASCII digits alone, however many (N53); int() would take other digits, and fewer of them."""
+    """Return a retry in milliseconds, or None if the text is empty (N53).
+
+    Any number of ASCII digits is accepted.  int() would accept other digits too, and it
+    limits their number.
+    """
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise InvalidRequest(f"retry {shown(text)} is no number of milliseconds in digits")
-    return int(text.lstrip("0")[: len(str(_LONGEST_RETRY)) + 1] or "0")
+        raise InvalidRequest(f"retry {shown(text)} is not a number of milliseconds in digits")
+    # More digits than the maximum has are enough: such a number becomes the maximum.
+    return int(text.lstrip("0")[: len(str(_MAX_RETRY_MS)) + 1] or "0")
 
 
 def _read_batch(body: bytes, limits: Limits) -> Iterator[tuple[int, Update]]:
-    """An update a line, as an object with the members that a form has as fields; empty lines are nothing.
+    """Yield the update of each line, with its offset in bytes; empty lines are skipped.
 
-    `topic` is a string or an array of them, `private` a boolean, and `retry` an integer.
+    A line is an object whose members are those that a form has as fields.  `topic` is a
+    string or an array of strings, `private` a boolean, and `retry` an integer.
     """
     count = start = 0
     for line in body.split(b"\n"):
         if text := line.strip():
             if count == limits.max_batch:
-                raise TooLarge(f"more updates than the {limits.max_batch} of a request")
+                raise TooLarge(f"the request has more than {limits.max_batch} updates")
             count += 1
             try:
                 update = _parse_line(text, limits)
@@ -278,14 +346,15 @@ def _parse_line(line: bytes, limits: Limits) -> Update:
         members = _JSON.decode(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "not UTF-8, too deep, or a number too long"
-        raise InvalidRequest(f"it is no JSON: {reason}") from None
+        raise InvalidRequest(f"it is not JSON: {reason}") from None
     if not isinstance(members, dict):
-        raise InvalidRequest("it is no JSON object")
+        raise InvalidRequest("it is not a JSON object")
     topics = members.get("topic", [])
     if isinstance(topics, str):
         topics = [topics]
     if not isinstance(topics, list):
         raise InvalidRequest("topic is neither a string nor an array of strings")
+    # All texts must be strings without lone surrogates; only topics must not be null.
     data, id, type = (members.get(name) for name in ("data", "id", "type"))
     for name, value in [("topic", topic) for topic in topics] + [("data", data), ("id", id), ("type", type)]:
         if isinstance(value, str):
@@ -294,18 +363,21 @@ def _parse_line(line: bytes, limits: Limits) -> Update:
             except UnicodeEncodeError:
                 raise InvalidRequest(f"{name} is not Unicode: it has a lone surrogate") from None
         elif value is not None or name == "topic":
-            raise InvalidRequest(f"{name} is no string")
+            raise InvalidRequest(f"{name} is not a string")
     private, retry = members.get("private", False), members.get("retry")
-    if not isinstance(private, bool):  # a reader must not come to see what somebody meant to be private
+    # Other types are refused, because a guess could publish a private update to all.
+    if not isinstance(private, bool):
         raise InvalidRequest(f"private {shown(repr(private))} is neither true nor false")
     if isinstance(retry, bool) or not isinstance(retry, int | None) or (retry or 0) < 0:
-        raise InvalidRequest(f"retry {shown(repr(retry))} is no number of milliseconds")
+        raise InvalidRequest(f"retry {shown(repr(retry))} is not a number of milliseconds")
     return _update(tuple(topics), data, private, id, type, retry, limits)
 
 
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the members of a JSON object; raise InvalidRequest if one is repeated."""
     members = dict(pairs)
-    if len(members) < len(pairs):  # of two values for private, which one was meant?
+    # With two values for `private`, for example, it is not clear which one is meant.
+    if len(members) < len(pairs):
         raise InvalidRequest("an object has a member twice")
     return members
 
@@ -314,7 +386,7 @@ _JSON: Final = json.JSONDecoder(object_pairs_hook=_members)
 
 
 def parse_cookies(headers: Headers) -> Iterable[tuple[str, str]]:
-    """The cookies of a request, in their order."""
+    """Yield the names and values of the cookies of a request, in their order."""
     for header in header_values(headers, b"cookie"):
         for pair in header.decode("latin-1").split(";"):
             name, _, value = pair.partition("=")
@@ -322,23 +394,27 @@ def parse_cookies(headers: Headers) -> Iterable[tuple[str, str]]:
 
 
 class SubscriptionPath(NamedTuple):
-    """What a request to the subscription API asks for."""
+    """Which subscriptions a request to the subscription API asks for."""
 
     matcher: tuple[str, str] | None
-    """Type and pattern; None for all."""
+    """The type and pattern of a matcher; None for all."""
     subscriber: str | None
-    """None for all."""
+    """The id of a subscriber; None for all."""
     classic: bool | None
-    """In which dialect; None where the path is the same in both."""
+    """Whether the path is classic; None if it is the same in both dialects."""
 
 
 def parse_subscription_path(path: str, limits: Limits) -> SubscriptionPath:
-    """What comes after HUB/subscriptions in a path that is still percent-encoded (N130, N139, V63, V74).
+    """Return what a path below HUB/subscriptions asks for (N130, N139, V63, V74).
 
-    A first segment that is a matcher type is one (V87).
+    The path must still be percent-encoded.  A first segment that is a matcher type
+    counts as one (V87).
+
+    Raises NotFound if there is no such route, and InvalidRequest if a segment is
+    malformed or has an unknown matcher type.
     """
     below = subscriptions_path(limits.path)
-    if not (path + "/").startswith(below + "/"):  # the hub's own segments, percent-encoded
+    if not (path + "/").startswith(below + "/"):  # its own segments are percent-encoded
         raise NotFound(f"subscriptions are at {below}")
     segments = path[len(below) :].split("/")[1:]
     match [_decode_segment(segment) for segment in segments]:
@@ -348,7 +424,7 @@ def parse_subscription_path(path: str, limits: Limits) -> SubscriptionPath:
             return SubscriptionPath((type, pattern), None, classic=False)
         case [type, pattern, subscriber] if type in MATCHER_TYPES:
             return SubscriptionPath((type, pattern), subscriber, classic=False)
-        case [_] | [_, _] if limits.classic:  # where a space may be a `+` (V60)
+        case [_] | [_, _] if limits.classic:  # a space may be a `+` there (V60)
             topic, *rest = (_decode_segment(segment.replace("+", "%20")) for segment in segments)
             return SubscriptionPath((CLASSIC, topic), rest[0] if rest else None, classic=True)
         case [type, _] | [type, _, _]:
@@ -357,7 +433,10 @@ def parse_subscription_path(path: str, limits: Limits) -> SubscriptionPath:
 
 
 def _decode_segment(segment: str) -> str:
-    """Not as in a form: `+` is a plus, and a malformed % an error (N139)."""
+    """Return a segment of a path, decoded.
+
+    It differs from a form: `+` is a plus, and a malformed % is an error (N139).
+    """
     for digits in segment.split("%")[1:]:
         if len(digits) < 2 or not set(digits[:2]) <= _HEXADECIMAL:
             raise InvalidRequest(f"{shown(segment)} has a % without two hexadecimal digits after it")

@@ -1,10 +1,13 @@
-"""Subscriptions as documents, for the updates about them and for the API, in both dialects.
+"""Subscriptions as JSON documents, in both dialects.
+
+Presence updates contain these documents, and the subscription API serves them.
 
     current    HUB/subscriptions/{match_type}/{match}/{subscriber}    N121, N124
     classic    HUB/subscriptions/{topic}/{subscriber}                 V60, V61
 
-A document is in the dialect of the subscription that it describes (V84); the `id` of one is its path, and the topic
-of the updates about it.  Each variable of a path is percent-encoded once, all but the unreserved characters.
+A document is in the dialect of the subscription that it describes (V84).  Its `id` is
+the path of the subscription, which is also the topic of the presence updates.  Each
+variable of a path is percent-encoded once; only unreserved characters stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTEXT: Final = {"@context": "https://mercure.rocks/"}
-"""What makes JSON of the classic dialect JSON-LD (V65)."""
+"""The member that makes a classic document JSON-LD (V65)."""
 
 _PATH: Final = URITemplate("{+collection}{/match_type,match,subscriber}")
 _CLASSIC_PATH: Final = URITemplate("{+collection}{/match,subscriber}")
@@ -30,21 +33,28 @@ _CLASSIC_PATH: Final = URITemplate("{+collection}{/match,subscriber}")
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A subscriber as all nodes of a hub know it: its id, and type, pattern and payload of each of its matchers."""
+    """A subscriber that is present, as all nodes of a hub know it.
+
+    Each matcher has a type, a pattern and a payload.
+    """
 
     id: str
     matchers: tuple[tuple[str, str, Any | None], ...]
 
     @classmethod
     def from_json(cls, id: str, matchers: str | bytes) -> Present:
+        """Return the subscriber with this id and the matchers that `to_json` wrote."""
         return cls(id, tuple((type, pattern, payload) for type, pattern, payload in json.loads(matchers)))
 
     def to_json(self) -> str:
-        """Its matchers."""
+        """Return the matchers as a JSON array."""
         return to_json(self.matchers)
 
     def subscriptions(self, hub: str) -> Iterator[Subscription]:
-        """One for each matcher (N19); `hub` is the path of the hub URL."""
+        """Yield a subscription for each matcher (N19).
+
+        `hub` is the path of the hub URL.
+        """
         for type, pattern, payload in self.matchers:
             yield Subscription(hub, type, pattern, self.id, payload)
 
@@ -61,10 +71,12 @@ class Subscription:
 
     @property
     def is_classic(self) -> bool:
+        """Whether the matcher is a topic selector of the classic dialect."""
         return self.match_type == CLASSIC
 
     @property
     def path(self) -> str:
+        """The path of the subscription, percent-encoded (N121, V60)."""
         template = _CLASSIC_PATH if self.is_classic else _PATH
         path: str = template.expand(
             collection=subscriptions_path(self.hub),
@@ -75,7 +87,11 @@ class Subscription:
         return path
 
     def document(self, *, active: bool = True, json_ld: bool = False) -> dict[str, Any]:
-        """The members of its JSON; `json_ld` is for readers of the classic dialect, and leaves out the context."""
+        """Return the JSON object that describes the subscription (N124, V61).
+
+        If `json_ld` is true, its type is that of JSON-LD, for classic clients; the
+        caller adds the context.
+        """
         document: dict[str, Any] = {"id": self.path, "type": "Subscription" if json_ld else "subscription"}
         if self.is_classic:
             document["topic"] = self.match
@@ -87,7 +103,10 @@ class Subscription:
         return document
 
     def announcement(self, *, active: bool, typed_classic: bool) -> Update:
-        """The update that says that it has begun, or ended (N120–N123, V61)."""
+        """Return the presence update for its begin, or its end (N120–N123, V61).
+
+        If `typed_classic` is true, classic updates have the type `mercure` too.
+        """
         document = self.document(active=active, json_ld=self.is_classic)
         return Update(
             (document["id"],),
@@ -98,4 +117,4 @@ class Subscription:
 
 
 to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""json.dumps() would make an encoder each time."""
+"""Return a value as compact JSON.  json.dumps() would make a new encoder each time."""

@@ -1,31 +1,36 @@
-"""What a topic may be, what is reserved, and what matches it in either dialect.
+"""What a topic may be, which topics are reserved, and which matchers match a topic.
 
-A topic is a string without control and format characters (N1), compared as it is (N5).  A matcher has a type and a
-pattern, and matches a topic or not, the whole of it (N39):
+A topic is a string without control and format characters (N1), and is compared as it is
+(N5).  A matcher has a type and a pattern, and matches whole topics only (N39):
 
-    exact         the topic itself                                                                       N33
-    urlpattern    topics that are URLs of a URL Pattern, both resolved against the hub's URL             N34, N35
-    uritemplate   topics that a URI Template (RFC 6570) can expand to; what is no template is refused    V83
-    amqp          topics of an AMQP 0-9-1 binding pattern: words between dots, `*` for one word, and
-                  `#` for any number, none too; `stock.#` matches `stock` and `stock.ibm.nyse`
-    mqtt          topics of an MQTT 5.0 topic filter: levels between slashes, `+` for one level, and
-                  `#` at the end for any number, none too; `sport/#` matches `sport` and `sport/tennis/1`
-    topic         of the classic dialect alone: the topic itself, or a URI Template that it is of        V10
+    exact        the topic itself                                                   N33
+    urlpattern   topics that are URLs and match a URL Pattern, both resolved
+                 against the hub's URL                                         N34, N35
+    uritemplate  topics that a URI Template (RFC 6570) can expand to; an invalid
+                 template is refused                                                V83
+    amqp         topics that match an AMQP 0-9-1 binding pattern: words between dots,
+                 `*` for one word, and `#` for any number of words, also none;
+                 `stock.#` matches `stock` and `stock.ibm.nyse`
+    mqtt         topics that match an MQTT 5.0 topic filter: levels between slashes,
+                 `+` for one level, and `#` at the end for any number, also none;
+                 `sport/#` matches `sport` and `sport/tennis/1`
+    topic        classic dialect only: the topic itself, or a URI Template          V10
 
-and the pattern `*` matches every topic, whatever the type, before it is looked at (N32).  So `match_amqp=*` is
-everything, where AMQP says "one word".  For the rest:
+The pattern `*` matches every topic, whatever the type (N32), so `match_amqp=*` matches
+everything, although AMQP reads it as "one word".  Further:
 
-- AMQP and MQTT cut topics as they are: `https://example.com/a` has the levels `https:`, an empty one, `example.com`
-  and `a`, for MQTT, and the words `https://example` and `com/a` for AMQP.  Nothing is decoded, and case counts.
-- A wildcard stands for whole words: `a#` and, in MQTT, `a/#/b` are refused, and so is an empty word in an AMQP
-  pattern; an empty level of an MQTT filter is a level.
-- An MQTT filter that begins with a wildcard does not match a topic that begins with `$`.  `$share` is nothing
-  special here.
-- A URL Pattern may have few wildcards and names, and small regular expressions: `skipfilter.UrlPattern` says how few
-  and how small.  The matcher of none of these types backtracks; a question costs at most the length of the topic
-  times that of the pattern, and 100 words are the most that an AMQP or MQTT pattern may have (N36, N38).
+- AMQP and MQTT split topics as they are; nothing is decoded, and case counts.  In
+  `https://example.com/a`, MQTT sees the levels `https:`, an empty one, `example.com`
+  and `a`, and AMQP sees the words `https://example` and `com/a`.
+- A wildcard stands for whole words.  `a#`, an empty word in an AMQP pattern, and
+  `a/#/b` in MQTT are refused.  An empty level of an MQTT filter is a level.
+- An MQTT filter that begins with a wildcard does not match a topic that begins with
+  `$`.  `$share` has no special meaning.
+- `skipfilter.UrlPattern` limits the wildcards, names and regular expressions of a URL
+  Pattern.  An AMQP or MQTT pattern has at most 100 words.  No type backtracks: a match
+  costs at most the length of the topic times that of the pattern (N36, N38).
 
-A type that a hub does not have is refused, in a request and in a token, and never skipped (N37).
+An unknown type is refused, in a request and in a token, and never ignored (N37).
 """
 
 from __future__ import annotations
@@ -51,18 +56,23 @@ if TYPE_CHECKING:
     from skipfilter import CompiledSelector, Selector
 
 WILDCARD: Final = "*"
-"""The pattern that matches every topic, whatever its type; so no topic is called that (N32, N48)."""
+"""The pattern that matches every topic, with any type (N32).  It is not a topic (N48).
+"""
 
 CLASSIC: Final = "topic"
-"""The matcher type of the classic dialect, which has no name on the wire (V71)."""
+"""The matcher type of classic selectors; requests and tokens cannot name it (V71)."""
 
 MATCHER_TYPES: Final = ("exact", "urlpattern", "uritemplate", "amqp", "mqtt")
 """The matcher types of the current dialect (N38, V83)."""
 
-FEW: Final = 8
-"""Patterns that are compiled at once, if none is a URL Pattern: most take 20 µs, and the worst 0.1 ms."""
+COMPILED_AT_ONCE: Final = 8
+"""Up to this number, patterns are compiled without a pause, if none is a URL Pattern.
 
-# Unicode 17.0, general category Cf.  Frozen here: an older Python knows fewer (N1).
+Most of them take 20 µs, and the worst one takes 0.1 ms.
+"""
+
+# The general category Cf of Unicode 17.0 (N1).  It is listed here because an older
+# Python has fewer of these characters.
 _FORMAT_CHARACTERS: Final = (
     (0x00AD, 0x00AD), (0x0600, 0x0605), (0x061C, 0x061C), (0x06DD, 0x06DD), (0x070F, 0x070F), (0x0890, 0x0891),
     (0x08E2, 0x08E2), (0x180E, 0x180E), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2064), (0x2066, 0x206F),
@@ -70,16 +80,22 @@ _FORMAT_CHARACTERS: Final = (
     (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0001, 0xE0001), (0xE0020, 0xE007F),
 )  # fmt: skip
 _CONTROL_CHARACTERS: Final = ((0x00, 0x1F), (0x7F, 0x9F))
-_SURROGATES: Final = ((0xD800, 0xDFFF),)  # which no UTF-8 has, but a string of the program that the hub is part of may
+# UTF-8 has no surrogates, but a string of the program that contains the hub may have
+# some.
+_SURROGATES: Final = ((0xD800, 0xDFFF),)
 FORBIDDEN: Final = frozenset(
     chr(code)
     for first, last in _CONTROL_CHARACTERS + _FORMAT_CHARACTERS + _SURROGATES
     for code in range(first, last + 1)
 )
+"""The characters that no topic, pattern, id or type may have."""
 
 
 def check_text(name: str, value: str) -> None:
-    """Raise InvalidRequest if `value` has a character that no topic, pattern, id or type may have (N1, N2)."""
+    """Raise InvalidRequest if `value` has a forbidden character (N1, N2).
+
+    `name` says in the message what the value is.
+    """
     if not FORBIDDEN.isdisjoint(value):
         code = next(ord(char) for char in value if char in FORBIDDEN)
         raise InvalidRequest(f"{name} {shown(value)} contains the control, format or surrogate character U+{code:04X}")
@@ -87,22 +103,27 @@ def check_text(name: str, value: str) -> None:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TopicMatcher:
-    """One matcher of a subscription or of a grant."""
+    """One matcher of a subscription or a grant."""
 
     type: str
     pattern: str
     selectors: tuple[CompiledSelector, ...] = field(compare=False, repr=False)
-    """The same in the words of the library, any of which matches."""
+    """The compiled selectors of the library; any of them may match."""
 
     def match(self, topic: str) -> bool:
+        """Whether the matcher matches `topic`."""
         return any(matcher.match(topic) for _, matcher in self.selectors)
 
 
 class MatcherCompiler:
-    """Patterns -> matchers, of which there is one for each type and pattern, however many hold it.
+    """A compiler of patterns into matchers, which are shared.
 
-    `base_url` is the hub's.  At most `max_url_patterns` URL Patterns exist at a time, be they held by streams, by
-    readers, by tokens or by requests; at the limit `reclaim` is called once, to let go of those that are held in vain.
+    While anything refers to the matcher of a type and pattern, `compile` returns that
+    same matcher.  `base_url` is the URL of the hub, for relative URL Patterns.
+
+    At most `max_url_patterns` different URL Patterns exist at a time.  Streams,
+    readers, tokens and requests hold them.  If the limit is reached, `reclaim` is
+    called once, to free those that are not needed.
     """
 
     def __init__(
@@ -117,16 +138,19 @@ class MatcherCompiler:
         self._max_url_patterns = max_url_patterns
         self._reclaim = reclaim
         self._slices = slices or Slices()
+        # The matchers that are referred to from outside.
         self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
-        """The matchers that something holds."""
+        # The URL Patterns among them.
         self._url_patterns: WeakSet[TopicMatcher] = WeakSet()
-        """Those of them that are URL Patterns."""
 
     def compile(self, type: str, pattern: str) -> TopicMatcher:
         """Return the matcher of `pattern`.
 
-        Raises PatternError if the type refuses the pattern, LookupError if there is no such type, and LimitExceeded if
-        there are too many URL Patterns.  The classic type refuses none: what is no template is a plain string (V10).
+        The classic type accepts every pattern: if it is not a valid template, it is a
+        plain string (V10).
+
+        Raises PatternError if the type refuses the pattern, LookupError if there is no
+        such type, and LimitExceeded if there are too many URL Patterns.
         """
         matcher = self._held.get((type, pattern))
         if matcher is None:
@@ -138,8 +162,12 @@ class MatcherCompiler:
         return matcher
 
     async def compile_all(self, selectors: Sequence[Selector]) -> dict[Selector, TopicMatcher]:
-        """Return the matchers of types and patterns, each once; other tasks run meanwhile.  Raises as `compile`."""
-        if len(selectors) <= FEW and not any(type == "urlpattern" for type, _ in selectors):
+        """Return the matchers of types and patterns.
+
+        If there are many, or if any is a URL Pattern, it pauses now and then, so that
+        other tasks can run.  Raises the errors of `compile`.
+        """
+        if len(selectors) <= COMPILED_AT_ONCE and not any(type == "urlpattern" for type, _ in selectors):
             return {selector: self.compile(*selector) for selector in selectors}
         matchers: dict[Selector, TopicMatcher] = {}
         async with self._slices:
@@ -150,6 +178,7 @@ class MatcherCompiler:
         return matchers
 
     def _require_room(self) -> None:
+        """Raise LimitExceeded if there is no room for one more URL Pattern."""
         if len(self._url_patterns) >= self._max_url_patterns:
             self._reclaim()
             if len(self._url_patterns) >= self._max_url_patterns:
@@ -161,6 +190,8 @@ class MatcherCompiler:
         if pattern == WILDCARD:
             selectors: list[CompiledSelector] = [("everything", Everything(WILDCARD))]
         elif type == CLASSIC:
+            # The pattern is a string that matches itself, and may also be a template
+            # (V10).
             selectors = [("exact", Exact(pattern))]
             if "{" in pattern:
                 with contextlib.suppress(PatternError):
@@ -171,10 +202,10 @@ class MatcherCompiler:
 
 
 def may_match_below(type: str, pattern: str, path: str) -> bool:
-    """Whether a pattern may match a topic that begins with `path` and a slash; True also if that is not clear.
+    """Whether a pattern may match a topic that begins with `path` and a slash.
 
-    Topics below a hub's path have no characters that any type of pattern writes otherwise, so the text before the
-    first wildcard decides.
+    If it is not clear, the result is True.  The text before the first wildcard decides,
+    because no type of pattern escapes a character that the path of a hub can have.
     """
     if type == "urlpattern" or pattern == WILDCARD:
         return True
@@ -185,28 +216,36 @@ def may_match_below(type: str, pattern: str, path: str) -> bool:
 
 
 def subscriptions_path(path: str) -> str:
-    """Return the path of the subscription API of the hub at `path`: the topics of presence updates begin with it."""
+    """Return the path of the subscription API of the hub at `path`.
+
+    The topics of presence updates begin with it.
+    """
     return f"{path}/subscriptions"
 
 
 def is_reserved(topic: str, path: str) -> bool:
-    """Whether `topic`, resolved against a hub URL with this path, is that path or below it (N44).
+    """Whether `topic` resolves to `path`, or to a path below it (N44).
 
-    What is no URL reference is not reserved (N45).
+    It is resolved against a hub URL with this path.  A topic that is not a URL
+    reference is not reserved (N45).
 
-    >>> is_reserved("https://example.com/.well-known/%6Dercure/x", "/.well-known/mercure")
+    >>> hub = "/.well-known/mercure"
+    >>> is_reserved("https://example.com/.well-known/%6Dercure/x", hub)
     True
     """
-    # Its path has no text then that it has not itself, and few topics have that of the hub's last segment.
+    # A shortcut for most topics: the path of an absolute URL without escapes is a part
+    # of its text, so it must contain the last segment of the hub's path.
     literal = topic.startswith(("https://", "http://")) and "%" not in topic and topic.isprintable()
     if literal and path.rpartition("/")[2] not in topic:
         return False
-    # "http:x" is relative to a base of its own scheme, and has a host under the other: a hub may be known by both.
+    # A hub may have URLs of both schemes.  "http:x" is relative if the base has the
+    # same scheme, and has a host of its own if not.
     schemes = ("https",) if topic.partition(":")[2].startswith("//") else ("https", "http")
     return any(_resolves_below(topic, f"{scheme}://hub.invalid{path}", path) for scheme in schemes)
 
 
 def _resolves_below(topic: str, base: str, path: str) -> bool:
+    """Whether `topic`, resolved against `base`, has this path or one below it."""
     try:
         resolved = URL(topic, base=base).pathname
     except ValueError:
@@ -222,6 +261,7 @@ _UNRESERVED_TRIPLETS: Final = {
 
 
 def _decode_unreserved(path: str) -> str:
+    """Return `path` with the escapes of unreserved characters decoded."""
     first, *rest = path.split("%")
     return first + "".join(
         _UNRESERVED_TRIPLETS[part[:2]] + part[2:] if part[:2] in _UNRESERVED_TRIPLETS else "%" + part for part in rest

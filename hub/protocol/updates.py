@@ -1,4 +1,4 @@
-"""Update: what is published; and what may not be."""
+"""Updates, and the rules that publishers must follow."""
 
 from __future__ import annotations
 
@@ -12,37 +12,62 @@ from hub.protocol.topics import WILDCARD, check_text, is_reserved
 from skipfilter.text import shown
 
 EARLIEST_ID: Final = "earliest"
-"""As a cursor, it stands for the position before all that the history has (N110); no update has it (N116)."""
+"""The cursor for the position before all updates in the history (N110).
+
+No update can have this id (N116).
+"""
 
 
 def new_id() -> str:
-    """A random IRI (N27, N51).  Random through and through: a v7 would tell the time to who may not read (N111)."""
+    """Return a random IRI (N27, N51).
+
+    All of it is random.  A UUID of version 7 would show the time of the update to
+    clients that may not read it (N111).
+    """
     return uuid.uuid4().urn
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a publisher sends.  The first topic is the canonical one, the others are alternates (N4)."""
+    """An update, as a publisher sends it.
+
+    The first topic is the canonical one, and the others are alternates (N4).
+    """
 
     topics: tuple[str, ...]
     data: str = ""
     private: bool = False
+    """Whether only clients with a grant for one of the topics receive it (N81)."""
     id: str = field(default_factory=new_id)
-    """A cursor for every client, which so learns whether the log has it: a private update's should be random (N111)."""
+    """The id, which any client may send as its cursor.
+
+    So a client that guesses an id learns whether the history has it.  Ids of private
+    updates should be random (N111).
+    """
     type: str | None = None
+    """The type of the event, or None."""
     retry: int | None = None
-    """Milliseconds (N53); those of a request are at most a day."""
+    """Milliseconds that clients should wait before they reconnect (N53), or None.
+
+    If it comes from a request, it is at most a day.
+    """
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes: its texts, and its frame, where each line of data has a prefix."""
+        """About how many bytes of memory the update takes.
+
+        It counts the texts and the frame, which has a prefix for each line of data.
+        """
         lines = self.data.count("\n") + self.data.count("\r")
         frame = len(self.data.encode("utf-8")) + 6 * lines
         return frame + sum(map(sys.getsizeof, (self.data, self.id, self.type, *self.topics)))
 
 
 def check_topic(topic: str, *, path: str) -> None:
-    """Raise InvalidRequest unless a publisher may send updates of `topic` to the hub at `path` (N43, N44, N48)."""
+    """Raise InvalidRequest unless publishers may use `topic` (N43, N44, N48).
+
+    `path` is the path of the hub URL.
+    """
     check_text("topic", topic)
     if topic == WILDCARD:
         raise InvalidRequest("topic '*' is reserved: it is the pattern that matches every topic")
@@ -51,9 +76,10 @@ def check_topic(topic: str, *, path: str) -> None:
 
 
 def check_fields(update: Update) -> None:
-    """Raise InvalidRequest unless a publisher may send the rest of `update`, whatever its token and its topics.
+    """Raise InvalidRequest unless the other fields of `update` are valid.
 
-    Id: N51.  Type: N52.  Retry: N53.
+    There must be a topic (N41).  The rules are N51 for the id, N52 for the type and N53
+    for the retry.
     """
     if not update.topics:
         raise InvalidRequest('missing "topic" field')
@@ -61,11 +87,12 @@ def check_fields(update: Update) -> None:
     if update.id.startswith("#") or update.id == EARLIEST_ID:
         raise InvalidRequest(f"id {shown(update.id)} is reserved")
     if update.id != update.id.strip(" ") or not update.id:
-        # A header, which brings it back as a cursor, loses the spaces around it (R77).
+        # The id comes back as a cursor in a header, which loses spaces at both ends
+        # (R77).
         raise InvalidRequest(f"id {shown(update.id)} is empty, or begins or ends with a space")
     if update.type is not None:
         check_text("type", update.type)
         if update.type == "mercure":
             raise InvalidRequest("type 'mercure' is reserved: it marks the hub's own events")
     if update.retry is not None and update.retry < 0:
-        raise InvalidRequest(f"retry {update.retry} is no number of milliseconds")
+        raise InvalidRequest(f"retry {update.retry} is not a number of milliseconds")

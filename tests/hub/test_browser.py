@@ -582,7 +582,7 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates pre").first).to_have_text("a secret")
     # And what is refused is told.
-    page.get_by_label("Topics, one a line").fill("*")
+    page.get_by_label("Topics, one per line").fill("*")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
 
@@ -593,7 +593,7 @@ def test_r29_the_debugger_says_why_it_was_refused(open_hub: HubProcess, page: Pa
     page.locator("#token").fill("nonsense")
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_contain_text("the token is not valid here")
-    page.get_by_role("button", name="Who is there?").click()
+    page.get_by_role("button", name="List subscriptions").click()
     expect(page.locator("#nobody")).to_contain_text("the token is not valid here")
 
 
@@ -603,23 +603,23 @@ def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: H
     matchers = ["match", "match_urlpattern", "match_uritemplate", "match_amqp", "match_mqtt"]
     assert types in (["topic", *matchers], matchers)
     for number, type in enumerate(types, 1):
-        page.get_by_label("How to match").select_option(type)
+        page.get_by_label("Matcher type").select_option(type)
         page.get_by_role("button", name="Subscribe", exact=True).click()
         expect(page.locator("#state")).to_have_text("subscribed")
         page.get_by_role("button", name="Publish").click()
         expect(page.locator("#updates li")).to_have_count(number)
-        # Who is there: this page, by the one matcher.
-        page.get_by_role("button", name="Who is there?").click()
+        # The list has this page, by the one matcher.
+        page.get_by_role("button", name="List subscriptions").click()
         shown = ["exact" if type == "match" else type.removeprefix("match_"), page.locator("#topics").input_value()]
         expect(page.locator("#there td")).to_contain_text([*shown, "urn:uuid:"])
         expect(page.locator("#there tr")).to_have_count(1)
     # What was typed in stays.
     page.locator("#topics").fill("urn:mine")
-    page.get_by_label("How to match").select_option("match")
+    page.get_by_label("Matcher type").select_option("match")
     expect(page.locator("#topics")).to_have_value("urn:mine")
     page.get_by_role("button", name="Unsubscribe").click()
-    page.get_by_role("button", name="Who is there?").click()
-    expect(page.locator("#nobody")).to_have_text("Nobody is subscribed.")
+    page.get_by_role("button", name="List subscriptions").click()
+    expect(page.locator("#nobody")).to_have_text("There are no subscriptions.")
 
 
 @pytest.mark.parametrize("width", [320, 1200])
@@ -627,13 +627,13 @@ def test_r29_the_debugger_fits_narrow_and_wide_windows(open_hub: HubProcess, pag
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(open_hub.origin)
     page.locator("#topics").fill("https://example.com/" + "a" * 200)
-    page.get_by_label("Topics, one a line").fill("https://example.com/" + "a" * 200)
+    page.get_by_label("Topics, one per line").fill("https://example.com/" + "a" * 200)
     page.get_by_label("Id").fill("urn:" + "b" * 200)
     page.get_by_label("Data").fill("c" * 200)
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_have_text("subscribed")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates li")).to_have_count(1)
-    page.get_by_role("button", name="Who is there?").click()
+    page.get_by_role("button", name="List subscriptions").click()
     expect(page.locator("#there tr")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

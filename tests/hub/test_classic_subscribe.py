@@ -70,11 +70,11 @@ async def test_v1_n18_topics_are_counted_beside_the_matchers_and_their_bytes_wit
     async with application(max_matchers=2, max_classic_matchers=3, max_matchers_bytes=20) as app:
         for topics, matches, status, told in (
             (["a", "b", "c"], ["d", "e"], 200, ""),
-            (["a", "b", "c", "a"], ["d", "e"], 400, "4 topics are more than the 3 of a request"),
-            (["a", "b", "c"], ["d", "e", "d"], 400, "3 matchers are more than the 2 of a request"),
+            (["a", "b", "c", "a"], ["d", "e"], 400, "the request has 4 topics; the limit is 3"),
+            (["a", "b", "c"], ["d", "e", "d"], 400, "the request has 3 matchers; the limit is 2"),
             (["é" * 5], ["a" * 10], 200, ""),
-            (["é" * 5], ["a" * 11], 400, "patterns of 21 bytes are more than the 20 of a request"),
-            (["a" * 10, "a" * 11], [], 400, "patterns of 21 bytes are more than the 20 of a request"),
+            (["é" * 5], ["a" * 11], 400, "the patterns have 21 bytes; the limit is 20"),
+            (["a" * 10, "a" * 11], [], 400, "the patterns have 21 bytes; the limit is 20"),
         ):
             query = urlencode([("topic", topic) for topic in topics] + [("match", match) for match in matches])
             for answer in (

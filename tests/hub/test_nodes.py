@@ -230,7 +230,7 @@ sys.exit(workers.supervise(4, lambda: time.sleep(600)))
 @pytest.mark.processes
 def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
     done = supervised(f"""
-workers._PAUSE = 0
+workers._RESTART_SECONDS = 0
 starts = {str(tmp_path / "starts")!r}
 def work():
     with open(starts, "a") as file:

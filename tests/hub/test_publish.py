@@ -286,7 +286,7 @@ async def test_n56_t50_an_update_has_at_most_so_many_topics() -> None:
     async with watched(max_topics=3) as hub:
         assert (await hub.post(b"topic=a&topic=b&topic=a")).status == 200
         reply = await hub.post(b"topic=a&topic=a&topic=a&topic=a")
-        assert (reply.status, reply.detail) == (413, "4 topics are more than the 3 of an update")
+        assert (reply.status, reply.detail) == (413, "there are 4 topics; the limit is 3")
         assert len(await hub.arrived()) == 1
 
 

@@ -68,18 +68,21 @@ def refused(told: str | None, **values: Any) -> str:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({}, "nobody could publish: set publisher_key or issuers, or dev to try the hub"),
-        ({"anonymous": True}, "nobody could publish"),
-        ({"subscriber_key": KEY}, "nobody could publish"),
-        ({"publisher_key": KEY}, "nobody could subscribe: set subscriber_key, issuers or anonymous"),
-        ({"embedded": True}, "nobody could subscribe"),
-        ({"issuers": [issuer(publisher={"key": KEY})], "resource": HUB}, "nobody could subscribe"),
-        ({"issuers": [issuer(subscriber={"key": KEY})], "resource": HUB}, "nobody could publish"),
+        ({}, "no publisher is allowed: set publisher_key or issuers, or dev to try the hub"),
+        ({"anonymous": True}, "no publisher is allowed"),
+        ({"subscriber_key": KEY}, "no publisher is allowed"),
+        ({"publisher_key": KEY}, "no subscriber is allowed: set subscriber_key, issuers or anonymous"),
+        ({"embedded": True}, "no subscriber is allowed"),
+        ({"issuers": [issuer(publisher={"key": KEY})], "resource": HUB}, "no subscriber is allowed"),
+        ({"issuers": [issuer(subscriber={"key": KEY})], "resource": HUB}, "no publisher is allowed"),
         (
             {"issuers": [issuer(subscriber={"key": KEY})], "resource": HUB, "subscriber_key": KEY},
-            "nobody could publish",
+            "no publisher is allowed",
         ),
-        ({"publisher_algorithm": "RS256", "subscriber_algorithm": "RS256", "anonymous": True}, "nobody could publish"),
+        (
+            {"publisher_algorithm": "RS256", "subscriber_algorithm": "RS256", "anonymous": True},
+            "no publisher is allowed",
+        ),
     ],
 )
 def test_r12_a_hub_that_nobody_could_use_does_not_start(values: dict[str, Any], told: str) -> None:
@@ -119,16 +122,16 @@ def test_r12_r7_what_is_enough(values: dict[str, Any], publish: bool, anonymous:
     [
         ({}, "set one of key and jwks_url"),
         ({"key": SECRET, "jwks_url": "https://x/keys"}, "set one of key and jwks_url"),
-        ({"jwks_url": "https://x/keys", "algorithm": "RS256"}, "algorithm is that of key"),
-        ({"key": SECRET, "algorithms": ("RS256",)}, "algorithms are those of jwks_url"),
+        ({"jwks_url": "https://x/keys", "algorithm": "RS256"}, "algorithm belongs to key"),
+        ({"key": SECRET, "algorithms": ("RS256",)}, "algorithms belong to jwks_url"),
         ({"key": SECRET, "algorithm": "none"}, "algorithm"),
         ({"key": SECRET, "algorithm": "hs256"}, "algorithm"),
-        ({"key": SECRET, "algorithm": "RS256"}, "no key for RS256"),
-        ({"key": SECRET, "algorithm": "EdDSA"}, "no key for EdDSA"),
+        ({"key": SECRET, "algorithm": "RS256"}, "not a key for RS256"),
+        ({"key": SECRET, "algorithm": "EdDSA"}, "not a key for EdDSA"),
         ({"key": ""}, "the key is empty"),
-        ({"key": RSA}, "say the algorithm of this key in PEM"),
-        ({"key": RSA, "algorithm": "HS256"}, "a key in PEM is no secret"),
-        ({"key": EC, "algorithm": "HS512"}, "a key in PEM is no secret"),
+        ({"key": RSA}, "the key is in PEM, so set its algorithm"),
+        ({"key": RSA, "algorithm": "HS256"}, "a key in PEM is not a secret"),
+        ({"key": EC, "algorithm": "HS512"}, "a key in PEM is not a secret"),
         ({"key": RSA, "algorithm": "ES256"}, "ES256"),
         ({"key": EC, "algorithm": "ES384"}, "another algorithm than ES384"),
         ({"jwks_url": "http://x/keys"}, "jwks_url"),
@@ -156,9 +159,9 @@ def test_r7_t47_n65_keys_that_do_not_fit_stop_the_start(keys: dict[str, Any], to
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"key": SECRET, "algorithm": "RS256"}, "_key: no key for RS256"),
-        ({"key": RSA}, "_key: say the algorithm of this key in PEM"),
-        ({"key": RSA, "algorithm": "HS256"}, "_key: a key in PEM is no secret"),
+        ({"key": SECRET, "algorithm": "RS256"}, "_key: not a key for RS256"),
+        ({"key": RSA}, "_key: the key is in PEM, so set its algorithm"),
+        ({"key": RSA, "algorithm": "HS256"}, "_key: a key in PEM is not a secret"),
         ({"key": ""}, "_key: the key is empty"),
         ({"key": SECRET, "jwks_url": "https://x/keys"}, "set one of key and jwks_url"),
         ({"key": SECRET, "algorithm": "none"}, "_algorithm"),
@@ -218,7 +221,7 @@ def test_r7_a_key_set_in_a_file_is_read_at_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("issuers", "told"),
     [
-        ([issuer(), issuer()], "two issuers have one id"),
+        ([issuer(), issuer()], "two issuers have the same id"),
         ([issuer("")], r"issuers\.0\.id"),
         ([issuer(None)], r"issuers\.0\.id"),
         ([{"keys": {"key": SECRET}}], r"issuers\.0\.id"),
@@ -234,8 +237,8 @@ def test_r7_issuers_that_are_none(issuers: Any, told: str) -> None:
 
 
 def test_r7_n69_r6_issuers_need_the_name_of_the_hub() -> None:
-    told = refused("issuers go with public_urls or resource", issuers=[issuer()])
-    assert "their tokens name the hub they are for" in told
+    told = refused("issuers need public_urls or resource", issuers=[issuer()])
+    assert "a token names the hub that it is for" in told
     assert Settings(dev=True).issuers[0].id == DEVELOPMENT_ISSUER
 
 
@@ -432,12 +435,12 @@ def test_a_wrong_value_is_told_in_a_sentence_that_begins_with_the_name(
             "publisher_key, publisher_jwks_url and publisher_algorithm do not fit together: set one of key and jwks_url",
         ),
         ({"issuers": [{"id": "a", "keys": {}}]}, "issuers.0.keys: set one of key and jwks_url"),
-        ({"issuers": '{"id": "a"}'}, "issuers: should be an array in JSON"),
+        ({"issuers": '{"id": "a"}'}, "issuers: should be a JSON array"),
         ({"publisher_key": ""}, "publisher_key: the key is empty"),
-        ({"publisher_key": SECRET, "publisher_algorithm": "RS256"}, "publisher_key: no key for RS256: "),
+        ({"publisher_key": SECRET, "publisher_algorithm": "RS256"}, "publisher_key: not a key for RS256: "),
         ({"nonsense": 1}, "nonsense: there is no such setting"),
         ({"publisher_key": SECRET, "classic": False}, "publisher_… and subscriber_… are for classic tokens"),
-        ({"history_url": "sqlite://[x/y.db"}, "history_url: this is no URL"),
+        ({"history_url": "sqlite://[x/y.db"}, "history_url: this is not a URL"),
         ({"history_url": "rediss://[::1"}, "history_url: "),
     ],
     ids=str,
@@ -501,7 +504,7 @@ def test_dev_fills_in_no_key_beside_a_key_set() -> None:
 
 def test_without_dev_nothing_is_filled_in() -> None:
     for off in (False, "0", "false", "no"):
-        refused("nobody could publish", dev=off)
+        refused("no publisher is allowed", dev=off)
 
 
 # -- the environment

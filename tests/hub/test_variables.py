@@ -57,7 +57,7 @@ def test_a_variable_that_is_nearly_a_setting_is_refused(name: str, meant: str, m
     monkeypatch.setenv(name, SECRET)
     with pytest.raises(ConfigurationError) as caught:
         settings_from_environment(dev=True)
-    assert str(caught.value) == f"{name} is no setting: did you mean {meant}?"
+    assert str(caught.value) == f"{name} is not a setting: did you mean {meant}?"
 
 
 def test_every_setting_is_known_and_refused_with_a_letter_too_many() -> None:
@@ -65,7 +65,7 @@ def test_every_setting_is_known_and_refused_with_a_letter_too_many() -> None:
     assert unknown(*names) == unknown(*map(str.lower, names)) == []
     for name in names:
         for near in (f"{name}X", f"{name[:-2]}{name[-1]}{name[-2]}"):
-            with pytest.raises(ConfigurationError, match=f"^{near} is no setting: did you mean HUB_"):
+            with pytest.raises(ConfigurationError, match=f"^{near} is not a setting: did you mean HUB_"):
                 unknown(near)
 
 
@@ -86,8 +86,8 @@ def test_several_variables_that_are_nearly_settings_are_told_at_once(monkeypatch
     with pytest.raises(ConfigurationError) as caught:
         settings_from_environment(dev=True)
     assert str(caught.value) == (
-        "HUB_ANONYMOS is no setting: did you mean HUB_ANONYMOUS?; "
-        "HUB_MAX_BATCHES is no setting: did you mean HUB_MAX_BATCH?"
+        "HUB_ANONYMOS is not a setting: did you mean HUB_ANONYMOUS?; "
+        "HUB_MAX_BATCHES is not a setting: did you mean HUB_MAX_BATCH?"
     )
 
 

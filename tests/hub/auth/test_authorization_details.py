@@ -60,7 +60,7 @@ def test_n72_other_details_do_not_count() -> None:
 
 @pytest.mark.parametrize("value", [{}, "x", 7, {"0": detail({"match": "a"})}])
 def test_n72_what_is_no_array_is_refused(value: Any) -> None:
-    assert refused(authorization_details=value) == "authorization_details is no array"
+    assert refused(authorization_details=value) == "authorization_details is not an array"
 
 
 def test_n72_null_is_no_array() -> None:
@@ -126,7 +126,7 @@ def test_v71_the_classic_type_has_no_name(type: str) -> None:
 @pytest.mark.parametrize("payload", [[], "x", 7, True, 0, ""])
 @pytest.mark.parametrize("actions", [["subscribe"], ["publish"], ["fly"]])
 def test_n75_a_payload_is_an_object(payload: Any, actions: list[str]) -> None:
-    assert refused(detail({"match": "a"}, actions=actions, payload=payload)) == "a payload is no object"
+    assert refused(detail({"match": "a"}, actions=actions, payload=payload)) == "a payload is not an object"
 
 
 def test_n75_n124_a_payload_that_could_not_be_sent_on_is_refused() -> None:
@@ -146,12 +146,12 @@ def test_n77_the_limits_themselves_are_allowed() -> None:
 
 
 def test_n77_more_than_the_limits_is_refused() -> None:
-    assert refused(*[detail({"match": "a"})] * 6) == "6 details are more than the 5 of a token (N77)"
-    assert refused(detail(*[{"match": "a"}] * 6)) == "6 topics are more than the 5 of a token (N77)"
+    assert refused(*[detail({"match": "a"})] * 6) == "the token has 6 details; the limit is 5 (N77)"
+    assert refused(detail(*[{"match": "a"}] * 6)) == "the token has 6 topics; the limit is 5 (N77)"
     assert refused(detail(*[{"match": "a"}] * 3), detail(*[{"match": "a"}] * 3)).startswith(
-        "6 topics"
+        "the token has 6 topics"
     )  # of all together
-    assert refused(detail({"match": "a"}, {"match": "x" * 51})) == "a pattern of 51 bytes is longer than 50"
+    assert refused(detail({"match": "a"}, {"match": "x" * 51})) == "a pattern has 51 bytes; the limit is 50"
 
 
 def test_n78_a_token_without_details_is_valid_and_grants_nothing() -> None:

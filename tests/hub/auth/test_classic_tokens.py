@@ -115,7 +115,7 @@ def test_v33_v1_a_string_may_be_as_long_as_the_token() -> None:
 def test_v33_up_to_1000_entries_an_array() -> None:
     assert len(verified(classic(["a"] * 1_000, ["a"] * 1_000)).publish) == 1_000
     for token in (classic(["a"] * 1_001), classic([], ["a"] * 1_001)):
-        assert "no array of up to 1000 entries" in refused(token)
+        assert "not an array of at most 1000 entries" in refused(token)
     selectors = [f"https://example.com/users/{n:04}/books/{{id}}" for n in range(1_000)]
     token = classic([], selectors, key=SUBSCRIBER_KEY)
     assert len(token) > 50_000
@@ -173,14 +173,14 @@ def test_n23_whose_token_it_is() -> None:
 
 def test_v32_publishers_and_subscribers_have_keys_of_their_own() -> None:
     assert patterns(verified(classic([], ["a"], key=SUBSCRIBER_KEY), action="subscribe").subscribe) == [("topic", "a")]
-    assert "by no HS256 key of publisher_key" in refused(classic(["a"], key=SUBSCRIBER_KEY))
-    assert "by no HS256 key of subscriber_key" in refused(classic(["a"]), action="subscribe")
+    assert "matches no HS256 key of publisher_key" in refused(classic(["a"], key=SUBSCRIBER_KEY))
+    assert "matches no HS256 key of subscriber_key" in refused(classic(["a"]), action="subscribe")
 
 
 def test_v32_a_role_without_a_key_has_no_classic_tokens() -> None:
     hub = authorizer(subscriber_key=None)
     for key in (PUBLISHER_KEY, SUBSCRIBER_KEY):
-        assert "none may subscribe here" in refused(classic(["a"], ["a"], key=key), hub, "subscribe")
+        assert "classic tokens cannot subscribe here" in refused(classic(["a"], ["a"], key=key), hub, "subscribe")
     assert verified(classic(["a"]), hub).publish
 
 
@@ -202,7 +202,7 @@ def test_v32_public_keys(algorithm: str, key: jwk.RSAKey | jwk.ECKey | jwk.OKPKe
     hub = authorizer(publisher_key=public, publisher_algorithm=algorithm)
     token = sign({"mercure": {"publish": ["a"]}}, key=private, algorithm=algorithm)
     assert patterns(verified(token, hub=hub).publish) == [("topic", "a")]
-    assert "alg 'HS256' is none of publisher_key" in refused(classic(["a"]), hub=hub)
+    assert "alg 'HS256' is not allowed; publisher_key allows" in refused(classic(["a"]), hub=hub)
     head, body, signature = token.split(".")
     for other in (signature[4:] + "AAAA", signature[:-4], "", "A" * len(signature)):
         refused(f"{head}.{body}.{other}", hub=hub)
@@ -245,7 +245,7 @@ def test_v81_an_at_jwt_is_never_checked_less() -> None:
         assert refused(token) == "iss null is not trusted"
     assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
     alone = authorizer(issuers=())  # a hub that has classic keys only takes no at+jwt for a classic token either
-    assert "no issuer is trusted" in refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone)
+    assert "no trusted issuers" in refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone)
 
 
 def test_v81_t43_details_alone_in_a_classic_token_are_refused() -> None:
@@ -277,6 +277,6 @@ def test_v88_v81_v76_without_the_classic_dialect_there_are_no_classic_tokens() -
     hub = authorizer(classic=False, publisher_key=None, subscriber_key=None, dev=True)
     for token in (classic(["a"]), DEVELOPMENT_TOKEN, classic(["a"], key=ISSUER_KEY)):
         for action in get_args(Action):
-            assert "none may" in refused(token, hub, action)
+            assert "classic tokens cannot" in refused(token, hub, action)
     grant = verified(current(detail({"match": "a"}), mercure={"publish": ["*"]}), hub=hub)
     assert patterns(grant.publish) == [("exact", "a")]

@@ -264,7 +264,7 @@ async def test_a_server_that_is_not_there(clock: Clock) -> None:
         port = gone.sockets[0].getsockname()[1]
     with capture_logs():
         source = RemoteKeys("x", f"http://127.0.0.1:{port}/", PUBLIC_KEY_ALGORITHMS, ttl=1, clock=clock)
-        with pytest.raises(KeysUnavailable, match="cannot be had now") as caught:
+        with pytest.raises(KeysUnavailable, match="temporarily unavailable") as caught:
             await source.current(None)
     assert caught.value.reason.startswith("the keys of x: ConnectError: ")
     await source.aclose()
@@ -277,11 +277,11 @@ async def test_a_server_that_is_not_there(clock: Clock) -> None:
         (b"{", "JSONDecodeError"),
         (b"\xff", "UnicodeDecodeError"),
         (b"[" * 100_000, "RecursionError"),
-        (b"[]", "no key set"),
-        (b"{}", "no key set"),
-        (b'{"keys": {}}', "no key set"),
-        (b'{"keys": null}', "no key set"),
-        (key_set(*[{}] * 101), "101 keys are more than 100"),
+        (b"[]", "not a key set"),
+        (b"{}", "not a key set"),
+        (b'{"keys": {}}', "not a key set"),
+        (b'{"keys": null}', "not a key set"),
+        (key_set(*[{}] * 101), "it has 101 keys; the limit is 100"),
         (key_set(public(EC)) + b" " * 256 * KIB, "larger than 262144 bytes"),
     ],
 )
@@ -512,7 +512,7 @@ async def test_n91_the_log_says_which_key_is_not_there(server: KeyServer, clock:
         (signed(EC, kid="two"), f"issuer '{ISSUER}' has no key with kid 'two' for ES256"),
         (signed(RSA, "RS256", kid="one"), f"issuer '{ISSUER}' has no key with kid 'one' for RS256"),
         (signed(RSA, "RS256"), f"issuer '{ISSUER}' has no key for RS256"),
-        (signed(OTHER_EC, kid="one"), f"the signature is by no ES256 key of issuer '{ISSUER}'"),
+        (signed(OTHER_EC, kid="one"), f"the signature matches no ES256 key of issuer '{ISSUER}'"),
     ):
         with pytest.raises(InvalidToken) as caught:
             await hub.verify("publish", token, resource=RESOURCE)
@@ -594,7 +594,7 @@ def test_n65_only_algorithms_that_are_allowed() -> None:
     for key, algorithm in ((RSA, "RS256"), (EC, "ES256")):
         with pytest.raises(InvalidToken) as caught:
             keys.check(extract(signed(key, algorithm)))
-        assert caught.value.reason == f"alg '{algorithm}' is none of x: PS256, EdDSA, ES384"
+        assert caught.value.reason == f"alg '{algorithm}' is not allowed; x allows PS256, EdDSA, ES384"
 
 
 def test_n65_secrets_in_a_set_are_never_used() -> None:
@@ -639,9 +639,9 @@ async def test_r7_a_file_is_read_once(tmp_path: Path) -> None:
         (None, "No such file"),
         (b"{", "Expecting"),
         (b"[" * 100_000, "recursion"),
-        (b"{}", "no key set"),
-        (key_set(), "no key is for ES256"),
-        (key_set(public(RSA)), "no key is for ES256"),
+        (b"{}", "not a key set"),
+        (key_set(), "no key fits ES256"),
+        (key_set(public(RSA)), "no key fits ES256"),
         (key_set(public(EC)) + b" " * 256 * KIB, "larger than"),
     ],
 )
@@ -672,18 +672,18 @@ def test_v32_a_secret_is_for_hs256_unless_another_algorithm_is_said() -> None:
 @pytest.mark.parametrize("key", [EC, RSA, ED])
 def test_t47_n65_a_key_in_pem_is_no_secret(key: Any, private: bool, algorithm: str) -> None:
     for text in (pem(key, private), "\n" + pem(key, private), "-----BEGIN PUBLIC KEY-----\nbroken"):
-        with pytest.raises(ConfigurationError, match=f"x: a key in PEM is no secret, as {algorithm} needs one"):
+        with pytest.raises(ConfigurationError, match=f"x: a key in PEM is not a secret, and {algorithm} needs one"):
             load_key("x", text, algorithm)
 
 
 def test_t47_a_public_key_in_another_format_is_no_secret_either() -> None:
     ssh = ED.public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    with pytest.raises(ConfigurationError, match="x: no key for HS256"):
+    with pytest.raises(ConfigurationError, match="x: not a key for HS256"):
         load_key("x", ssh, None)
 
 
 def test_t47_the_algorithm_of_a_key_in_pem_is_to_be_said() -> None:
-    with pytest.raises(ConfigurationError, match="x: say the algorithm of this key in PEM"):
+    with pytest.raises(ConfigurationError, match="x: the key is in PEM, so set its algorithm"):
         load_key("x", pem(EC), None)
 
 
@@ -767,7 +767,7 @@ def test_a_private_key_is_refused_and_not_shown(key: Any, algorithm: str, dev: b
 def test_t47_a_key_in_json_is_no_secret_and_not_shown(key: Any, algorithm: str | None, private: bool) -> None:
     entry = key.as_dict(private=private)
     for text in (json.dumps(entry), f" {json.dumps({'keys': [entry]})}\n"):
-        with pytest.raises(ConfigurationError, match="x: a key in JSON is no secret") as caught:
+        with pytest.raises(ConfigurationError, match="x: a key in JSON is not a secret") as caught:
             load_key("x", text, algorithm, dev=True)
         assert entry.get("x", "kty") not in str(caught.value)
     load_key("x", json.dumps({"a": "secret that only looks like a key in JSON"}), "HS256")

@@ -118,10 +118,10 @@ def test_v32_any_algorithm_signs_what_it_verifies(algorithm: str) -> None:
 def test_a_key_that_cannot_sign() -> None:
     public = KEYS["ES256"].as_pem(private=False).decode()
     for key, algorithm, told in (
-        (public, "ES256", "signs nothing"),
-        (public, None, "say the algorithm"),
-        (public, "HS256", "is no secret"),
-        ("secret", "ES256", "no key for ES256"),
+        (public, "ES256", "cannot sign"),
+        (public, None, "so set its algorithm"),
+        (public, "HS256", "is not a secret"),
+        ("secret", "ES256", "not a key for ES256"),
         ("", None, "the key is empty"),
         ("secret", "HS1", "'HS1' is none of HS256"),
         ("secret", "none", "'none' is none of HS256"),

@@ -74,21 +74,21 @@ def test_a_header_that_is_no_object_is_refused(header: str) -> None:
     _, body, signature = current(A).split(".")
     head = base64.urlsafe_b64encode(header.encode()).decode().rstrip("=")
     reason = refused(f"{head}.{body}.{signature}")
-    assert header not in ('["alg"]', '"alg"') or reason == "its header is no object"
+    assert header not in ('["alg"]', '"alg"') or reason == "its header is not an object"
 
 
 def test_n65_none_is_no_algorithm() -> None:
     for typ in ("at+jwt", "JWT"):
         head = base64.urlsafe_b64encode(json.dumps({"alg": "none", "typ": typ}).encode()).decode().rstrip("=")
         body = current(A).split(".")[1]
-        assert "alg 'none' is none of" in refused(f"{head}.{body}.")
+        assert "alg 'none' is not allowed" in refused(f"{head}.{body}.")
 
 
 def test_n65_t43_an_algorithm_is_the_key_s_and_not_the_token_s() -> None:
     token = sign({"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60}, key=ISSUER_KEY, algorithm="HS512", header=AT)
-    assert "alg 'HS512' is none of issuer 'https://issuer.example': HS256" in refused(token)
+    assert "alg 'HS512' is not allowed; issuer 'https://issuer.example' allows HS256" in refused(token)
     hub = authorizer(issuers=[{"id": ISSUER, "keys": {"key": ISSUER_KEY * 2, "algorithm": "HS512"}}])
-    assert "alg 'HS256' is none of" in refused(current(key=ISSUER_KEY * 2), hub)
+    assert "alg 'HS256' is not allowed" in refused(current(key=ISSUER_KEY * 2), hub)
 
 
 AT = {"typ": "at+jwt"}
@@ -107,7 +107,7 @@ def test_n65_a_public_key_is_no_secret() -> None:
     claims = json.dumps({"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60}).encode()
     body = base64.urlsafe_b64encode(claims).decode().rstrip("=")
     forged = signed_by_hand({"alg": "HS256", "typ": "at+jwt"}, body, pem)
-    assert "alg 'HS256' is none of" in refused(forged, hub)
+    assert "alg 'HS256' is not allowed" in refused(forged, hub)
     good = sign(
         {"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60},
         key=private.as_pem(True).decode(),
@@ -122,7 +122,7 @@ def test_n66_keys_that_a_token_brings_along_are_not_looked_at() -> None:
     pem = jwk.ECKey.generate_key("P-256").as_pem(private=False).decode()
     brought = {"jwk": mine.as_dict(), "jku": "https://evil.example/keys", "x5u": "https://evil.example/x", "x5c": [pem]}
     for name, value in brought.items():
-        assert "signature is by no HS256 key" in refused(current(A, key=mine.raw_value.hex(), header={name: value}))
+        assert "signature matches no HS256 key" in refused(current(A, key=mine.raw_value.hex(), header={name: value}))
         assert verified(current(A, header={name: value})).publish  # they do no harm either
 
 
@@ -243,10 +243,10 @@ def test_n91_the_log_is_told_what_to_mend() -> None:
     assert refused(current(A, exp=NOW - 90)) == "exp 999910: expired 90 s ago"
     assert refused(current(A, nbf=NOW + 90)) == "nbf 1000090: not valid for another 90 s"
     assert refused(current(A, exp=None)) == "exp is missing"
-    assert refused(current(A, exp="soon")) == 'exp "soon" is no number of seconds'
+    assert refused(current(A, exp="soon")) == 'exp "soon" is not a number of seconds'
     assert refused(current(A, aud="x")) == f'aud "x" lacks {RESOURCE!r}'
     assert refused(current(A, key="another key, of the same length or so")) == (
-        "the signature is by no HS256 key of issuer 'https://issuer.example'"
+        "the signature matches no HS256 key of issuer 'https://issuer.example'"
     )
     assert len(refused(current(A, aud="x" * 5_000))) < 500
 
@@ -377,7 +377,7 @@ def test_a_token_has_a_longest_length() -> None:
         fits = next(t for n in range(spare * 3 // 4, 0, -1) if len(t := current(A, pad="x" * n)) <= longest)
         assert len(fits) > longest - 4
         assert verified(fits, hub).publish
-        assert f"more than a token's {longest}" in refused(fits + "x" * 4, hub)
+        assert f"the limit is {longest}" in refused(fits + "x" * 4, hub)
 
 
 # -- tokens that were verified

@@ -205,7 +205,7 @@ async def test_whoever_sends_more_down_a_parked_stream_is_let_go(more: bytes) ->
         (stream,) = streams(hub)
         reply.writer.write(more)
         await until(lambda: hub.broadcaster.connected == 0)
-        assert stream.reason == "its client has sent more"
+        assert stream.reason == "the client has sent more data"
 
 
 async def test_empty_lines_behind_a_request_are_nothing() -> None:

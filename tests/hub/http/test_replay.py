@@ -230,7 +230,7 @@ async def test_n82_who_does_not_read_is_cut_off_when_its_time_is_up() -> None:
 
 
 async def test_n8_of_a_long_log_of_which_little_is_wanted_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_SILENCE", -1.0)
+    monkeypatch.setattr(replay, "_HEARTBEAT_SECONDS", -1.0)
     ids = [str(n) for n in range(600)]
     async with hub(*ids) as app:
         await publish_id(app, "last", topic="b")

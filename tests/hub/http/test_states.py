@@ -338,7 +338,7 @@ async def test_an_error_while_catching_up_ends_the_stream_and_is_logged(caplog: 
     case.pages = [RuntimeError("planted")]
     await case.run()
     await turns()
-    assert (case.state, case.stream.reason) == (State.CLOSED, "it failed: RuntimeError('planted')")
+    assert (case.state, case.stream.reason) == (State.CLOSED, "the stream failed: RuntimeError('planted')")
     assert "a stream failed" in caplog.text
 
 

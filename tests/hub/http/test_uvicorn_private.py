@@ -83,12 +83,12 @@ async def test_uvicorns_protocol_has_what_is_used_of_it() -> None:
     ] == []
     made.on_message_begin()
     assert [name for name in sorted(used) if not hasattr(made, name)] == []
-    assert {"_detached", "_answered"}.isdisjoint(vars(made))
+    assert {"_detached", "_answering"}.isdisjoint(vars(made))
 
 
 async def test_uvicorns_cycle_has_what_is_used_of_it() -> None:
     made = cycle(protocol())
-    used = attributes("cycle", "self._cycle", "self._answered") | of_self(Cycle)
+    used = attributes("cycle", "self._cycle", "self._answering") | of_self(Cycle)
     assert {"disconnected", "transport", "keep_alive", "response_complete", "more_body"} < used
     assert [name for name in sorted(used) if not hasattr(made, name)] == []
 

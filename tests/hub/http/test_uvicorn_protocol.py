@@ -346,7 +346,7 @@ async def test_a_target_may_be_utf_8_however_it_is_cut(made: list[HttpProtocol])
             writer.write(b"\r\n" + request[:at])
             await until(lambda: made)
             protocol = made.pop()
-            await until(lambda: not at or protocol._in_line is not None)  # noqa: B023
+            await until(lambda: not at or protocol._in_request_line is not None)  # noqa: B023
             writer.write(request[at:])
             assert b" 204 " in await reader.readline()
             assert seen.pop() == (b"https://ex%C3%A4mple.com/%C3%A9", "é".encode())
@@ -568,7 +568,7 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(
             reply.writer.write(LIVE)
             await reply.read_head()
             assert reply.status == 200
-        assert caplog.text.count("6 connections are open, which is the limit") == 1
+        assert caplog.text.count("the limit of 6 open connections is reached") == 1
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             shared.report()

@@ -18,7 +18,15 @@ import uvicorn
 from hub import ConfigurationError, Settings, create_app
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
 from hub.process import server
-from hub.process.server import CUT, OTHERS, YOUNG, _Collector, _Server, fitting, raised_file_limit
+from hub.process.server import (
+    CUT_SECONDS,
+    GC_THRESHOLDS,
+    RESERVED_FILES,
+    _Collector,
+    _Server,
+    fitting,
+    raised_file_limit,
+)
 from tests.hub.serving import served
 from tests.waiting import HANG
 from tests.wire import PATH, request
@@ -51,23 +59,23 @@ def test_where_the_limit_cannot_be_raised_it_is_what_it_was(monkeypatch: pytest.
 
 def test_no_more_subscribers_than_files(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(server, "raised_file_limit", lambda: 1_000)
-    settings = Settings(dev=True, max_connections=1_000 - OTHERS)
+    settings = Settings(dev=True, max_connections=1_000 - RESERVED_FILES)
     assert fitting(settings) is settings
     assert caplog.records == []
     with caplog.at_level(logging.WARNING):
-        fitted = fitting(Settings(dev=True, max_connections=1_001 - OTHERS))
-    assert fitted.max_connections == 1_000 - OTHERS
-    assert "900 subscribers fit, not 901" in caplog.text
+        fitted = fitting(Settings(dev=True, max_connections=1_001 - RESERVED_FILES))
+    assert fitted.max_connections == 1_000 - RESERVED_FILES
+    assert "max_connections is reduced from 901 to 900, because only 1000 files may be open" in caplog.text
 
 
-@pytest.mark.parametrize("limit", [0, 64, OTHERS])
+@pytest.mark.parametrize("limit", [0, 64, RESERVED_FILES])
 def test_too_few_files_for_one_subscriber_stop_the_start(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "raised_file_limit", lambda: limit)
     with pytest.raises(
         ConfigurationError, match=f"^only {limit} files may be open, which leaves none for a subscriber"
     ):
         fitting(Settings(dev=True))
-    monkeypatch.setattr(server, "raised_file_limit", lambda: OTHERS + 1)
+    monkeypatch.setattr(server, "raised_file_limit", lambda: RESERVED_FILES + 1)
     assert fitting(Settings(dev=True)).max_connections == 1
 
 
@@ -144,7 +152,7 @@ async def test_requests_that_do_not_end_are_cut_off_without_a_traceback(
             http=AttachedProtocol,
             lifespan="off",
             log_config=None,
-            timeout_graceful_shutdown=1_000 if forced else CUT,
+            timeout_graceful_shutdown=1_000 if forced else CUT_SECONDS,
         )
     )
     with socket.create_server(("127.0.0.1", 0)) as listener, caplog.at_level(logging.INFO):
@@ -173,7 +181,7 @@ def collector() -> Iterator[None]:
 async def test_what_there_is_at_the_start_is_never_looked_at_and_what_is_old_once_in_a_while() -> None:
     collect = _Collector()
     await collect()
-    assert gc.get_threshold() == YOUNG
+    assert gc.get_threshold() == GC_THRESHOLDS
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
     garbage: list[object] = []

@@ -293,7 +293,7 @@ def test_n53_a_retry_of_more_than_a_day_is_a_day(digits: str, milliseconds: int)
 
 
 def test_n56_too_many_topics() -> None:
-    with pytest.raises(TooLarge, match="4 topics are more than the 3"):
+    with pytest.raises(TooLarge, match="there are 4 topics; the limit is 3"):
         parse_updates(b"topic=a&" * 4, FORM, SETTINGS)
 
 
@@ -306,11 +306,11 @@ def test_n41_another_content_type_is_named(type: str) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (b'{"topic": "a", "data": "secret', "it is no JSON: Unterminated string"),
-        (b'"secret"', "it is no JSON object"),
-        (b'{"topic": "a", "data": {"a": "secret"}}', "data is no string"),
+        (b'{"topic": "a", "data": "secret', "it is not JSON: Unterminated string"),
+        (b'"secret"', "it is not a JSON object"),
+        (b'{"topic": "a", "data": {"a": "secret"}}', "data is not a string"),
         (b'{"topic": "a", "data": "secret\\ud800"}', "data is not Unicode"),
-        (b'{"topic": "a", "data": "secret\xff"}', "it is no JSON: not UTF-8"),
+        (b'{"topic": "a", "data": "secret\xff"}', "it is not JSON: not UTF-8"),
     ],
 )
 def test_n163_a_line_of_json_that_is_refused_is_not_repeated(line: bytes, told: str) -> None:
