@@ -261,7 +261,7 @@ class Broadcaster:
             await self._look_up(update.topics, update.private)
             return [(self._receivers(update.topics, update.private) & live, entries[0].frame)]
         # 2. Several entries.  Bit n of a choice stands for entries[n].  First, add up
-        #    entries with the same topics: a hundred updates of one topic need one lookup.
+        #    entries with the same topics: a hundred updates of one topic need one.
         alike: dict[tuple[tuple[str, ...], bool], int] = {}
         for n, entry in enumerate(entries):
             asked = entry.update.topics, entry.update.private

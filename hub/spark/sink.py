@@ -15,7 +15,7 @@
 
     option              default  content
     url, tokenEnv, tokenFile, retries
-                                 as for the source; an executor retries for half a minute
+                                 as for the source; executors retry for half a minute
     private                      true or false for all rows, without that column
     maxRowsPerRequest   1000     updates published together, all or none
     maxBytesPerRequest  524288   bytes of these, unless one update is longer

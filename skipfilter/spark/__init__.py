@@ -1,20 +1,20 @@
-"""The same matching over tables: who received what, and who would have, on Spark.
+"""Matching over tables on Spark: who received what, and who would have.
 
     sessions ──► postings ──┐
                             ├──► match ──► fanout, bitmaps, rows, received
     updates  ──► topics  ───┘
 
 __main__       ─ the commands
-  ├► page/         ─ a report as one file of HTML
-  ├► report        ─ what happened on a day; audit ─ which sessions could read what
-  │    └► fanout · gaps · files    ─ how many an update reached; what may be missing; tables on disk
-  └► matching      ─ updates and sessions to the four outputs
-       ├► partition     ─ the sessions, a range of ids at a time
-       ├► wide_selectors ─ the wide ones, and the index that a worker makes of them
-       └► deliveries    ─ who gets an update of some topics
-            └► posting_lists · bitmaps    ─ the ids that want each selector
+  ├► page/         ─ a report as one HTML file
+  ├► report        ─ what happened on a day; audit ─ which sessions could read a topic
+  │    └► fanout · gaps · files    ─ how many an update reached; gaps; tables
+  └► matching      ─ from updates and sessions to the four outputs
+       ├► partition      ─ the sessions, one range of ids at a time
+       ├► wide_selectors ─ widely shared selectors, and a worker's index of them
+       └► deliveries     ─ who gets an update of certain topics
+            └► posting_lists · bitmaps    ─ the ids that declare each selector
 
-`pip install skipfilter[spark]`, and a Java 17 or newer.
+It needs `pip install skipfilter[spark]`, and Java 17 or newer.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""python -m skipfilter.spark JOB: the pipeline on the command line, over a directory of tables.
+"""python -m skipfilter.spark JOB: the pipeline on the command line, for a directory of
+tables.
 
-    TABLES/updates  sessions                                           what happened; `generate` makes some up
-    TABLES/gaps                                                        what is missing in that, if a hub was killed
-    TABLES/postings  fanout  bitmaps  rows  received  audit  report    what the jobs make of it
+    TABLES/updates sessions                         what happened, or generated
+    TABLES/gaps                                     what may be missing there
+    TABLES/postings fanout bitmaps rows received    the results of the jobs
+    TABLES/audit report
 
-A directory is any path that Spark can write to.  Where Spark runs is said by spark-submit, which takes this file, by
-SPARK_REMOTE, spark-defaults.conf, or --conf.  Jobs are idempotent: a job replaces what it wrote, once all that is new
-is written.  Over Spark Connect the page is a file in report/page.
+A directory is any path that Spark can write to.  spark-submit (which takes this file),
+SPARK_REMOTE, spark-defaults.conf or --conf say where Spark runs.  Jobs are idempotent:
+a job replaces its earlier result after all of the new one is written.  Over Spark
+Connect, the page is a file in report/page.
 
-Exits with 0 if it is done, 1 if it went wrong, which standard error tells, and 2 if it could not begin.
+Exits with 0 if the job is done, 1 if it failed (standard error says why), and 2 if it
+could not start.
 """
 
 from __future__ import annotations
@@ -43,27 +47,30 @@ if TYPE_CHECKING:
 
 
 def _absolute(url: str | None) -> str | None:
+    """Return the URL.  Raises BadParameter if it is not absolute."""
     if url is not None and not urlsplit(url).scheme:
-        raise typer.BadParameter(f"{url!r} is no absolute URL")
+        raise typer.BadParameter(f"{url!r} is not an absolute URL")
     return url
 
 
 Url = Annotated[
     str | None,
     typer.Option(
-        "--base-url", callback=_absolute, help="What relative URL Patterns are resolved against; the hub by default."
+        "--base-url",
+        callback=_absolute,
+        help="The URL that relative URL Patterns are resolved against; by default the hub's.",
     ),
 ]
 From = Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day of updates.")]
 To = Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day of updates.")]
 ByOption = Annotated[
     Literal["time", "position"] | None,
-    typer.Option(help="When a session was there; by default the position, which is exact, where tables are of a log."),
+    typer.Option(help="How sessions are placed in time; by default by position, which is exact, if tables have it."),
 ]
 
 
 class Name(StrEnum):
-    """The outputs of `match`; a list of literals is beyond Typer."""
+    """The outputs of `match`; Typer does not support a list of literals."""
 
     FANOUT = "fanout"
     BITMAPS = "bitmaps"
@@ -87,18 +94,20 @@ main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @main.callback()
 def _pipeline() -> None:
-    """Who received what, and who would have: bulk matching of updates and sessions on Spark."""
+    """Match updates with sessions on Spark: who received what, and who would have."""
 
 
 @main.command()
 def generate(
     tables: Tables,
-    subscribers: Annotated[int, typer.Option(help="How many sessions.", min=0)] = 2_000,
-    updates: Annotated[int, typer.Option(help="How many updates.", min=0)] = 20_000,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same rows.")] = Workload().seed,
+    subscribers: Annotated[int, typer.Option(help="The number of sessions.", min=0)] = 2_000,
+    updates: Annotated[int, typer.Option(help="The number of updates.", min=0)] = 20_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = Workload().seed,
     conf: Conf = None,
 ) -> None:
-    """Make up updates and sessions: some hub's day, the same for the same figures."""
+    """Generate updates and sessions of an invented day; the same options give the same
+    rows.
+    """
     with job("generate", conf) as spark:
         workload = Workload(subscribers=subscribers, updates=updates, seed=seed)
         with step(f"{subscribers:,} sessions"):
@@ -109,7 +118,9 @@ def generate(
 
 @main.command()
 def index(tables: Tables, conf: Conf = None) -> None:
-    """Write who declares, and who is granted, each distinct selector: as roaring bitmaps."""
+    """Write which sessions declare, and are granted, each distinct selector: as roaring
+    bitmaps.
+    """
     with job("index", conf) as spark, step(f"{tables}/postings"):
         files.write(postings(_sessions(spark, tables)), f"{tables}/postings")
 
@@ -117,17 +128,20 @@ def index(tables: Tables, conf: Conf = None) -> None:
 @main.command()
 def match(
     tables: Tables,
-    outputs: Outputs = [Name.FANOUT],  # noqa: B006  nobody changes it
+    outputs: Outputs = [Name.FANOUT],  # noqa: B006  it is never changed
     by: ByOption = None,
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: Annotated[int, typer.Option(help="What a worker may hold of sessions.")] = BROADCAST_BYTES,
+    max_broadcast_bytes: Annotated[
+        int, typer.Option(help="Bytes of sessions that a worker may hold.")
+    ] = BROADCAST_BYTES,
     conf: Conf = None,
 ) -> None:
     """Write who received which updates.
 
-    fanout, bitmaps and rows are written by the day; received is of all the days that were asked for.
+    fanout, bitmaps and rows have a directory for each day; received covers all the
+    days.
     """
     with job("match", conf) as spark:
         days = first and first.date(), last and last.date()
@@ -156,7 +170,9 @@ def match(
 
 
 def _by(updates: DataFrame, sessions: DataFrame) -> By:
-    """By position, if there are updates and all of both have their places in a log."""
+    """Return "position" if there are updates and all rows have positions, else
+    "time".
+    """
     placed = updates.agg(F.count("*"), F.count("position")).first()
     there = sessions.agg(F.count("*"), F.count("after")).first()
     assert placed is not None
@@ -165,15 +181,17 @@ def _by(updates: DataFrame, sessions: DataFrame) -> By:
 
 
 def _hub(sessions: DataFrame) -> str | None:
-    """The hub whose sessions they are, which is what it resolves relative URL Patterns against."""
+    """Return the hub of the sessions, or None.  Raises BadInput if there are two."""
     hubs = [hub for [hub] in sessions.select("hub").distinct().limit(3).collect() if hub is not None]
     if len(hubs) > 1:
-        raise BadInput(f"sessions: they are of {hubs[0]} and {hubs[1]}: say which one is meant with --base-url")
+        raise BadInput(f"sessions: they are of {hubs[0]} and {hubs[1]}: choose one with --base-url")
     return hubs[0] if hubs else None
 
 
 def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFrame, DataFrame]]:
-    """Updates and sessions of each log that there is: positions mean something within one."""
+    """Return the updates and sessions of each epoch: positions are comparable within
+    one.
+    """
     if by == "time":
         return [(updates, sessions)]
     epochs = [epoch for [epoch] in updates.select("epoch").unionAll(sessions.select("epoch")).distinct().collect()]
@@ -186,7 +204,9 @@ def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFra
 
 @main.command()
 def report(tables: Tables, base_url: Url = None, first: From = None, last: To = None, conf: Conf = None) -> None:
-    """Say what happened, in tables and on a page to look at, after `match` has found the fan-out."""
+    """Write tables and a page of what happened, after `match` has written the
+    fan-out.
+    """
     with job("report", conf) as spark:
         fanout = _read(spark, tables, "fanout", FANOUT)
         start, end = _moments(first, last)
@@ -203,14 +223,16 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
 @main.command()
 def audit(
     tables: Tables,
-    topic: Annotated[str, typer.Argument(help="Compared as it is.")],
+    topic: Annotated[str, typer.Argument(help="The topic, compared exactly.")],
     by: ByOption = None,
     base_url: Url = None,
     first: From = None,
     last: To = None,
     conf: Conf = None,
 ) -> None:
-    """Say who could read a topic, by which selector, and who received it: in a table, and the first here."""
+    """Write who could read a topic, by which selector, and who received it; print the
+    first rows.
+    """
     with job("audit", conf) as spark:
         start, end = _moments(first, last)
         updates, sessions = _updates(spark, tables), _sessions(spark, tables)
@@ -226,21 +248,24 @@ def audit(
 
 @main.command()
 def where() -> None:
-    """Print the path of this program, which spark-submit takes."""
+    """Print the path of this program, for spark-submit."""
     typer.echo(__file__)
 
 
 def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
-    """When the first day begins, and when the last one has ended."""
+    """Return the beginning of the first day, and the end of the last."""
     return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
 
 
 def _updates(spark: SparkSession, tables: str) -> DataFrame:
+    """Return the table of updates."""
     return _read(spark, tables, "updates", UPDATES)
 
 
 def _gaps(spark: SparkSession, tables: str) -> DataFrame:
-    """Empty if there is no such table, as of sessions that are made up, or of an earlier version."""
+    """Return the table of gaps; empty for generated sessions or those of earlier
+    versions.
+    """
     try:
         return files.read(spark, f"{tables}/gaps", GAPS)
     except MissingTable:
@@ -248,11 +273,15 @@ def _gaps(spark: SparkSession, tables: str) -> DataFrame:
 
 
 def _sessions(spark: SparkSession, tables: str) -> DataFrame:
+    """Return the table of sessions."""
     return _read(spark, tables, "sessions", SESSIONS)
 
 
 def _read(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame:
-    """Return a table that a job needs.  Raises MissingTable, which names the command that writes the table."""
+    """Return a table that a job needs.
+
+    Raises MissingTable, which names the command that writes the table.
+    """
     try:
         return files.read(spark, f"{tables}/{name}", schema)
     except MissingTable as error:

@@ -1,23 +1,26 @@
-"""Who could read a topic, by what, and who did.
+"""Audit: who could read a topic, by which selector, and who received it.
 
-    sessions ─┬─► distinct selectors ──► those that match the topic ─┐
-              └──────────────────────────────────────────────────────┴─► authorised, subscribed ─┐
-    updates ──► those on the topic ──► match, by the true rule ────────► received ───────────────┴─► a row a session
+    sessions ─┬─► distinct selectors ─► those that match ─┐
+              └───────────────────────────────────────────┴─► authorised, subscribed ┐
+    updates ──► those on the topic ─► match ─► received ─────────────────────────────┴─►
 
-*Authorised*, *subscribed* and *received* differ, and none follows from another:
+*Authorised*, *subscribed* and *received* differ, and none implies another:
 
-    authorised    may read private updates on the topic.  A public one needs no authorisation: whoever asks gets it.
-    subscribed    asked for the topic: gets its public updates and, if also authorised, its private ones.
-    received      got updates that are on the topic.  An update may be on others, too: whoever subscribed to one of its
-                  topics and is authorised for another one got it, with a selector for this topic or without.
+    authorised    may read private updates on the topic.  A public update needs no
+                  authorisation
+    subscribed    gets the topic's public updates and, if also authorised, private ones
+    received      got updates on the topic.  An update may be on other topics too: a
+                  session that subscribed to one of them and is authorised for
+                  another got it, with or without a selector for this topic
 
-A selector that grants a topic grants it while the session lasts, whether or not anything was published.
+A selector grants a topic during the whole session, whether or not anything was
+published.
 
-A session that is not there, or received more than the tables have, is not found: of a hub that was killed, `complete`
-and the table of gaps say where that may be so (skipfilter.spark.gaps).
+Sessions and deliveries that the tables lack are not found.  If a hub was killed,
+`complete` and the table of gaps say where they may be missing (skipfilter.spark.gaps).
 
-What a session is, its table says.  A hub's event log has connections that stay: who reads what there is and goes again
-(hub.http.replay) is not in it.
+A session is a row of that table.  A hub's event log has only lasting connections: a
+client that reads what there is and leaves (hub.http.replay) is not in it.
 """
 
 from __future__ import annotations
@@ -52,24 +55,30 @@ def audit(
     by: By = "time",
     base_url: str | None = None,
 ) -> DataFrame:
-    """Who could read `topic`, or received it, from `start` to before `end`; of all times by default.
+    """Return who could read `topic`, or received it, from `start` to before `end`.
 
         topic, subscriber_id, subscriber
         connected_from, disconnected_at      of the whole session; null while it lasts
-        authorised                           the selectors that grant it the topic, of which private updates need one
+        authorised                           the selectors that grant it the topic; a
+                                             private update needs one
         subscribed                           its selectors that match the topic
-        received, received_private           how many of the updates on the topic it got, and of those the private ones
+        received, received_private           how many updates on the topic it got, and
+                                             how many of these were private
         first_received, last_received        their times
-        complete                             whether that is all; false if its node was killed and it may have received
-                                             more, null while it lasts, or if `sessions` does not say
+        complete                             whether that is all; false if its node was
+                                             killed and it may have received more; null
+                                             while it lasts, or if `sessions` does not
+                                             say
 
-    A row for each session that was there in the time, unless all of that is empty; in no order.  Lists are in the
-    order of the session.  `by` and `base_url` are those of `match`, which works before this returns; it sees
-    the updates on the topic alone.
+    By default all times count.  There is a row for each session of that time, unless
+    all of these are empty, in no certain order.  Lists are in the order of the session.
+    `by` and `base_url` are those of `match`, which runs before this returns, on the
+    updates of the topic only.
     """
     there = F.col("there")
     sessions = sessions.withColumn("there", _overlap(start, end))
-    if by == "time":  # by position, a session of a node whose clock is wrong may have received something all the same
+    # By position, a session may count whose node had a wrong clock.
+    if by == "time":
         sessions = sessions.where(there)
     carrying = updates.where(F.array_contains("topics", topic) & _between("ts", start, end))
     told = sessions if "complete" in sessions.columns else sessions.withColumn("complete", F.lit(None).cast("boolean"))
@@ -95,21 +104,24 @@ def audit(
 
 
 def _between(column: str, start: datetime | None, end: datetime | None) -> Column:
+    """Return whether a time is from `start` to before `end`; None is no bound."""
     after = F.lit(True) if start is None else F.col(column) >= F.lit(start)
     return after if end is None else after & (F.col(column) < F.lit(end))
 
 
 def _overlap(start: datetime | None, end: datetime | None) -> Column:
-    """Whether a session was there at any moment of the time: one that ended as it began never was."""
+    """Return whether a session existed in the time; one that ended as it began never
+    did.
+    """
     first, last = (F.lit(time).cast("timestamp") for time in (start, end))
     left = F.least("disconnected_at", last)
     return left.isNull() | (F.greatest("connected_from", first) < left)
 
 
 def _matching(topic: str, sessions: DataFrame, base_url: str | None) -> DataFrame:
-    """subscriber_id, authorised, subscribed: the selectors that match `topic`, of the sessions that have any.
+    """Return subscriber_id, authorised, subscribed: the selectors that match `topic`.
 
-    Exact ones are compared, each other distinct one is asked once.
+    Exact selectors are compared; each other distinct selector is matched once.
     """
     columns = {"authorised": "authorised", "subscribed": "selectors"}
     each = [
@@ -135,20 +147,24 @@ def _matching(topic: str, sessions: DataFrame, base_url: str | None) -> DataFram
 
 
 def _asked(batches: Iterator[pa.RecordBatch], topic: str, base_url: str | None) -> Iterator[pa.RecordBatch]:
+    """Yield the selectors of each batch that match the topic."""
     for batch in batches:
         selectors = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         yield batch.filter(pa.array([_matches(selector, topic, base_url) for selector in selectors], pa.bool_()))
 
 
 def _matches(selector: Selector, topic: str, base_url: str | None) -> bool:
+    """Return whether a selector matches a topic."""
     type, pattern = selector
-    if type == "urlpattern":  # it was let in before: here it is asked one question
+    if type == "urlpattern":  # the hub has accepted it; here it is matched only once
         return UrlPattern(pattern, base_url, regexp_groups=True).match(topic)
     return compile_matcher(type, pattern).match(topic)
 
 
 def _received(carrying: DataFrame, sessions: DataFrame, by: By, base_url: str | None) -> DataFrame:
-    """subscriber_id, received, received_private, first_received, last_received: of those who received any."""
+    """Return subscriber_id, received, received_private, first_received,
+    last_received.
+    """
     rows = match(carrying, sessions, "rows", by=by, base_url=base_url)
     key = [column for column in rows.columns if column != "subscriber_id"]
     told = rows.join(carrying.select(*key, "private").distinct(), key)

@@ -1,6 +1,8 @@
-"""Sets of 32-bit ids as bytes: roaring bitmaps in the portable format, whole columns of them at once.
+"""Sets of 32-bit ids as bytes: roaring bitmaps in the portable format, by whole
+columns.
 
-Source: the portable format of the RoaringBitmap project, which JVM, C, Go and Rust read alike; Lemire et al., 2016.
+Source: the portable format of the RoaringBitmap project, which JVM, C, Go and Rust
+libraries read; Lemire et al., 2016.
 """
 
 from __future__ import annotations
@@ -25,23 +27,23 @@ _ONE: Final = np.dtype(
         "formats": ["<u4", "<u4", "<u2", "<u2", "<u4", "<u2"],
     }
 )
-"""The bytes of a bitmap with a single id; most postings are that."""
+"""The bytes of a bitmap with a single id; most postings are such."""
 
 
 def bitmap(ids: Ids) -> BitMap:
-    """The bitmap of `ids`; some 3 ns an id."""
-    words = array("I")  # eleven times as fast as from the numbers one by one
+    """Return the bitmap of `ids`.  Takes some 3 ns for each id."""
+    words = array("I")  # eleven times as fast as passing the numbers one by one
     words.frombytes(ids.tobytes())
     return BitMap(words)
 
 
 def ids_of(bits: BitMap) -> Ids:
-    """The ids in a bitmap, ascending."""
+    """Return the ids in a bitmap, ascending."""
     return np.frombuffer(bits.to_array(), np.uint32)
 
 
 def union(parts: Iterable[bytes]) -> BitMap:
-    """The ids in any of `parts`."""
+    """Return the ids in any of `parts`."""
     bits = BitMap()
     for part in parts:
         bits |= BitMap.deserialize(part)
@@ -49,19 +51,24 @@ def union(parts: Iterable[bytes]) -> BitMap:
 
 
 def serialize(bits: BitMap) -> bytes:
+    """Return a bitmap as bytes."""
     bits.run_optimize()
     written: bytes = bits.serialize()
     return written
 
 
 def serialized(ids: Ids, offsets: NDArray[np.integer[Any]]) -> tuple[pa.BinaryArray, pa.Int64Array]:
-    """The bitmaps of ids[offsets[i]:offsets[i + 1]] as bytes, and how many ids each has."""
+    """Return the bitmaps of ids[offsets[i]:offsets[i + 1]] as bytes, and their numbers
+    of ids.
+    """
     firsts, counts = offsets[:-1], np.diff(offsets)
     written = np.empty(len(counts), object)
+    # 1. Several ids: a bitmap each.
     alone = counts == 1
     several = [bitmap(ids[a:b]) for a, b in zip(firsts[~alone], offsets[1:][~alone], strict=True)]
     counts[~alone] = [len(bits) for bits in several]
     written[~alone] = [serialize(bits) for bits in several]
+    # 2. A single id: its bytes are written directly, for all such bitmaps at once.
     single = ids[firsts[alone]]
     one = np.zeros(len(single), _ONE)
     one["cookie"], one["containers"], one["offset"] = 12346, 1, 16

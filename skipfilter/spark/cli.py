@@ -1,4 +1,6 @@
-"""What the command lines of the pipeline have in common: a session, how far a job is, and errors in a sentence."""
+"""The common parts of the command lines: a session, progress, and errors in a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,16 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", 
 
 @contextmanager
 def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """A session for one job.  What goes wrong is told in a sentence, and ends the program with 1.
+    """Yield a session for one job.
 
-    What Java has to say about it is shown if there is a spark.log.level.
+    An error is printed as a sentence, and ends the program with status 1.  Java's own
+    messages are shown if spark.log.level is set.
     """
     settings = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), "spark.log.level": "OFF"}
     for setting in conf or ():
         key, equals, value = setting.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{setting!r} is no NAME=VALUE", param_hint="--conf")
+            raise typer.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
         settings[key] = value
     try:
         spark = _begin(f"skipfilter {name}", settings)
@@ -48,10 +51,10 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
         yield spark
     except PipelineError as error:
         say(f"{name}: {error}")
-    except BrokenPipeError:  # of standard output
+    except BrokenPipeError:  # standard output was closed
         raise
     except (Py4JNetworkError, ConnectionError):
-        say(f"{name}: the Java of Spark has ended; spark.driver.memory may be too little")
+        say(f"{name}: the Java process of Spark has ended; perhaps spark.driver.memory is too small")
     except (PySparkException, Py4JError) as error:
         say(f"{name}: {reason(str(error))}")
     else:
@@ -60,7 +63,7 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
 
 
 def _begin(app: str, settings: dict[str, str]) -> SparkSession:
-    """A session.  What Java writes while it starts is dropped, but for the reason if it does not."""
+    """Return a session.  Java's messages at its start are only shown if it fails."""
     if settings["spark.log.level"] != "OFF":
         return spark_session(app, settings)
     held: list[bytes] = []
@@ -68,7 +71,7 @@ def _begin(app: str, settings: dict[str, str]) -> SparkSession:
     stderr = os.dup(2)
     there, here = os.pipe()
 
-    def relay() -> None:  # for as long as Java has the pipe
+    def relay() -> None:  # until Java closes the pipe
         while chunk := os.read(there, 2**16):
             if begun.is_set():
                 os.write(stderr, chunk)
@@ -93,7 +96,9 @@ def _begin(app: str, settings: dict[str, str]) -> SparkSession:
 
 
 def reason(text: str) -> str:
-    """What went wrong, in a line: what our own error says, or else the innermost error that says something."""
+    """Return what went wrong in a line: our own error, or the innermost one with a
+    text.
+    """
     text = text.partition("\n=== Streaming Query ===")[0]
     if (ours := _OURS.search(text)) is not None:
         return ours[1]
@@ -113,14 +118,14 @@ _NAMED: Final = re.compile(
     r"(?:(?:\w+[.$])+(?=[A-Z]\w*:)|(?=\w+(?:Error|Exception):))(\w+: \S.*)",
     re.MULTILINE,
 )
-"""A line of a traceback, of Python or Java, that names an error and says something of it."""
+"""A line of a Python or Java traceback that names an error and has a text."""
 _NESTED: Final = re.compile(r": (?:\w+[.$])+[A-Z]\w*:")
-"""The name of an error in what another one says."""
+"""The name of an error in the text of another one."""
 
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Say that something begins, and how long it took."""
+    """Print that a step begins, and how long it took."""
     began = time.monotonic()
     say(f"{what} ...")
     yield
@@ -128,4 +133,5 @@ def step(what: str) -> Iterator[None]:
 
 
 def say(line: str) -> None:
+    """Print a line to standard error."""
     typer.echo(line, err=True)

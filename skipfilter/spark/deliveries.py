@@ -1,11 +1,13 @@
-"""What a worker does with the updates that are sorted behind their keys: finds audiences, and who of them is connected.
+"""Deliveries: a worker finds the audience of each key, and its members that were
+connected.
 
     is_key  at   update     references                    members  begins  ends
     true         -          {0, 7}, wide 3      ──►       0        10      25
     false   12   "a"                                      7        15      never
-    false   20   "b"                            fan-out of "b" = begun by 20 - ended by 20 = 2 - 0
+    false   20   "b"                  fan-out of "b" = begun by 20 - ended by 20 = 2 - 0
 
-Arrow batches in, Arrow batches out; Spark is not needed for it.
+A key (topics, private) comes first, then its updates.  Arrow batches in, Arrow batches
+out; this module does not need Spark.
 """
 
 from __future__ import annotations
@@ -36,19 +38,22 @@ V = TypeVar("V")
 Output = Literal["fanout", "bitmaps", "rows", "received"]
 
 AUDIENCE_BYTES: Final = 2**28
-"""Bytes of audiences that a task remembers."""
+"""Bytes of audiences that a task caches."""
 CELLS: Final = 2**22
-"""Pairs of an update and a member of its audience that are looked at together."""
+"""Pairs of an update and an audience member that are compared at once."""
 FEW: Final = 64
-"""Pairs of an update and one who is to receive it that are not worth an array of their own."""
+"""Up to this number of pairs, a key is counted together with other small keys."""
 WAITING: Final = 1_000_000
-"""Updates that wait to be counted together."""
+"""Updates that are collected before they are counted together."""
 
 
 class Sessions(NamedTuple):
-    """What workers hold of the sessions of a range of ids, and of what each wide selector finds there."""
+    """The sessions of a range of ids, and the bitmaps of wide selectors, as workers
+    have them.
+    """
 
     first: int
+    """The first id of the range."""
     begins: Moments
     ends: Moments
     subscribed: list[bytes | None]
@@ -56,16 +61,20 @@ class Sessions(NamedTuple):
 
     @property
     def shard(self) -> int:
+        """The shard of the range."""
         return self.first >> SHARD_BITS
 
     @property
     def offset(self) -> np.uint32:
-        """The first id, as ids are counted in its bitmaps."""
+        """The first id, as its bitmaps count ids."""
         return np.uint32(self.first & (1 << SHARD_BITS) - 1)
 
 
 class _Members:
-    """Some of an audience: ids, ascending, and when each is connected.  36 bytes an id."""
+    """Part of an audience: ids, ascending, and their connection times.
+
+    36 bytes an id.
+    """
 
     def __init__(self, bits: BitMap, sessions: Sessions) -> None:
         self.ids: Ids = ids_of(bits)
@@ -73,14 +82,17 @@ class _Members:
 
     @cached_property
     def places(self) -> Ids:
+        """The ids as indexes into the arrays of the sessions."""
         return self.ids - self._sessions.offset
 
     @cached_property
     def begins(self) -> Moments:
+        """When each member connects."""
         return self._sessions.begins[self.places]
 
     @cached_property
     def ends(self) -> Moments:
+        """When each member disconnects."""
         return self._sessions.ends[self.places]
 
     @cached_property
@@ -91,46 +103,55 @@ class _Members:
         return begins, ends
 
     def count(self, at: Moments) -> NDArray[np.int64]:
-        """How many of them are connected at each moment."""
+        """Return how many members are connected at each moment."""
         begins, ends = self._sorted
         count: NDArray[np.int64] = begins.searchsorted(at, "right") - ends.searchsorted(at, "right")
         return count
 
     def received(self, at: Moments) -> NDArray[np.int64]:
-        """At how many of these moments, which are sorted, each of them is connected."""
+        """Return at how many of these moments, which are sorted, each member is
+        connected.
+        """
         received: NDArray[np.int64] = at.searchsorted(self.ends, "left") - at.searchsorted(self.begins, "left")
         return received
 
     def pairs(self, at: Moments) -> tuple[NDArray[np.intp], Ids]:
-        """Places of moments, in order, each with the id of one who is connected then."""
+        """Return (index of a moment, id of a member that is connected then), in
+        order.
+        """
         moments = at[:, np.newaxis]
         places, members = np.nonzero((self.begins <= moments) & (moments < self.ends))
         return places, self.ids[members]
 
 
 class _Audience(NamedTuple):
-    """Who is to receive the updates of a key: from wide selectors alone, and the rest of them; None for nobody."""
+    """The sessions that receive the updates of a key: by wide selectors alone, and
+    others.
+    """
 
     large: _Members | None
     rest: _Members | None
 
     def there(self) -> list[_Members]:
+        """Return the parts that are not empty."""
         return [members for members in self if members is not None]
 
 
 class _Audiences:
-    """References -> audiences.
-
-    Its mutable state is what it remembers: unions of the bitmaps of wide selectors, and who receives by those alone.
-    """
+    """Turns references into audiences, with caches."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+        # Unions of the bitmaps of wide selectors, by role and numbers.
         self._unions: _Memory[tuple[str, tuple[int, ...]], BitMap] = _Memory(AUDIENCE_BYTES // 4)
+        # Audiences by wide selectors alone, by numbers and whether the update is
+        # private.
         self._large: _Memory[tuple[tuple[int, ...], bool], tuple[BitMap, _Members]] = _Memory(AUDIENCE_BYTES * 3 // 4)
 
     def of(self, private: bool, subscribed: list[bytes], authorised: list[bytes], wide: list[int] | None) -> _Audience:
-        """The audience of a key; `subscribed` and `authorised` are of its narrow selectors."""
+        """Return the audience of a key; the bitmaps are those of its narrow
+        selectors.
+        """
         if not wide:
             bits = union(subscribed) & union(authorised) if private else union(subscribed)
             return _Audience(None, _Members(bits, self._sessions) if bits else None)
@@ -138,7 +159,8 @@ class _Audiences:
         alone, large = self._by_wide(numbers, private)
         bits = union(subscribed)
         if private:
-            # One of the two selectors is narrow, or both; where both are wide, it is in `alone`.
+            # At least one of the two selectors is narrow; if both are wide, it is in
+            # `alone`.
             granted = union(authorised)
             narrow = (bits & granted) | (bits & self._union("authorised", numbers))
             bits = narrow | (self._union("subscribed", numbers) & granted)
@@ -146,6 +168,9 @@ class _Audiences:
         return _Audience(large if alone else None, _Members(rest, self._sessions) if rest else None)
 
     def _by_wide(self, numbers: tuple[int, ...], private: bool) -> tuple[BitMap, _Members]:
+        """Return the audience by wide selectors alone, from the cache if it is
+        there.
+        """
         found = self._large.found.get((numbers, private))
         if found is None:
             bits = self._union("subscribed", numbers)
@@ -156,6 +181,9 @@ class _Audiences:
         return found
 
     def _union(self, role: Literal["subscribed", "authorised"], numbers: tuple[int, ...]) -> BitMap:
+        """Return the ids of any of the wide selectors, from the cache if they are
+        there.
+        """
         bits = self._unions.found.get((role, numbers))
         if bits is None:
             held = self._sessions.subscribed if role == "subscribed" else self._sessions.authorised
@@ -165,9 +193,9 @@ class _Audiences:
 
 
 class _Memory(Generic[K, V]):
-    """What was found last: when it would be more than so many bytes, all is forgotten but the newest.
+    """A cache of `most` bytes, which is emptied before it exceeds them.
 
-    To know what was used least would cost more than to find it again now and then.
+    Tracking use would cost more than finding an entry again now and then.
     """
 
     def __init__(self, most: int) -> None:
@@ -176,6 +204,7 @@ class _Memory(Generic[K, V]):
         self._held = 0
 
     def remember(self, key: K, value: V, size: int) -> None:
+        """Add an entry of `size` bytes."""
         if self._held + size > self._most:
             self.found.clear()
             self._held = 0
@@ -184,7 +213,7 @@ class _Memory(Generic[K, V]):
 
 
 class _Run(NamedTuple):
-    """Updates of one key that are next to each other, in a batch, with their audience."""
+    """Consecutive updates of one key in a batch, with their audience."""
 
     start: int
     stop: int
@@ -194,16 +223,18 @@ class _Run(NamedTuple):
 def _runs(
     batches: Iterable[pa.RecordBatch], sessions: Sessions
 ) -> Iterator[tuple[pa.RecordBatch, Moments, list[_Run]]]:
-    """Each batch, the moments of its rows, and what is in it of each key whose updates have an audience.
+    """Yield each batch, the moments of its rows, and the runs that have an audience.
 
-    A key comes before its updates, which may go on in the batches after.
+    A key comes before its updates, which may continue in later batches.
     """
     audiences = _Audiences(sessions)
     audience = _Audience(None, None)
     for batch in batches:
+        # The rows that are keys, with their references.
         keys = np.flatnonzero(batch.column("is_key").to_numpy(zero_copy_only=False))
         at = pc.fill_null(batch.column("at"), 0).to_numpy()
         references = [batch.column(name).take(pa.array(keys)).to_pylist() for name in _REFERENCES]
+        # The updates before the first key belong to the last key of the batch before.
         edges = [*keys.tolist(), len(batch)]
         runs = [_Run(0, edges[0], audience)]
         for start, stop, *reference in zip(edges, edges[1:], *references, strict=False):
@@ -216,12 +247,15 @@ _REFERENCES: Final = ["private", "subscribed", "authorised", "wide"]
 
 
 def _fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+    """Yield (update, fanout) of each update."""
     for batch, at, runs in _runs(batches, sessions):
         fanout = np.zeros(len(batch), np.int64)
-        # Most keys have few updates, and few who are not in an audience that many keys share.  So what is shared is
-        # counted once a batch, and the few of all keys together.
+        # Most keys have few updates, and few members outside of an audience that many
+        # keys share.  So a shared audience is counted once for a batch, and the few
+        # members of all keys together.
         shared: dict[_Members, list[tuple[int, int]]] = {}
         few: list[tuple[int, int, Ids]] = []
+        # 1. Sort the runs by how they are counted.
         for start, stop, (large, rest) in runs:
             if large is not None:
                 shared.setdefault(large, []).append((start, stop))
@@ -231,26 +265,31 @@ def _fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[p
                 few.append((start, stop, rest.ids))
             else:
                 fanout[start:stop] = rest.count(at[start:stop])
+        # 2. Shared audiences, each for all its runs.
         for large, ranges in shared.items():
             starts, stops = np.array(ranges).T
             rows = _rows_from(starts, stops - starts) if len(ranges) > 1 else slice(*ranges[0])
             fanout[rows] += large.count(at[rows])
+        # 3. The few others.
         if few:
             fanout += _count_few(few, at, sessions)
+        # 4. The rows of the updates, without those of keys.
         is_update = pc.invert(batch.column("is_key"))
         update, fanned = batch.column("update").filter(is_update), pa.array(fanout).filter(is_update)
         yield pa.record_batch([update, fanned], ["update", "fanout"])
 
 
 def _rows_from(starts: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """So many rows from each start on."""
+    """Return `counts[i]` consecutive rows from each of `starts[i]` on."""
     before = np.cumsum(counts) - counts
     rows: NDArray[np.intp] = np.arange(counts.sum()) + np.repeat(starts - before, counts)
     return rows
 
 
 def _count_few(few: list[tuple[int, int, Ids]], at: Moments, sessions: Sessions) -> NDArray[np.intp]:
-    """How many of the ids that go with its run are connected at each row, by looking at each pair."""
+    """Return how many ids of its run are connected at each row, by testing each
+    pair.
+    """
     first, last, ids = zip(*few, strict=True)
     run = np.repeat(np.arange(len(few)), [len(some) for some in ids])  # of each id
     starts, stops = np.array(first)[run], np.array(last)[run]
@@ -262,7 +301,7 @@ def _count_few(few: list[tuple[int, int, Ids]], at: Moments, sessions: Sessions)
 
 
 def _reached(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[tuple[pa.RecordBatch, pa.Array, Ids]]:
-    """Deliveries: the batch, rows of it in no order, and for each row an id that it reaches."""
+    """Yield deliveries: the batch, rows in no certain order, and an id for each row."""
     for batch, at, runs in _runs(batches, sessions):
         for run in runs:
             there = run.audience.there()
@@ -275,6 +314,7 @@ def _reached(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[
 
 
 def _rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+    """Yield (update, subscriber_id) of each delivery."""
     for batch, rows, ids in _reached(batches, sessions):
         subscribers = ids.astype(np.int64) + (sessions.shard << SHARD_BITS)
         update = batch.column("update").take(pa.array(rows))
@@ -282,6 +322,9 @@ def _rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.
 
 
 def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+    """Yield (update, shard, recipients) with the recipients of each update as a
+    bitmap.
+    """
     for batch, rows, ids in _reached(batches, sessions):
         order = np.argsort(rows, kind="stable")
         rows, ids = rows[order], ids[order]
@@ -293,8 +336,10 @@ def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[
 
 
 def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
+    """Yield (subscriber_id, received) of each session that received any update."""
     received = np.zeros(len(sessions.begins), np.int64)
-    waiting: dict[_Members, list[Moments]] = {}  # who is in many audiences is counted for many updates at once
+    # A shared audience is counted for many updates at once.
+    waiting: dict[_Members, list[Moments]] = {}
     count = held = 0
 
     def flush() -> None:
@@ -322,7 +367,8 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
     )
 
 
-# What each makes, and its columns; all but `received` have the update before them, as it came.
+# Each output's function, and its columns; all but `received` also return the update
+# unchanged.
 OUTPUTS: Final[dict[Output, tuple[Callable[..., Iterator[pa.RecordBatch]], str]]] = {
     "fanout": (_fanout, "fanout long"),
     "bitmaps": (_bitmaps, "shard int, recipients binary"),

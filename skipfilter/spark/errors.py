@@ -1,4 +1,4 @@
-"""What the Spark pipeline raises on purpose: all of it is a PipelineError, and so a SkipFilterError."""
+"""The errors that the pipeline raises on purpose; each is a PipelineError."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from skipfilter.errors import SkipFilterError
 
 
 class PipelineError(SkipFilterError):
-    """A job cannot be done."""
+    """A job cannot be done.  It is also a SkipFilterError."""
 
 
 class MissingJava(PipelineError, RuntimeError):
-    """There is no Java for Spark."""
+    """Spark has no Java to run on."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"Spark needs Java 17 or newer, and {reason}: on Debian, apt-get install default-jre-headless, or set "
-            "JAVA_HOME to another one"
+            f"Spark needs Java 17 or newer, but {reason}: on Debian, run apt-get install default-jre-headless, or set "
+            "JAVA_HOME to another Java"
         )
 
 
@@ -28,7 +28,9 @@ class UnfitExecutors(PipelineError, RuntimeError):
 
 
 class BadInput(PipelineError, ValueError):
-    """A table or file is not what a job takes; the message names file, column and row as far as they are known."""
+    """A table or file is invalid; the message names file, column and row if they are
+    known.
+    """
 
 
 class MissingTable(BadInput):
@@ -36,4 +38,4 @@ class MissingTable(BadInput):
 
 
 class BroadcastLimit(PipelineError, ValueError):
-    """What every worker must hold is too large, however it is cut."""
+    """A worker would have to hold too much, however the sessions are divided."""

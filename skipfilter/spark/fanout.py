@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Per = Literal["second", "minute", "hour", "day", "month", "year"]
 KLL: Final = 800
-"""k of a sketch: its ranks are off by a third of a percent, about, and it has some 10 KB at most."""
+"""k of a sketch: its ranks are off by about a third of a percent, and it has up to 10
+KB."""
 
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
@@ -29,10 +30,10 @@ _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
-    """topics, private, data_bytes, ts, fanout: the updates, and to how many each went.
+    """Return topics, private, data_bytes, ts, fanout of each update.
 
-    An update is known by its id and its time, and its position where `fanout` has that.  One that is not in `fanout`
-    was not matched, and fails the job.
+    An update is identified by its id and time, and by its position if `fanout` has it.
+    The job fails if an update is not in `fanout`, because it was not matched.
     """
     place = F.col("position") if "position" in fanout.columns else F.lit(None).cast("long")
     found = fanout.groupBy(F.col("update_id").alias("id"), F.col("ts").alias("time"), place.alias("place"))
@@ -46,9 +47,10 @@ def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
 
 
 def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
-    """[time,] updates, deliveries, mean, p50, p90, p99, p999, max: of all, or of each bin that has updates.
+    """Return [time,] updates, deliveries, mean, p50, p90, p99, p999, max.
 
-    Exact: p90 is the least fan-out that nine in ten updates do not exceed.
+    Of all updates, or of each bin that has updates.  The values are exact: p90 is the
+    least fan-out that nine in ten updates do not exceed.
     """
     if per is None:
         return published.agg(*_fanouts())
@@ -56,9 +58,10 @@ def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
 
 
 def fanout_distribution(published: DataFrame) -> DataFrame:
-    """fanout, updates, deliveries: how many updates have this fan-out, or one that is the same in two digits.
+    """Return fanout, updates, deliveries: how many updates have a fan-out.
 
-    So 130 stands for 130 to 139, and there are at most 90 rows for each power of ten.
+    Fan-outs are rounded down to two digits, so 130 stands for 130 to 139, and there are
+    at most 90 rows for each power of ten.
     """
     unit = F.pow(F.lit(10.0), F.greatest(F.length(F.col("fanout").cast("string")) - 2, F.lit(0))).cast("long")
     rounded = (F.col("fanout") - F.pmod("fanout", unit)).alias("least")
@@ -67,11 +70,13 @@ def fanout_distribution(published: DataFrame) -> DataFrame:
 
 
 def _fanouts() -> list[Column]:
+    """Return the columns of `fanout_quantiles`."""
     deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
     return [F.count("*").alias("updates"), deliveries, *quantiles("fanout")]
 
 
 def quantiles(column: str) -> list[Column]:
+    """Return mean, p50, p90, p99, p999 and max of a column."""
     quantiles = [
         F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})").cast("long").alias(name)
         for name, share in _QUANTILES.items()
@@ -80,11 +85,14 @@ def quantiles(column: str) -> list[Column]:
 
 
 def bin_of(column: str, per: Per) -> Column:
+    """Return the beginning of a time's bin, as the column `time`."""
     return F.date_trunc(per, column).alias("time")
 
 
 def matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> DataFrame:
-    """topic: those of `topics` that any of `selectors` (type, pattern), which are distinct, matches."""
+    """Return the topics that any of the distinct `selectors` (type, pattern)
+    matches.
+    """
     exact = F.col("type") == "exact"
     patterns = tuple((type, pattern) for type, pattern in selectors.where(~exact).collect())
     same = topics.join(selectors.where(exact).select(F.col("pattern").alias("topic")), "topic", "left_semi")
@@ -97,6 +105,7 @@ def matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> Da
 def _passing(
     batches: Iterator[pa.RecordBatch], patterns: tuple[tuple[str, str], ...], base_url: str | None
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the topics of each batch that a pattern matches."""
     index, nobody = _index(patterns, base_url), SortedDict()
     for batch in batches:
         mask = pa.array(
@@ -105,9 +114,9 @@ def _passing(
         yield batch.filter(mask)
 
 
-@lru_cache(maxsize=1)  # a worker lives for many tasks
+@lru_cache(maxsize=1)  # a worker process runs many tasks
 def _index(patterns: tuple[tuple[str, str], ...], base_url: str | None) -> SelectorIndex:
-    """An index of one value, which has all the patterns."""
+    """Return an index of one value that declares all the patterns."""
     index = unbounded_index(base_url)
     index.add(0, 0, patterns)
     return index

@@ -1,7 +1,8 @@
-"""What the tables do not have: where the event log of a hub says that something may be missing.
+"""Gaps: where the event log of a hub says that something may be missing.
 
-A hub that is killed has not written its last moments, and says so when it is started again (hub.event_log).  Counts of
-what was received are then too low by what came after the mark, and nothing else in the tables shows it.
+If a hub is killed, its last moments are not written, and the log says so after the next
+start (hub.event_log).  Counts of deliveries are then too low by what came after the
+mark, and nothing else in the tables shows it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from skipfilter.spark.matching import By
 
 SHOWN: Final = 20
-"""Gaps that are told, at most; the table has all."""
+"""The maximum number of gaps that are printed; the table has all."""
 
 
 def of_time(gaps: DataFrame, start: datetime | None = None, end: datetime | None = None, *, by: By) -> DataFrame:
-    """The GAPS in which something from `start` to before `end` may be missing; of all times by default.
+    """Return the GAPS in which something from `start` to before `end` may be missing.
 
-    By position, also those after `end`: a connection that is missing may have read updates of days before.
+    By default of all times.  By position, also those after `end`: a missing connection
+    may have read updates of earlier days.
     """
     if start is not None:
         gaps = gaps.where(F.col("found").isNull() | (F.col("found") >= F.lit(start)))
@@ -31,21 +33,23 @@ def of_time(gaps: DataFrame, start: datetime | None = None, end: datetime | None
 
 
 def sentences(gaps: DataFrame) -> list[str]:
-    """A sentence for each of the GAPS, the newest first, and one that counts the others if there are too many.
+    """Return a sentence for each of the GAPS, newest first, and one that counts the
+    rest.
 
-    Works before it returns.
+    Runs a job before it returns.
     """
     micros = F.unix_micros("ts").alias("micros")
     rows = gaps.select("*", micros).orderBy(F.desc("micros"), "node", "after").limit(SHOWN + 1).collect()
     told = [_sentence(**row.asDict()) for row in rows[:SHOWN]]
     if len(rows) > SHOWN:
-        told.append(f"and there are {gaps.count() - SHOWN:,} earlier ones, which are in the table gaps")
+        told.append(f"and {gaps.count() - SHOWN:,} earlier ones, which are in the table gaps")
     return told
 
 
 def _sentence(
     micros: int, epoch: str | None, hub: str | None, node: str, cause: str, after: int, updates: bool, **_: object
 ) -> str:
+    """Return the sentence of a gap."""
     time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     log = f"epoch {epoch or '(unknown)'} of {hub or '(unknown)'}"
     missing = f"deliveries after position {after}, " + ("updates after it, " if updates else "")

@@ -1,25 +1,30 @@
-"""Synthetic workloads: tables of updates and sessions that a seed and a few figures say, row by row.
+"""Synthetic workloads: tables of updates and sessions, defined row by row by a seed.
 
-Every value is a column expression of the row's number, a salt and the seed, so a row is the same whatever the
-partitions, the machine or the order; nothing is drawn in turn, and no row passes through Python.
+Every value is a column expression of the row's number, a salt and the seed.  So a row
+is the same whatever the partitions, the machine or the order, and no row passes through
+Python.
 
-    id ──► xxhash64(id, "room", seed) ──► u in (0, 1) ──► Zipf, exponential, log-logistic, by inverse CDFs
+    id ──► xxhash64(id, "room", seed) ──► u in (0, 1) ──► Zipf, exponential or
+                                                          log-logistic, by inverse CDFs
 
-    family    topic                                  who declares it           its selectors
-    users     https://example.com/users/7            everybody, one's own      exact
-    rooms     https://example.com/rooms/3            everybody, two by Zipf    exact, and * for a few
-    feeds     https://example.com/feeds/5/81         a half                    uritemplate
-    stocks    stock.s12.r4.trade                     some                      amqp
-    sensors   sensors/b12/f3/temperature             some                      mqtt
-    shops     https://shop3.example.com/items/81     some                      urlpattern, few different ones
+    family    topic                                  declared by        selectors
+    users     https://example.com/users/7            all, each its own  exact
+    rooms     https://example.com/rooms/3            all, two by Zipf   exact; few: *
+    feeds     https://example.com/feeds/5/81         a half             uritemplate
+    stocks    stock.s12.r4.trade                     some               amqp
+    sensors   sensors/b12/f3/temperature             some               mqtt
+    shops     https://shop3.example.com/items/81     some               urlpattern
 
-Everybody is authorised for the own topic, a share for all rooms, and the same share of those who declare a pattern for
-that pattern, so private updates reach some and not others.
+Every subscriber is authorised for its own topic, a share of them for all rooms, and the
+same share of those that declare a pattern for that pattern.  So private updates reach
+some subscribers and not others.
 
-A day is stationary: who is connected when it begins has been so for a time of the same exponential distribution, and
-has as long to go.  Ids are in the order of connecting.  `rhythm` has more happen at noon than at midnight.
+A day is stationary: the subscribers that are connected at its beginning have been so
+for a time of the same exponential distribution, and remain as long.  Ids are in the
+order of connecting.  With `rhythm`, more happens at noon than at midnight.
 
-Source: numbers by hash, as in Gray et al., Quickly generating billion-record synthetic databases, 1994.
+Source: numbers by hash, as in Gray et al., Quickly generating billion-record synthetic
+databases, 1994.
 """
 
 from __future__ import annotations
@@ -39,7 +44,8 @@ if TYPE_CHECKING:
 
 MICROSECOND: Final = timedelta(microseconds=1)
 MAX_URL_PATTERNS: Final = 1_000
-"""Distinct URL Patterns: as many as an index takes by itself, some 100 KB each."""
+"""The maximum number of distinct URL Patterns, as in an index; each takes some
+100 KB."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -60,10 +66,11 @@ PUBLISHED: Final = Families(0.6, 0.2, 0.12, 0.03, 0.03, 0.02)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a workload is like.  The same figures make the same rows, everywhere.
+    """The parameters of a workload.  Equal parameters make equal rows on every machine.
 
-    Sizes that are None grow with the subscribers: a room for each 5 of them, a feed for each 20, a stock and a sensor
-    for each 100, as far as MAX_ROOMS and MAX_FEEDS.  Raises ValueError for figures that make no sense.
+    Sizes that are None grow with the subscribers: a room for each 5, a feed for each
+    20, a stock and a sensor for each 100, up to MAX_ROOMS and MAX_FEEDS.  Raises
+    ValueError for parameters that are out of range.
     """
 
     subscribers: int = 2_000
@@ -73,60 +80,66 @@ class Workload:
     start: datetime = datetime(2026, 11, 21, tzinfo=UTC)
     duration: timedelta = timedelta(days=1)
     session: timedelta = timedelta(hours=3.25)
-    """How long a session lasts on average.  One that lasts beyond the end is still connected: it has no end."""
+    """The mean length of a session.  A session that lasts beyond the end has no end."""
     rhythm: float = 0.6
-    """0 for the same at all times; at 1, four times as much happens in the middle as at either end."""
+    """0 for no rhythm; with 1, four times as much happens in the middle as at either
+    end."""
 
     rooms: int | None = None
     feeds: int | None = None
     words: int | None = None
-    """Stocks, and as many sensors."""
+    """The number of stocks, and the number of sensors."""
     shops: int = 40
     items: int = 25
-    """Different things in each feed, and in each shop."""
+    """The number of different things in each feed and shop."""
     skew: float = 1.05
-    """Zipf's exponent, of rooms, feeds, stocks, sensors and shops, for who declares and for what is published."""
+    """Zipf's exponent for rooms, feeds, stocks, sensors and shops."""
 
     declared: Families = DECLARED
-    """The share of the subscribers who declare a selector of the family."""
+    """The share of the subscribers that declare a selector of each family."""
     published: Families = PUBLISHED
-    """How many of the topics are of the family, in proportion."""
+    """The proportions of topics of each family."""
     everything: float = 0.0005
-    """The share of the subscribers who declare, and are granted, everything."""
+    """The share of the subscribers that declare, and are granted, everything."""
     granted: float = 0.3
     private: float = 0.3
     two_topics: float = 0.1
     data_bytes: int = 300
-    """The median."""
+    """The median of the data bytes of an update."""
 
     def __post_init__(self) -> None:
         shares = (*self.declared, self.everything, self.granted, self.private, self.two_topics, self.rhythm)
         sizes = (self.room_count, self.feed_count, self.word_count, self.shops, self.items, self.data_bytes)
         if self.subscribers < 0 or self.updates < 0:
-            raise ValueError(f"{self.subscribers:,} subscribers, {self.updates:,} updates: not fewer than none")
+            raise ValueError(f"{self.subscribers:,} subscribers, {self.updates:,} updates: must not be negative")
         if not all(0 <= share <= 1 for share in shares):
-            raise ValueError(f"{shares}: a share is from 0 to 1")
+            raise ValueError(f"{shares}: a share must be from 0 to 1")
         if min(self.published) < 0 or not sum(self.published):
-            raise ValueError(f"published {self.published}: not negative, and not all 0")
+            raise ValueError(f"published {self.published}: must not be negative, nor all 0")
         if min(sizes) < 1 or self.skew < 0:
-            raise ValueError(f"{sizes} and skew {self.skew}: sizes are 1 or more, skew is not negative")
+            raise ValueError(f"{sizes} and skew {self.skew}: sizes must be at least 1, and skew not negative")
         if self.shops > MAX_URL_PATTERNS:
-            raise ValueError(f"{self.shops:,} shops: {MAX_URL_PATTERNS:,} may be, a URL Pattern takes some 100 KB")
+            raise ValueError(
+                f"{self.shops:,} shops: the limit is {MAX_URL_PATTERNS:,}, because a URL Pattern takes some 100 KB"
+            )
         if self.duration < MICROSECOND or self.session < MICROSECOND:
-            raise ValueError(f"a duration of {self.duration}, sessions of {self.session}: longer than 0")
+            raise ValueError(f"a duration of {self.duration}, sessions of {self.session}: must be longer than 0")
         if self.start.utcoffset() is None:
             raise ValueError(f"start {self.start}: it has no time zone")
 
     @property
     def room_count(self) -> int:
+        """The number of rooms."""
         return max(1, min(self.subscribers // 5, MAX_ROOMS)) if self.rooms is None else self.rooms
 
     @property
     def feed_count(self) -> int:
+        """The number of feeds."""
         return max(1, min(self.subscribers // 20, MAX_FEEDS)) if self.feeds is None else self.feeds
 
     @property
     def word_count(self) -> int:
+        """The number of stocks, and of sensors."""
         return max(1, min(self.subscribers // 100, MAX_FEEDS)) if self.words is None else self.words
 
 
@@ -135,7 +148,10 @@ MAX_FEEDS: Final = 3_000
 
 
 def generate_updates(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
-    """UPDATES of `workload`, without data; in so many partitions, by default as many as Spark has processors."""
+    """Return UPDATES of `workload`, without data, in so many partitions.
+
+    By default there are as many partitions as Spark has processors.
+    """
     row = _Row(workload)
     rows = spark.range(0, workload.updates, numPartitions=partitions)
     for salt in ("topic", "second"):
@@ -161,19 +177,22 @@ def generate_updates(spark: SparkSession, workload: Workload, partitions: int | 
 
 
 def generate_sessions(spark: SparkSession, workload: Workload, partitions: int | None = None) -> DataFrame:
-    """SESSIONS of `workload`, one for each subscriber."""
+    """Return SESSIONS of `workload`, one for each subscriber."""
     row = _Row(workload)
     duration, mean = workload.duration // MICROSECOND, workload.session // MICROSECOND
-    # As many as leave on average in the time of a session are there when the day begins.
+    # 1. When each connects.  When the day begins, as many are connected as leave on
+    #    average in the length of a session.
     there = round(workload.subscribers * mean / (mean + duration))
-    place = row.id + row.u("connect") / 2  # a half, so that no rounding takes one before the one before it
+    place = row.id + row.u("connect") / 2  # half, so that rounding keeps the order
     since = F.when(row.id < there, mean * F.log(place / max(there, 1))).otherwise(
         row.rhythmic((place - there) / max(workload.subscribers - there, 1)) * duration
     )
+    # 2. When each disconnects.
     until = F.floor(F.greatest("since", F.lit(0.0)) - mean * F.log(row.u("disconnect")))
     rows = spark.range(0, workload.subscribers, numPartitions=partitions)
     rows = rows.withColumns({"user": _text(f"{SITE}/users/", row.id), "since": since})
     rows = rows.withColumns({"until": until, "connected": F.timestamp_micros(row.micros(F.col("since")))})
+    # 3. What each declares, and what it is granted.
     rows = row.with_selectors(rows)
     shares = workload.declared._asdict()
     declares = {family: row.u(f"declares {family}") < shares[family] for family in shares}
@@ -213,10 +232,11 @@ REGIONS: Final = 5
 
 
 class _Row:
-    """Column expressions of one row, which all begin with its number.
+    """Column expressions of one row, which start from its number.
 
-    Columns are added in steps where one is used several times: it is computed once then, and what Spark makes of a
-    step is small enough for Java's compiler, which leaves methods of more than 8,000 bytes as they are.
+    If an expression is used several times, it becomes a column in a step of its own.
+    It is then computed once, and the code that Spark generates stays small enough for
+    Java's compiler, which skips methods of more than 8,000 bytes.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -226,38 +246,46 @@ class _Row:
     # -- numbers
 
     def hash(self, salt: str) -> Column:
+        """Return the hash of the row's number, a salt and the seed."""
         return F.xxhash64(self.id, F.lit(salt), F.lit(self.workload.seed))
 
     def u(self, salt: str) -> Column:
-        """In (0, 1), neither end ever: 52 bits and a half."""
+        """Return a number in (0, 1), never an end: 52 bits and a half."""
         return (F.shiftrightunsigned(self.hash(salt), 12) + 0.5) * 2.0**-52
 
     def zipf(self, salt: str, count: int) -> Column:
+        """Return a number in range(count), by Zipf."""
         return zipf(self.u(salt), F.lit(count), self.workload.skew)
 
     def rhythmic(self, x: Column) -> Column:
-        """A time in (0, 1) for one in (0, 1), in the same order: denser in the middle, by rhythm.
+        """Return a time in (0, 1) for one in (0, 1), in the same order, denser in the
+        middle.
 
-        A polynomial, as its value is the same on every machine.
+        A polynomial, because its value is the same on every machine.
         """
         return x + self.workload.rhythm * x * (1 - x) * (1 - 2 * x)
 
     def micros(self, offset: Column) -> Column:
+        """Return µs since 1970 of an offset in the workload."""
         return _never_null(F.floor(offset), 0) + (self.workload.start - _EPOCH) // MICROSECOND
 
     def uuid(self, salt: str) -> Column:
-        """A URN of a UUID of version 8, RFC 9562, whose other bits are a hash."""
+        """Return a URN of a UUID of version 8 (RFC 9562), whose other bits are
+        a hash.
+        """
         text = F.md5(_text(self.id, f" {salt} {self.workload.seed}").cast("binary"))
         parts = [text.substr(1, 8), text.substr(9, 4), _text("8", text.substr(14, 3)), _text("a", text.substr(18, 3))]
         return F.concat(F.lit("urn:uuid:"), F.concat_ws("-", *parts, text.substr(21, 12)))
 
-    # -- topics, and the patterns of one number, which match topics of that number
+    # -- topics, and patterns that match topics of the same number
 
     def with_topic(self, rows: DataFrame, name: str) -> DataFrame:
-        """`rows` with the column `name`, a topic of any family, and what it is made of."""
+        """Return `rows` with a topic of any family as the column `name`."""
         size = self.workload
         counts = (size.subscribers or 1, size.room_count, size.feed_count, size.word_count, size.word_count, size.shops)
         *bounds, total = accumulate(size.published)
+        # The family, by the proportions; then a number in it; then the rest of the
+        # topic.
         at, u, hashed = self.u(f"{name} family") * total, self.u(f"{name} number"), F.col(f"{name} hash")
         family, count, number = (F.col(f"{name} {of}") for of in ("family", "count", "number"))
         item, region = _modulo(hashed, size.items), _modulo(F.shiftright(hashed, 20), REGIONS)
@@ -285,7 +313,9 @@ class _Row:
         return rows.withColumn(name, _text(_one_of(family, *map(F.lit, before)), number, _one_of(family, *after)))
 
     def with_selectors(self, rows: DataFrame) -> DataFrame:
-        """`rows` with the selectors own, room, room 2, feed, stock, sensor, shop."""
+        """Return `rows` with the selectors own, room, room 2, feed, stock, sensor,
+        shop.
+        """
         size = self.workload
         counts = {
             "room": size.room_count,
@@ -337,21 +367,24 @@ class _Row:
 
 
 def zipf(u: Column, count: Column, skew: float) -> Column:
-    """A number in range(count) for `u` in (0, 1): nearly Zipf's distribution, 0 the likeliest.
+    """Return a number in range(count) for `u` in (0, 1), nearly by Zipf; 0 is
+    likeliest.
 
-    The inverse CDF of the continuous power law k**-skew on [1, count + 1), cut to whole numbers: so it is no sum over
-    `count`, and 0 is somewhat rarer than with Zipf.
+    It is the inverse CDF of the continuous power law k**-skew on [1, count + 1),
+    rounded down.  So it needs no sum over `count`, and 0 is slightly rarer than with
+    Zipf.
     """
     end = (count + 1).cast("double")
-    if abs(skew - 1) < 1e-6:  # where the other formula is 0 / 0
+    if abs(skew - 1) < 1e-6:  # the other formula would be 0 / 0
         k = F.pow(end, u)
     else:
         k = F.pow(1 + u * (F.pow(end, F.lit(1 - skew)) - 1), F.lit(1 / (1 - skew)))
-    return _never_null(F.greatest(F.least(F.floor(k), count), F.lit(1)), 1) - 1  # rounding may reach the end
+    # Rounding may reach the end.
+    return _never_null(F.greatest(F.least(F.floor(k), count), F.lit(1)), 1) - 1
 
 
 def _one_of(number: Column, *columns: Column) -> Column:
-    """The column that `number` says, modulo how many there are."""
+    """Return the column whose index is `number` modulo the number of columns."""
     at = _modulo(number, len(columns))
     chosen = F.when(at == 0, columns[0])
     for n, column in enumerate(columns[1:-1], 1):
@@ -360,27 +393,35 @@ def _one_of(number: Column, *columns: Column) -> Column:
 
 
 def _modulo(number: Column, divisor: int) -> Column:
+    """Return the remainder, which is never null."""
     return _never_null(F.pmod(number, F.lit(divisor)), 0)
 
 
 def _text(*parts: Column | str) -> Column:
+    """Return the concatenation of columns and strings."""
     return F.concat(*(F.lit(part) if isinstance(part, str) else part.cast("string") for part in parts))
 
 
 def _array(*elements: tuple[Column, Column]) -> Column:
-    """The selectors whose conditions hold.  Without a lambda, as Spark compiles nothing that is within one."""
+    """Return the selectors whose conditions hold; no lambda, because Spark compiles
+    none.
+    """
     none = F.array().cast(ArrayType(SELECTOR, containsNull=False))
     return F.concat(*(F.when(condition, F.array(element)).otherwise(none) for condition, element in elements))
 
 
 def _selector(type: str, pattern: Column) -> Column:
+    """Return a selector."""
     return F.struct(F.lit(type).alias("type"), pattern.alias("pattern"))
 
 
 def _nulls(*columns: str) -> list[Column]:
+    """Return columns of nulls, each given as its name and type."""
     return [F.lit(None).cast(type).alias(name) for name, _, type in (column.partition(" ") for column in columns)]
 
 
 def _never_null(column: Column, otherwise: int) -> Column:
-    """`column`, which is not null, for Spark, which takes powers and remainders for what may be."""
+    """Return `column`, marked as never null: Spark assumes that powers and remainders
+    may be.
+    """
     return F.coalesce(column, F.lit(otherwise).cast("long"))

@@ -1,21 +1,26 @@
-"""The matching process: updates × sessions -> who received what, and no pair is looked at that need not be.
+"""Matching: from updates × sessions to who received what, without testing all pairs.
 
-    sessions ─► postings ─┬─► narrow: exact and small ─────► joined on topic = selector ───────────┐
-                          └─► wide: all others ─► to every worker, where SelectorIndex is asked ───┤
-    updates ─┬─► keys (topic set, private) ─► topics, each once ─► their bitmaps, or references ◄──┘
-             │                                                             │
-             └─► sorted behind their keys ◄────────────────────────────────┘
-                 └─► audience of a key, found once ─► of it, who was connected: two searches an update
+    sessions ─► postings ─┬─► narrow: exact and small ──► joined on topic = selector ──┐
+                          └─► wide: all others ─► to every worker, in a SelectorIndex ─┤
+    updates ─┬─► keys (topic set, private) ─► topics, distinct ─► their bitmaps ◄──────┘
+             │                                                          │
+             └─► sorted behind their keys ◄─────────────────────────────┘
+                 └─► audience of a key, found once ─► its members that were connected:
+                                                      two binary searches for each
+                                                      update
 
-An update reaches a session where some topic matches some selector, if it is private some topic, maybe another,
-matches some authorised one, and it falls into the session's window.
+An update reaches a session if a selector matches one of its topics; if it is private,
+an authorised selector also matches one of its topics, maybe another; and if it falls
+into the session's window.
 
-Wide selectors go by reference, lest one that everybody declares be copied into each key that it matches: that is all
-that skew needs.  Ids are cut into ranges, so that what a worker must hold of one is bounded; ranges are disjoint, so
-their answers add up.
+Wide selectors are passed by reference, so that a selector which every session declares
+is not copied into each key that it matches; nothing else is needed against skew.  Ids
+are divided into ranges, which bounds what a worker must hold.  Ranges are disjoint, so
+their results add up.
 
-Source: a bitmap for each selector is the inverted bitmap of Svalgaard and Tveden, 1980, as SelectorIndex has it.
-That deliveries are counted by two searches of sorted windows, rather than joined, is this project's own.
+Source: a bitmap for each selector is the inverted bitmap of Svalgaard and Tveden, 1980,
+as in SelectorIndex.  Counting deliveries by two searches of sorted windows instead of a
+join is this project's own.
 """
 
 from __future__ import annotations
@@ -48,15 +53,18 @@ if TYPE_CHECKING:
 By = Literal["time", "position"]
 
 NARROW_BYTES: Final = 2_048
-"""Bytes of an exact selector's bitmaps up to which they are copied into the topics that they match."""
+"""An exact selector is narrow if its bitmaps have at most this number of bytes."""
 HOT: Final = 1_000_000
-"""Updates of one key that one task sees; those of a hotter key are spread over several."""
+"""Updates of one key that one task handles; a hotter key is spread over several
+tasks."""
 BROADCAST_BYTES: Final = 2**28
 """Bytes of one range of ids that every worker may hold."""
 
 
 class _Window(NamedTuple):
-    """What says when: of an update its moment, of a session the first that it sees and the first that it does not."""
+    """The columns for time: an update's moment; a session's first, and first excluded,
+    one.
+    """
 
     columns: list[str]
     at: Column
@@ -65,6 +73,7 @@ class _Window(NamedTuple):
 
 
 def _window(by: By) -> _Window:
+    """Return the columns for matching by time or by position."""
     if by == "time":
         begins, ends = F.unix_micros("connected_from"), F.unix_micros("disconnected_at")
         return _Window(["ts"], F.unix_micros("ts"), begins, ends)
@@ -72,31 +81,35 @@ def _window(by: By) -> _Window:
 
 
 def match(updates: DataFrame, sessions: DataFrame, output: Output = "fanout", **options: Unpack[Options]) -> DataFrame:
-    """Which sessions received which updates.  UPDATES, SESSIONS ->
+    """Return which sessions received which updates.  UPDATES, SESSIONS ->
 
-        fanout     update_id, ts[, position], fanout             a row for each update, of 0 too
-        bitmaps    update_id, ts[, position], shard, recipients  portable 32-bit roaring bitmaps of ids - (shard << 23),
-                                                                 not empty; an update has a row or more for each shard
-        rows       update_id, ts[, position], subscriber_id      a row for each delivery
-        received   subscriber_id, received                       a row for each session that received any
+        fanout     update_id, ts[, position], fanout             each update, also 0
+        bitmaps    update_id, ts[, position], shard, recipients  see below
+        rows       update_id, ts[, position], subscriber_id      each delivery
+        received   subscriber_id, received                       each that got any
 
-    By time, the window of a session is connected_from <= ts < disconnected_at, to the microsecond.  By position in the
-    log of a hub, of one epoch, it is after < position <= until: what the hub wrote, exactly.
+    Bitmaps are 32-bit roaring bitmaps of id - (shard << 23) in the portable format, and
+    never empty; an update has one or more rows for each shard.
 
-    Costs, and raises, what Matching does.  Nothing stays persisted: the result is a plan over UPDATES and SESSIONS, and
-    each action on it finds the keys and the exact selectors of the sessions anew.  For several outputs, or several
-    actions on one, `with Matching(...) as matching` does that once.
+    By time, a session's window is connected_from <= ts < disconnected_at, to the
+    microsecond.  By position in one epoch of a hub's history, it is after < position <=
+    until, which is exactly what the hub wrote.
+
+    Costs and raises what Matching does.  Nothing stays persisted: the result is a plan
+    over UPDATES and SESSIONS, and each action on it computes the keys and exact
+    selectors again.  For several outputs or actions, `with Matching(...) as matching`
+    computes them once.
     """
     with Matching(updates, sessions, **options) as matching:
         return matching.output(output)
 
 
 class Options(TypedDict, total=False):
-    """How to match; there are defaults."""
+    """The options of `match`; all have defaults."""
 
     by: By
     base_url: str | None
-    """What relative URL Patterns are resolved against."""
+    """The URL that relative URL Patterns are resolved against."""
     narrow_bytes: int
     max_broadcast_bytes: int
     hot: int
@@ -105,20 +118,23 @@ class Options(TypedDict, total=False):
 class Matching:
     """Updates and sessions, prepared for any output of `match`.
 
-    Preparing makes the postings and the keys, and fetches what goes to every worker.  An output is one shuffle of the
-    updates for each range of ids.  A worker holds 16 bytes a session, and the wide selectors with their bitmaps,
-    `max_broadcast_bytes` at most; their index, which is some 2 KB a selector and 100 KB a URL Pattern; and 2**28 bytes
-    of audiences.
+    Preparing makes the postings and the keys, and fetches what every worker needs.  An
+    output is one shuffle of the updates for each range of ids.  A worker holds 16 bytes
+    a session and the wide selectors with their bitmaps, up to `max_broadcast_bytes`; an
+    index of them (some 2 KB a selector and 100 KB a URL Pattern); and 2**28 bytes of
+    audiences.
 
-    What several outputs share is persisted until `close`, or the end of a `with`; a result that is used later is right
-    and costs more.  If an executor is lost, Spark computes its share again, from the tables, which must not have
-    changed.  If `spark.checkpoint.dir` is set, the shared frames are files there instead: nothing is computed again,
-    and Spark leaves the files behind.
+    What outputs share is persisted until `close`, or the end of a `with`; a result that
+    is used later is correct but costs more.  If an executor is lost, Spark computes its
+    share again from the tables, which must not have changed.  If `spark.checkpoint.dir`
+    is set, the shared frames are files there instead: nothing is computed again, and
+    Spark does not delete the files.
 
-    An update is known by its id and its moment, or position.
+    An update is identified by its id and its moment, or position.
 
-    Raises BadInput for sessions that share an id, end before they begin, or have a selector that is none, and
-    BroadcastLimit where what one session declares is too large.  A null where none may be fails the job.
+    Raises BadInput if sessions share an id, end before they begin, or have an invalid
+    selector, and BroadcastLimit if one session declares too much.  An unexpected null
+    fails the job.
     """
 
     def __init__(
@@ -142,7 +158,7 @@ class Matching:
             _required("private").alias("private"),
             _required(window.columns[-1], window.at).alias("at"),
         )
-        with ExitStack() as kept:  # also if a table is refused, nothing stays
+        with ExitStack() as kept:  # if a table is refused, nothing stays persisted
             keep = partial(_keep, kept)
             keys = keep(updates.groupBy("topics", "private").agg(F.count("*").alias("updates")))
             self._events = _events(updates, keys, hot)
@@ -153,7 +169,7 @@ class Matching:
             self._kept = kept.pop_all()
 
     def close(self) -> None:
-        """Give back what is persisted."""
+        """Release what is persisted.  A second call does nothing."""
         self._kept.close()
 
     def __enter__(self) -> Self:
@@ -163,7 +179,9 @@ class Matching:
         self.close()
 
     def output(self, name: Output) -> DataFrame:
-        """`fanout`, `bitmaps`, `rows` or `received`, as `match` has them."""
+        """Return `fanout`, `bitmaps`, `rows` or `received`, as `match`
+        describes them.
+        """
         parts = [_deliveries(self._events, references, shared, name) for references, shared in self._parts]
         result = reduce(lambda one, other: one.unionAll(other), parts)
         if name == "received":
@@ -174,7 +192,9 @@ class Matching:
 
 
 def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
-    """The frame, computed once: with its lineage until `kept` is closed, or in files if Spark has a place for them."""
+    """Return the frame, computed once: persisted until `kept` closes, or in checkpoint
+    files.
+    """
     if frame.sparkSession.conf.get("spark.checkpoint.dir", None):
         return frame.checkpoint()
     kept.callback(forget, persisted(frame))
@@ -182,7 +202,7 @@ def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
 
 
 def _required(column: str, value: Column | None = None) -> Column:
-    """The column, or what is made of it; the job fails where it is null."""
+    """Return the column, or the given value; reading a null raises."""
     told = F.concat(F.lit(f"updates: {column} is null, update_id is "), F.coalesce("update_id", F.lit("null")))
     return F.coalesce(F.col(column) if value is None else value, F.raise_error(told))
 
@@ -191,20 +211,25 @@ def _required(column: str, value: Column | None = None) -> Column:
 
 
 def _salts(hot: int) -> Column:
-    """Over how many tasks the updates of a key are spread."""
+    """Return over how many tasks the updates of a key are spread."""
     return F.ceil(F.col("updates") / hot)
 
 
 def _found_by(topics: DataFrame, part: Part) -> DataFrame:
-    """topic, subscribed, authorised, wide: the bitmaps of its narrow selector, the numbers of its wide ones."""
+    """Return topic, subscribed, authorised, wide: bitmaps of narrow, numbers of wide
+    selectors.
+    """
     wide = part.wide
     matched = topics.mapInArrow(lambda batches: _ask(batches, wide), "topic string, wide array<int>")
     return matched.join(part.narrow, "topic", "left").select("topic", "subscribed", "authorised", "wide")
 
 
 def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
-    """A row for each key, and salt, with the bitmaps and the numbers of the selectors that match it."""
-    # One branch for keys with one topic and with several: so the index is asked once a topic, whatever Spark plans.
+    """Return a row for each key and salt, with the references to the matching
+    selectors.
+    """
+    # Keys with one topic and with several share one branch, so that each topic is
+    # matched once whatever Spark plans.
     found = _found_by(keys.select(F.explode("topics").alias("topic")).distinct(), part)
     salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
     return (
@@ -221,6 +246,9 @@ def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
 
 
 def _ask(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.RecordBatch]:
+    """Yield the topics of each batch with the numbers of the wide selectors
+    that match.
+    """
     index, nobody = index_of(wide), SortedDict()
     for batch in batches:
         found = [index.ids_matching(topic, nobody, 0).to_array() for topic in batch.column(0).to_pylist()]
@@ -234,7 +262,7 @@ def _ask(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.RecordBat
 
 
 def _events(updates: DataFrame, keys: DataFrame, hot: int) -> DataFrame:
-    """The updates, with a salt where their key is hot."""
+    """Return the updates, with a salt if their key is hot."""
     spread = keys.filter(F.col("updates") > hot).select("topics", "private", _salts(hot).alias("salts"))
     if spread.isEmpty():
         return updates.withColumn("salt", F.lit(0))
@@ -244,11 +272,13 @@ def _events(updates: DataFrame, keys: DataFrame, hot: int) -> DataFrame:
 
 
 def _deliveries(events: DataFrame, references: DataFrame, sessions: Sessions, output: Output) -> DataFrame:
+    """Return one output for one range of ids."""
     key = ["topics", "private", "salt"]
     rows = references.withColumn("is_key", F.lit(True)).unionByName(
         events.withColumn("is_key", F.lit(False)), allowMissingColumns=True
     )
-    # The hash first, as numbers are sorted faster than texts; the texts too, as hashes collide.
+    # Sort by the hash first, because numbers sort faster than text; then by the text,
+    # because hashes collide.
     behind = rows.repartition(*key).sortWithinPartitions(F.xxhash64(*key), *key, F.desc("is_key"), "at")
     columns = ["is_key", "private", "at", "update", "subscribed", "authorised", "wide"]
     deliver, schema = OUTPUTS[output]
@@ -263,15 +293,17 @@ def _deliveries(events: DataFrame, references: DataFrame, sessions: Sessions, ou
 def of_days(
     updates: DataFrame, sessions: DataFrame, first: date | None, last: date | None, by: By
 ) -> tuple[DataFrame, DataFrame]:
-    """The updates of the days from `first` to `last`, and the sessions that may have received any of them.
+    """Return the updates of the days `first` to `last`, and sessions that may have got
+    any.
 
-    None is for no bound.  Work and memory then go with these days rather than with the tables.
+    None is no bound.  Time and memory then depend on these days and not on the tables.
     """
     if first is not None:
         updates = updates.filter(F.col("dt") >= first)
     if last is not None:
         updates = updates.filter(F.col("dt") <= last)
-    if by == "position":  # whoever reads the log from before has received what was there before it came
+    # By position, a session may have read updates from before its connection.
+    if by == "position":
         bounds = updates.agg(F.min("position").alias("first"), F.max("position").alias("last")).first()
         assert bounds is not None
         if bounds["first"] is not None:

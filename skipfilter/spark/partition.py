@@ -1,4 +1,6 @@
-"""Partition: the sessions, a range of ids at a time, each small enough for a worker."""
+"""Partition: the sessions, one range of ids at a time, each small enough for a
+worker.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 
 NEVER: Final = int(np.iinfo(np.int64).max)
+"""The end of a session that has not ended, and the times of ids without a session."""
 
 
 # -- the sessions, a range of ids at a time
@@ -33,7 +36,7 @@ class Part(NamedTuple):
     """The sessions of one range of ids."""
 
     narrow: DataFrame
-    """topic, subscribed, authorised"""
+    """topic, subscribed, authorised of the narrow selectors"""
     wide: Wide
     sessions: Sessions
 
@@ -41,35 +44,44 @@ class Part(NamedTuple):
 def parts_of(
     sessions: DataFrame, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
 ) -> Iterator[Part]:
-    """The sessions, in parts none of which leaves a shard; one at least."""
+    """Yield the sessions in parts, at least one; no part crosses the border of
+    a shard.
+    """
     for ids in _shards(sessions):
         yield from _parts(sessions, ids, narrow_bytes, max_broadcast_bytes, base_url, keep)
 
 
 def _shards(sessions: DataFrame) -> list[range]:
-    """The ids, as ranges none of which leaves a shard; an empty one where there are none."""
+    """Return the ids as ranges, one for each shard; an empty range if there are
+    none.
+    """
     shard = F.shiftright("subscriber_id", SHARD_BITS).alias("shard")
     rows = sessions.groupBy(shard).agg(F.min("subscriber_id"), F.max("subscriber_id")).collect()
     for _, first, _ in rows:
         if first is None or first < 0:
-            raise BadInput(f"sessions: subscriber_id {first} is no number from 0 on")
+            raise BadInput(f"sessions: subscriber_id {first} is not a number from 0 on")
     return [range(first, last + 1) for _, first, last in sorted(rows)] or [range(0)]
 
 
 def _parts(
     sessions: DataFrame, ids: range, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
 ) -> Iterator[Part]:
-    """The sessions with `ids`, cut in halves until what workers must hold of each is small enough."""
+    """Yield the sessions of `ids`, halved until each part is small enough for
+    workers.
+    """
+    # 1. Even without selectors, the times of the sessions must fit.
     size = 16 * len(ids)
     if size <= max_broadcast_bytes:
         mine = sessions.filter(F.col("subscriber_id").between(ids.start, ids.stop - 1))
         posted = keep(postings(mine))
+        # 2. Divide the selectors into narrow and wide ones; the wide ones must fit too.
         bytes_of = [F.coalesce(F.length(column), F.lit(0)) for column in ("subscribed", "authorised")]
         narrow = (F.col("match_type") == "exact") & (bytes_of[0] + bytes_of[1] <= narrow_bytes)
         wide = posted.filter(~narrow)
         total = wide.agg(F.sum(bytes_of[0] + bytes_of[1] + F.octet_length("selector"))).first()
         assert total is not None
         size += total[0] or 0
+        # 3. They fit: fetch them.
         if size <= max_broadcast_bytes:
             begins, ends = _windows(mine, ids)
             fetched = wide.select("match_type", "selector", "subscribed", "authorised").toArrow()
@@ -83,6 +95,7 @@ def _parts(
                 shared,
             )
             return
+    # 4. They do not fit: halve the range.
     if len(ids) == 1:
         raise BroadcastLimit(
             f"subscriber_id {ids.start}: its {size:,} bytes of selectors are more than the "
@@ -94,7 +107,7 @@ def _parts(
 
 
 def _windows(sessions: DataFrame, ids: range) -> tuple[Moments, Moments]:
-    """When the session of each id begins and ends."""
+    """Return when the session of each id begins and ends; NEVER for ids without one."""
     fetched = sessions.select("subscriber_id", "begins", "ends").toArrow()
     if fetched["begins"].null_count:
         raise BadInput("sessions: connected_from, or by position after, is null")
@@ -109,5 +122,5 @@ def _windows(sessions: DataFrame, ids: range) -> tuple[Moments, Moments]:
     ends[subscribers - ids.start] = closed
     there, counts = np.unique(subscribers, return_counts=True)
     if (wrong := np.flatnonzero(counts > 1)).size:
-        raise BadInput(f"sessions: subscriber_id {there[wrong[0]]} is there {counts[wrong[0]]} times")
+        raise BadInput(f"sessions: subscriber_id {there[wrong[0]]} occurs {counts[wrong[0]]} times")
     return begins, ends

@@ -1,11 +1,12 @@
-"""The indexing process: sessions -> postings, who declares each distinct selector and who is granted it.
+"""Posting lists: from sessions to the ids that declare, and are granted, each selector.
 
-    subscriber  selectors            authorised            match_type   selector     subscribed  authorised
-    0           exact /a, mqtt b/+   exact /a        ──►   exact        /a           {0, 1}      {0}
-    1           exact /a                                   mqtt         b/+          {0}         null
+    id  selectors           authorised       type   selector  subscribed  authorised
+    0   exact /a, mqtt b/+  exact /a   ──►   exact  /a        {0, 1}      {0}
+    1   exact /a                             mqtt   b/+       {0}         null
 
-Ids are combined into bitmaps where the sessions are read, so a selector that everybody declares crosses the shuffle
-as one bitmap a partition.  Ids of 64 bits go by shards of 2**23, and are counted from the first of their shard.
+Ids are combined into bitmaps where the sessions are read.  So a selector that every
+session declares crosses the shuffle as one bitmap for each partition.  Ids of 64 bits
+are divided into shards of 2**23, and counted from the first id of their shard.
 
 Source: inverted bitmaps are Svalgaard's and Tveden's, 1980.
 """
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 
 SHARD_BITS: Final = 23
 DECLARED: Final = 1_000_000
-"""Selectors that are combined at once: some 100 MB."""
+"""Selectors that are combined at once, in some 100 MB."""
 
 _KEY: Final = ["shard", "match_type", "selector"]
 
 
 def postings(sessions: DataFrame) -> DataFrame:
-    """POSTINGS of SESSIONS: a row for each shard and distinct selector that somebody declares or is granted.
+    """Return POSTINGS of SESSIONS: a row for each shard and distinct selector in use.
 
-    One shuffle, of the postings alone.
+    Needs one shuffle, of the postings only.
     """
     declared = sessions.select("subscriber_id", "selectors", "authorised")
     combined = declared.mapInArrow(_combine, POSTINGS)
@@ -44,6 +45,7 @@ def postings(sessions: DataFrame) -> DataFrame:
 
 
 def _combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the postings of the sessions in `batches`."""
     waiting: dict[str, list[pa.Table]] = {"selectors": [], "authorised": []}
     count = 0
     for batch in batches:
@@ -59,7 +61,7 @@ def _combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _declared(subscribers: pa.Array, selectors: pa.Array) -> pa.Table:
-    """A row for each selector of each subscriber."""
+    """Return a row for each selector of each subscriber."""
     type, pattern = (pc.struct_field(selectors.flatten(), name) for name in ("type", "pattern"))
     ids = subscribers.take(pc.list_parent_indices(selectors)).to_numpy(zero_copy_only=False)
     low = (ids & (1 << SHARD_BITS) - 1).astype(np.uint32)
@@ -68,6 +70,7 @@ def _declared(subscribers: pa.Array, selectors: pa.Array) -> pa.Table:
 
 
 def _combined(selectors: list[pa.Table], authorised: list[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield the postings of declared and granted selectors, joined."""
     subscribed, granted = (_grouped(pa.concat_tables(tables)) for tables in (selectors, authorised))
     both = subscribed.join(granted, _KEY, join_type="full outer", right_suffix="_granted", use_threads=False)
     yield from _rows(
@@ -78,7 +81,9 @@ def _combined(selectors: list[pa.Table], authorised: list[pa.Table]) -> Iterator
 
 
 def _grouped(declared: pa.Table) -> pa.Table:
-    """The distinct selectors, each with the bitmap of its ids and their number."""
+    """Return the distinct selectors, each with the bitmap of its ids and their
+    number.
+    """
     groups = declared.group_by(_KEY, use_threads=False).aggregate([("id", "list")])
     lists = groups["id_list"].combine_chunks()
     ids, counts = serialized(lists.values.to_numpy(), lists.offsets.to_numpy())
@@ -86,7 +91,7 @@ def _grouped(declared: pa.Table) -> pa.Table:
 
 
 def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row a selector, of those that the partitions made."""
+    """Yield one row for each selector, from those of the partitions."""
     parts = list(batches)
     if not parts:
         return
@@ -104,7 +109,10 @@ def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _united(several: pa.ListArray, counts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The union of each list of bitmaps, with its number of ids: most lists have one, which is taken as it is."""
+    """Return the union of each list of bitmaps, and its number of ids.
+
+    Most lists have one bitmap, which is returned unchanged.
+    """
     united: list[bytes | None] = []
     numbers = counts.to_pylist()
     for at, parts in enumerate(several.to_pylist()):
@@ -119,5 +127,6 @@ def _united(several: pa.ListArray, counts: pa.Array) -> tuple[pa.Array, pa.Array
 
 
 def _rows(key: list[pa.Array], bitmaps: list[pa.Array], counts: list[pa.Array]) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of POSTINGS in batches."""
     table = pa.Table.from_arrays([*key, *bitmaps, *counts], POSTINGS.names)
     yield from table.to_batches(max_chunksize=100_000)

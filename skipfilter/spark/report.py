@@ -1,17 +1,18 @@
-"""What happened, in tables: who was connected, what was published, what it cost to deliver.
+"""Report: who was connected, what was published, and what its delivery cost, in tables.
 
-    updates ──┬─► published: each update with its fan-out ──► traffic, hot topics, private updates ──┐
-    fanout  ──┘                                                                                     ├─► capacity
-    sessions ───────────────────────────────────────────────► concurrency, lengths, selectors ──────┘
+    updates ─┬─► published: updates with fan-out ─► traffic, topics, private ┐
+    fanout  ─┘                                                               ├► capacity
+    sessions ──────────────────────────► concurrency, lengths, selectors ────┘
 
-Plain functions, DataFrame -> DataFrame.  `report` makes of them what a report has; their figures are exact, as at these
-sizes that takes as long as an estimate.  Sketches are for what is merged later, days to months: `topic_hourly` and
-`merge_hourly`, which are for whoever keeps such tables.
+Plain functions, DataFrame -> DataFrame; `report` puts them together.  Figures are
+exact, because at these sizes an estimate takes as long.  Sketches are for tables that
+are merged later, days into months: `topic_hourly` and `merge_hourly`.
 
-Everything is within a period, start <= time < end, which is a DataFrame of one row; whoever is connected at its end
-counts as far as that.  Bins are whole hours, or what `per` says, in UTC, and there is a row for each, of zeros too.
+Everything is within a period, start <= time < end, which is a DataFrame of one row; a
+session that is connected at its end counts up to it.  Bins are whole hours in UTC, or
+what `per` says, and there is a row for each, also for zeros.
 
-Bytes are those of the updates' data: frames, headers and TLS come on top.
+Bytes are those of the updates' data, without frames, headers and TLS.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ if TYPE_CHECKING:
     from skipfilter.spark.matching import By
 
 TOP: Final = 1_000
-"""Topics of a report, at most: the page shows fewer."""
+"""The maximum number of topics in a report; the page shows fewer."""
 TOP_BY_HOUR: Final = 20
 GROWTH: Final = 2.0
 
 
 def period_of(updates: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
-    """start, end: one row.  What is not said is where the updates begin and, by a microsecond, have ended."""
+    """Return start, end as one row.
+
+    Missing bounds default to the first update and one microsecond after the last.
+    """
     after_last = F.timestamp_micros(F.unix_micros(F.max("ts")) + 1)
     return updates.agg(
         (F.min("ts") if start is None else F.lit(start)).alias("start"),
@@ -62,9 +66,9 @@ def period_of(updates: DataFrame, start: datetime | None = None, end: datetime |
 
 
 def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
-    """topic, updates, private_updates, deliveries: the `top` with the most deliveries, in this order.
+    """Return topic, updates, private_updates, deliveries of the `top` by deliveries.
 
-    An update on two topics counts with both, so their sum may be more than there is.
+    An update on two topics counts for both, so the sum may exceed the total.
     """
     topics = published.select(F.explode("topics").alias("topic"), "private", "fanout")
     table = topics.groupBy("topic").agg(*_counts())
@@ -72,7 +76,9 @@ def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
 
 
 def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> DataFrame:
-    """topic, time, updates, private_updates, deliveries: for the topics of `hot`, where there was anything."""
+    """Return topic, time, updates, private_updates, deliveries of hot topics,
+    by bin.
+    """
     topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
     return (
         topics.join(F.broadcast(hot.select("topic")), "topic")
@@ -83,45 +89,50 @@ def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> Data
 
 
 def topic_hourly(published: DataFrame, per: Per = "hour", k: int = KLL) -> DataFrame:
-    """topic, time, updates, private_updates, deliveries, fanout_kll: for every topic, to be merged later.
+    """Return topic, time, updates, private_updates, deliveries, fanout_kll of every
+    topic.
 
-    The last is a KLL sketch of the updates' fan-outs (Karnin, Lang and Liberty, 2016).
+    The last is a KLL sketch of the updates' fan-outs (Karnin, Lang and Liberty, 2016),
+    for merging later.
     """
     topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
     return topics.groupBy("topic", "time").agg(*_counts(), F.kll_sketch_agg_bigint("fanout", k).alias("fanout_kll"))
 
 
 def merge_hourly(hourly: DataFrame, per: Per) -> DataFrame:
-    """`topic_hourly` of longer bins, from one of shorter ones, or from several as one table."""
+    """Merge `topic_hourly` into longer bins; several tables can be merged as one."""
     counts = [F.sum(name).alias(name) for name in ("updates", "private_updates", "deliveries")]
     longer = hourly.withColumn("time", F.date_trunc(per, "time"))
     return longer.groupBy("topic", "time").agg(*counts, F.kll_merge_agg_bigint("fanout_kll").alias("fanout_kll"))
 
 
 def traffic(published: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
-    """time, updates, private_updates, deliveries, published_bytes, delivered_bytes: for each bin."""
+    """Return time, updates, private_updates, deliveries and bytes of each bin."""
     sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
     return _bins(period, per).join(sent, "time", "left").na.fill(0).orderBy("time")
 
 
 def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
-    """time, connected, disconnected, peak: for each bin, who came, who went, and the most that were there at once.
+    """Return time, connected, disconnected, peak of each bin; peak is the most at once.
 
-    Exact, by a sweep over all beginnings and ends.  Sessions are half-open, so one that ends where another begins is
-    not there with it.
+    Exact, by a sweep over all beginnings and ends.  Sessions are half-open, so if one
+    ends when another begins, they do not overlap.
     """
+    # 1. +1 for a beginning, -1 for an end; a zero at each bin's start, for what is
+    # there then.
     bins = _bins(period, per)
     bounds = bins.agg(F.min("time").alias("first"), F.max("time").alias("last"))
     none, one = F.lit(0).cast("long"), F.lit(1).cast("long")
     events = (
         sessions.select(F.col("connected_from").alias("ts"), one.alias("came"), none.alias("went"))
         .unionAll(sessions.select("disconnected_at", none, one).dropna("any", subset=["disconnected_at"]))
-        .unionAll(bins.select("time", none, none))  # what was there before is there until the first event
+        .unionAll(bins.select("time", none, none))
     )
+    # 2. The sum of the events in each bin, from its start on; null is before all bins.
     time = F.date_trunc(per, "ts")
     moments = (
         events.crossJoin(F.broadcast(bounds))
-        .withColumn("time", F.when(time >= F.col("first"), time))  # null: before all bins
+        .withColumn("time", F.when(time >= F.col("first"), time))
         .where(F.col("time").isNull() | (F.col("time") <= F.col("last")))
         .groupBy("time", F.when(F.col("time").isNotNull(), F.col("ts")).alias("ts"))
         .agg(F.sum("came").alias("came"), F.sum("went").alias("went"))
@@ -131,7 +142,8 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
     table = swept.groupBy("time").agg(
         F.sum("came").alias("connected"), F.sum("went").alias("disconnected"), F.max("above").alias("above")
     )
-    # One partition for all bins, of which there are few: said so that Spark does not warn of it.
+    # 3. Add the number at each bin's start.  All bins are in one partition: they
+    #    are few; the constant expression keeps Spark from warning about it.
     earlier = Window.partitionBy(F.col("above") * 0).orderBy("time").rowsBetween(Window.unboundedPreceding, -1)
     before = F.coalesce(F.sum(F.col("connected") - F.col("disconnected")).over(earlier), F.lit(0))
     table = table.withColumn("peak", before + F.col("above")).where(F.col("time").isNotNull())
@@ -139,10 +151,12 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
 
 
 def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
-    """sessions, still_connected, mean, p50, p90, p99, p999, max: how long sessions last, in whole seconds.
+    """Return sessions, still_connected, mean, p50, p90, p99, p999, max, in whole
+    seconds.
 
-    Those that were there in the period, from where they begin, before it too, to their ends or that of the period; so
-    the figures are somewhat too short where many were still connected.
+    Counts the sessions that overlap the period, from their beginnings, also before it,
+    to their ends or the period's end.  So if many are still connected, figures are too
+    short.
     """
     there = _present(sessions, period)
     left = F.col("disconnected_at") <= F.col("end")
@@ -157,16 +171,17 @@ def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
 
 
 def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | None = None) -> DataFrame:
-    """One row about private updates:
+    """Return one row about private updates:
 
         updates        of all
-        private        of those
+        private        the private ones of these
         share          private / updates
-        to_nobody      private, and nobody received it
-        unauthorised   private, and nobody in `sessions` is authorised for any of its topics: no one could have
+        to_nobody      private, and no session received it
+        unauthorised   private, and no session in `sessions` is authorised for any topic
 
-    Every `unauthorised` one is `to_nobody`; the others of that reached no one who had subscribed and was there.
-    Works before it returns: fetches the distinct patterns that are granted, other than exact topics.
+    Every `unauthorised` update is `to_nobody`; other such updates had no session that
+    was subscribed and connected.  Runs a job before it returns: it fetches the distinct
+    granted patterns that are not exact.
     """
     granted = sessions.select(F.explode("authorised").alias("selector")).select("selector.*").distinct()
     private = published.where("private")
@@ -190,7 +205,10 @@ def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | N
 
 
 def selectors_in_use(sessions: DataFrame) -> DataFrame:
-    """role, type, sessions, selectors, distinct: which types of selectors are declared ("subscribed"), and granted."""
+    """Return role, type, sessions, selectors, distinct: the selectors in use, by type.
+
+    The role is "subscribed" for declared selectors, and "authorised" for granted ones.
+    """
     roles = [
         sessions.select(F.lit(role).alias("role"), "subscriber_id", F.explode(column).alias("selector"))
         for role, column in (("subscribed", "selectors"), ("authorised", "authorised"))
@@ -205,12 +223,13 @@ def selectors_in_use(sessions: DataFrame) -> DataFrame:
 
 
 def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growth: float = GROWTH) -> DataFrame:
-    """measure, per, peak, at, planned: the most that ever was in one second and in one minute, and what to plan for.
+    """Return measure, per, peak, at, planned: the peaks of a second and a minute.
 
-    Measures are connections (at once, in a minute: the most at any moment of it), connects, updates, deliveries and
-    delivered bytes.  `planned` is for `growth` times as many subscribers who are like those that there were, and the
-    same updates: all but the updates grow with them, in proportion.  It has no reserve, and nothing about reconnecting:
-    where a hub starts again, all its connections come back as fast as they may.
+    Measures are connections (the most at any moment), connects, updates, deliveries and
+    delivered bytes.  `planned` is for `growth` times as many similar subscribers and
+    the same updates, so all measures but updates grow in proportion.  It has no
+    reserve, and nothing for reconnections: if a hub restarts, all its clients return as
+    fast as they can.
     """
     there = concurrency(sessions, period, "minute")
     peaks = _peaks(there, "moment", {"connections": ("peak", growth)})
@@ -229,7 +248,9 @@ def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growt
 
 
 def overview(published: DataFrame, sessions: DataFrame, period: DataFrame) -> DataFrame:
-    """One row: start, end, updates, topics, deliveries, published_bytes, delivered_bytes, sessions, subscribers."""
+    """Return one row: start, end, updates, topics, deliveries, bytes, sessions,
+    subscribers.
+    """
     there = _present(sessions, period)
     named = F.countDistinct("subscriber") if "subscriber" in sessions.columns else F.count("*")
     topics = published.select(F.explode("topics").alias("topic")).agg(F.countDistinct("topic").alias("topics"))
@@ -244,9 +265,9 @@ def overview(published: DataFrame, sessions: DataFrame, period: DataFrame) -> Da
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All tables, by their names.  Nothing is computed before it is asked for.
+    """All tables by name.  Each is computed when it is used.
 
-    `published` is what most of them are made of: it stays with Spark until the `with` statement ends.
+    `published`, which most of them share, is persisted until the `with` statement ends.
     """
 
     tables: Mapping[str, DataFrame]
@@ -256,9 +277,9 @@ class Report:
     growth: float
 
     def write(self, directory: str, format: str = "parquet") -> None:
-        """Replace each table at `directory`/NAME by one file; `format` is one of Spark's.
+        """Replace each table at `directory`/NAME with one file; `format` is Spark's.
 
-        A table that cannot be written stays what it was; those before it are new then.
+        If a table cannot be written, it stays as it was; the tables before it are new.
         """
         for name, table in self.tables.items():
             files.write(table.coalesce(1), f"{directory}/{name}", format=format, header="true")
@@ -283,25 +304,26 @@ def report(
     gaps: DataFrame | None = None,
     by: By = "time",
 ) -> Report:
-    """What happened from `start` to `end`, all of the updates by default.  UPDATES, SESSIONS, `match`'s fan-out.
+    """Return what happened from `start` to `end`; by default during all updates.
 
-    `by` is how the fan-out was matched.
+    Takes UPDATES, SESSIONS and `match`'s fan-out; `by` is how that was matched.
 
         overview              one row of totals
         traffic               by hour: updates, deliveries, bytes
         concurrency           by hour: connected, disconnected, peak
         fanout                quantiles
-        fanout_hourly         by hour
-        fanout_distribution   how many updates have which
+        fanout_hourly         quantiles by hour
+        fanout_distribution   how many updates have which fan-out
         topics                the `top` by deliveries
-        topic_hours           the first few of them by hour
+        topic_hours           the first few of these by hour
         session_lengths       quantiles
-        private_updates       who could not read them
+        private_updates       which reached no session
         selectors             matcher types in use
-        capacity              peaks, and what to plan for `growth` times the subscribers
-        gaps                  of GAPS: what may be missing in all of that, as a hub was killed
+        capacity              peaks, and a plan for `growth` times the subscribers
+        gaps                  what may be missing in these, because a hub was killed
 
-    >>> with report(updates, sessions, match(updates, sessions)) as made:  # doctest: +SKIP
+    >>> fanout = match(updates, sessions)  # doctest: +SKIP
+    >>> with report(updates, sessions, fanout) as made:  # doctest: +SKIP
     ...     made.write("report")
     """
     period = _known(period_of(updates, start, end))
@@ -326,10 +348,11 @@ def report(
     return Report(tables, published, sessions, period, growth)
 
 
-# -- underneath
+# -- internals
 
 
 def _counts() -> list[Column]:
+    """Return updates, private_updates, deliveries."""
     return [
         F.count("*").alias("updates"),
         F.count_if("private").alias("private_updates"),
@@ -338,30 +361,32 @@ def _counts() -> list[Column]:
 
 
 def _bytes() -> list[Column]:
+    """Return published_bytes, delivered_bytes."""
     sums = {"published_bytes": F.sum("data_bytes"), "delivered_bytes": F.sum(F.col("data_bytes") * F.col("fanout"))}
     return [F.coalesce(total, F.lit(0)).alias(name) for name, total in sums.items()]
 
 
 def _bins(period: DataFrame, per: Per) -> DataFrame:
-    """time: a row for each bin that the period has any of."""
+    """Return time: a row for each bin that overlaps the period."""
     last = F.timestamp_micros(F.unix_micros("end") - 1)
     every = F.sequence(F.date_trunc(per, "start"), F.date_trunc(per, last), F.expr(f"INTERVAL 1 {per.upper()}"))
     return period.where("start < end").select(F.explode(every).alias("time"))
 
 
 def _known(period: DataFrame) -> DataFrame:
-    """The period as two numbers in the plan, so that it is computed once and needs no executor."""
+    """Return the period as constants in the plan, so that it is computed once."""
     micros = [F.unix_micros(name).alias(name) for name in period.columns]
     found = period.sparkSession.createDataFrame(period.select(micros).collect(), "start long, end long")
     return found.select(*(F.timestamp_micros(name).alias(name) for name in found.columns))
 
 
 def _within(column: str) -> Column:
+    """Return whether a time is within the period."""
     return (F.col(column) >= F.col("start")) & (F.col(column) < F.col("end"))
 
 
 def _present(sessions: DataFrame, period: DataFrame) -> DataFrame:
-    """The sessions that have any of the period, with its start and end."""
+    """Return the sessions that overlap the period, with its start and end."""
     ends = F.col("disconnected_at")
     begun = F.col("connected_from") < F.col("end")
     lasts = ends.isNull() | ((ends > F.col("start")) & (ends > F.col("connected_from")))
@@ -369,7 +394,7 @@ def _present(sessions: DataFrame, period: DataFrame) -> DataFrame:
 
 
 def _peaks(table: DataFrame, per: str, measures: Mapping[str, tuple[str, float]]) -> DataFrame:
-    """For each measure the row of `table` that has the most of its column, the first of them, and how it grows."""
+    """Return for each measure its peak, when that was first reached, and the plan."""
     rows = []
     for measure, (column, growth) in measures.items():
         at = F.max_by(F.col("time"), F.struct(F.col(column), -F.unix_micros("time")))

@@ -1,7 +1,8 @@
 """The tables of the pipeline, column by column.
 
-Times are UTC with microseconds.  Bitmaps are roaring, 32 bits, in the portable format, which readers of every language
-have; ids in them are relative to the first of their shard.
+Times are UTC with microseconds.  Bitmaps are 32-bit roaring bitmaps in the portable
+format, which libraries of many languages read; ids are relative to the first of their
+shard.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ SESSIONS: Final = StructType(
         _column("epoch", StringType(), null=True),
         _column("node", StringType(), null=True),  # the process of the hub, and the id of the connection there
         _column("number", LongType(), null=True),
-        # False if its node was killed, and it may have got more than `until` says; null while it is open.
+        # False if its node was killed, and it may have got more than `until` says; null
+        # while it is open.
         _column("complete", BooleanType(), null=True),
         _column("dt", DateType()),  # of connected_from
     ]

@@ -1,7 +1,7 @@
-"""The Spark session of a job: what is to be had before one begins, and no more.
+"""The Spark session of a job: checks what it needs before it starts.
 
-Where Spark runs and what it may use is said outside: by spark-submit, spark-defaults.conf, SPARK_REMOTE, or
-`conf`.  Where nothing is said, it runs in this process' own machine on all its processors.
+spark-submit, spark-defaults.conf, SPARK_REMOTE or `conf` say where Spark runs and what
+it may use.  By default it runs on all processors of this machine.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 JAVA: Final = 17
-"""The oldest Java that Spark runs on."""
+"""The oldest version of Java on which Spark runs."""
 
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-"""For Spark in this process' own machine, which nobody else need reach."""
+"""Settings for Spark on this machine: no other machine needs to reach it."""
 
 
 def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """The session that there is, or a new one with the settings `conf`, in UTC.
+    """Return the present session, or a new one with the settings `conf`, in UTC.
 
-    `spark.pyspark.python` counts as for spark-submit.  Raises MissingJava if a Java is needed here and there is none,
-    and MissingMaster if no standalone master answers.
+    `spark.pyspark.python` counts as with spark-submit.  Raises MissingJava if a Java is
+    needed here and there is none, and MissingMaster if no standalone master responds.
     """
     builder = SparkSession.builder.appName(app)
     remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
-    if "spark.pyspark.python" in conf:  # which only spark-submit reads
+    if "spark.pyspark.python" in conf:  # otherwise only spark-submit reads it
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
     master = _master(conf)
     if remote.startswith("local") or master.startswith("local"):
         require_java()
-        # Else the workers are whatever `python3` is on the path.
+        # Otherwise the workers run whatever `python3` is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if not remote:
             builder = builder.config(map=dict(_LOCAL))
@@ -68,7 +68,9 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
 
 
 def persisted(frame: DataFrame) -> DataFrame:
-    """Return `frame.persist()` in as few partitions as its rows need, rather than in the 200 of a shuffle."""
+    """Return `frame.persist()`, in as few partitions as its rows need instead
+    of 200.
+    """
     conf = frame.sparkSession.conf
     before = conf.get(_FEW_PARTITIONS, "false") or "false"
     conf.set(_FEW_PARTITIONS, "true")
@@ -79,7 +81,10 @@ def persisted(frame: DataFrame) -> DataFrame:
 
 
 def forget(frame: DataFrame) -> None:
-    """Give back what `persisted` keeps.  If Spark has ended, so has that, and the error that matters is another one."""
+    """Release a persisted frame.
+
+    Ignores that Spark has ended: another error matters then.
+    """
     with suppress(PySparkException, Py4JError, ConnectionError):
         frame.unpersist()
 
@@ -88,14 +93,16 @@ _FEW_PARTITIONS: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartition
 
 
 def _master(conf: Mapping[str, str]) -> str:
-    """The master of the Spark that this process starts; empty if another process has started it."""
+    """Return the master of the Spark that this process starts; "" if another started
+    it.
+    """
     if "SPARK_REMOTE" in os.environ or "spark.remote" in conf or "PYSPARK_GATEWAY_PORT" in os.environ:
         return ""
     return conf.get("spark.master") or os.environ.get("MASTER") or _default_master()
 
 
 def _default_master() -> str:
-    """What spark-defaults.conf says, where Spark looks for it; local where that says nothing."""
+    """Return the master in spark-defaults.conf, or "local"."""
     home = os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent)
     file = Path(os.environ.get("SPARK_CONF_DIR", Path(home) / "conf")) / "spark-defaults.conf"
     if not file.is_file():
@@ -105,7 +112,7 @@ def _default_master() -> str:
 
 
 def require_java() -> None:
-    """Raise MissingJava unless there is a Java that Spark runs on."""
+    """Raise MissingJava unless there is a Java on which Spark runs."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(Path(home) / "bin" / "java" if home else "java")
     if java is None:
@@ -113,13 +120,14 @@ def require_java() -> None:
     told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
     version = re.search(r'version "(\d+)', told)
     if version is None or int(version[1]) < JAVA:
-        raise MissingJava(f"{java} is {told.splitlines()[0] if told else 'no Java'}")
+        raise MissingJava(f"{java} is {told.splitlines()[0] if told else 'not Java'}")
 
 
 def require_master(master: str) -> None:
-    """Raise MissingMaster unless one of the addresses in `spark://HOST:PORT,…` takes connections.
+    """Raise MissingMaster unless an address in `spark://HOST:PORT,…` accepts
+    connections.
 
-    Spark tries for a minute or two, and then stops without a reason.
+    Spark itself would try for a minute or two, and then stop without a reason.
     """
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
@@ -129,22 +137,23 @@ def require_master(master: str) -> None:
             reason = error
         else:
             return
-    raise MissingMaster(f"no Spark master answers at {master}: {reason}")
+    raise MissingMaster(f"no Spark master responds at {master}: {reason}")
 
 
 def runs_elsewhere(spark: SparkSession) -> bool:
-    """Whether the workers are other processes than this machine's own, of whose Python nothing is known."""
+    """Return whether the workers may be on other machines, with another Python."""
     return is_remote() or not (spark.conf.get("spark.master") or "").startswith("local")
 
 
 def compare_executors(spark: SparkSession) -> str:
-    """How the Python of the executors differs from the one here, in a sentence; empty if it does not.
+    """Return how the Python of the executors differs from this one; "" if it does not.
 
-    Raises UnfitExecutors if a package is missing there.  Runs one small job, on the executors that Spark has at the
-    moment: one at least.
+    Runs one small job, on at least one executor.  Raises UnfitExecutors if a package is
+    missing there.
     """
 
-    def python(_: object) -> dict[str, str]:  # nested, it is pickled by value: the executor may not have this package
+    # Nested, so that it is pickled by value: the executor may not have this package.
+    def python(_: object) -> dict[str, str]:
         import platform
         import sys
         from importlib import metadata, util
@@ -157,19 +166,19 @@ def compare_executors(spark: SparkSession) -> str:
             if util.find_spec(name) is not None:
                 try:
                     found[name] = metadata.version(name)
-                except metadata.PackageNotFoundError:  # as of a zip file
+                except metadata.PackageNotFoundError:  # imported from a zip file
                     found[name] = "of no version"
         return found
 
-    here, ask = python(None), F.udf(python, "map<string,string>", useArrow=False)  # Arrow may be missing, too
+    here, ask = python(None), F.udf(python, "map<string,string>", useArrow=False)  # Arrow may be missing
     differences = {}
     for [there] in spark.range(100).select(ask("id")).collect():
         run = f"the executors run {there['executable']} ({there['python']})"
-        there = {"urlpattern": "none"} | there  # it is needed for URL Patterns alone
+        there = {"urlpattern": "none"} | there  # needed only for URL Patterns
         if missing := here.keys() - there.keys():
             raise UnfitExecutors(
                 f"{run} and have no {', '.join(sorted(missing))}: set spark.pyspark.python, or pack the environment "
-                "(README, On a cluster)"
+                "(skipfilter/spark/README.md, On a cluster)"
             )
         for name in here.keys() - {"executable"}:
             if there[name] != here[name]:

@@ -1,4 +1,6 @@
-"""Selectors: the wide ones of a job, with a number each, and the index that a worker makes of them."""
+"""Wide selectors: the widely shared ones of a job, numbered, and a worker's index of
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,13 @@ if TYPE_CHECKING:
 
 
 class Wide:
-    """The wide selectors, each with a number.  A worker makes their index once, and keeps it for the tasks after."""
+    """The wide selectors, numbered.
+
+    A worker indexes them once, and keeps the index.
+    """
 
     def __init__(self, selectors: list[tuple[str, str]], base_url: str | None) -> None:
-        self._token = uuid.uuid4()
+        self._token = uuid.uuid4()  # equality across pickles, without comparing the selectors
         self.selectors = selectors
         self.base_url = base_url
 
@@ -34,11 +39,11 @@ class Wide:
 
 
 class _Refused(ValueError):
-    """A wide selector is none: its number, and why."""
+    """A wide selector is invalid: its number, and the reason."""
 
 
 def unbounded_index(base_url: str | None) -> SelectorIndex:
-    """An index that takes whatever is a selector: bounds are for the hub that let them in."""
+    """Return an index without limits: the hub has accepted these selectors already."""
     no = sys.maxsize
     return SelectorIndex(
         base_url=base_url, max_selectors=no, max_length=no, max_url_patterns=no, max_alike=no, regexp_groups=True
@@ -47,7 +52,7 @@ def unbounded_index(base_url: str | None) -> SelectorIndex:
 
 @lru_cache(maxsize=2)
 def index_of(wide: Wide) -> SelectorIndex:
-    """The numbers of the wide selectors, by the topics that they match."""
+    """Return an index of topics to the numbers of the wide selectors that match."""
     index = unbounded_index(wide.base_url)
     for number, selector in enumerate(wide.selectors):
         try:
@@ -58,7 +63,7 @@ def index_of(wide: Wide) -> SelectorIndex:
 
 
 def require_selectors(wide: Wide, sessions: Sessions) -> None:
-    """Raise BadInput for what is no selector, here rather than on a worker."""
+    """Raise BadInput if a selector is invalid, in the driver and not on a worker."""
     try:
         index_of(wide)
     except _Refused as error:

@@ -1,14 +1,15 @@
-"""A report as one HTML file: figures, plots and tables, for a person.
+"""A report as one HTML file: figures, plots and tables, for people.
 
-The file asks for nothing else: no script, no font, nothing from the network.  Its content security policy says so too.
-It follows the reader's light or dark mode, and a phone gets plots of its own.  Its size is bounded: it shows the first
-few topics, and bins of time so long that their number is bounded.
+The file loads nothing: no script, no font, nothing from the network, and its content
+security policy forbids it.  It follows the reader's light or dark mode, and has other
+plots for phones. Its size is bounded: it shows only the first topics, and bins of time
+that are long enough.
 
     Report ──► content ──► Content, plain rows ──► document ──► text
                                  plots · formats ──────┘
                                  page.html.j2 · style.css
 
-The template escapes all text of the data.
+The template escapes all text from the data.
 """
 
 from __future__ import annotations
@@ -25,5 +26,5 @@ __all__ = ["page"]
 
 
 def page(report: Report, title: str = "What the hub did") -> str:
-    """Return the whole file, as text to be written in UTF-8."""
+    """Return the whole file as text, which must be written in UTF-8."""
     return render(collect(report), title)

@@ -1,4 +1,4 @@
-"""The rows that the page shows: a few numbers, and bins of time so long that their number is bounded."""
+"""The rows that the page shows: a few numbers, and a bounded number of bins."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 TOPICS: Final = 20
-"""Topics in the table and in the heat map, at most."""
+"""The maximum number of topics in the table and the heat map."""
 BARS: Final = 100
-"""Bins of a bar plot and of a table, at most."""
+"""The maximum number of bins of a bar plot and a table."""
 MOMENTS: Final = 1_500
-"""Bins in which the concurrency is computed for its line, at most."""
+"""The maximum number of bins for which concurrency is computed for its line."""
 POINTS: Final = 400
-"""Points of that line, at most."""
+"""The maximum number of points of that line."""
 CELLS: Final = 50
-"""Bins of the heat map, at most."""
+"""The maximum number of bins of the heat map."""
 
 SECONDS: Final[dict[Per, int]] = {
     "second": 1,
@@ -40,7 +40,7 @@ SECONDS: Final[dict[Per, int]] = {
 
 
 class Content(NamedTuple):
-    """What the page shows, in plain rows."""
+    """The content of the page, in plain rows."""
 
     overview: Row
     growth: float
@@ -48,7 +48,7 @@ class Content(NamedTuple):
     traffic: list[Row]
     churn: list[Row]
     moments: list[Row]
-    """Concurrency again, of shorter bins."""
+    """Concurrency in shorter bins."""
     fanout: Row
     distribution: list[Row]
     topics: list[Row]
@@ -63,7 +63,7 @@ class Content(NamedTuple):
 
 
 def collect(report: Report) -> Content:
-    """Compute what the page shows, and no more of it."""
+    """Compute the content of the page, and nothing else of the report."""
     tables = report.tables
     (overview,) = _rows(tables["overview"])
     start, end = overview["start"], overview["end"]
@@ -91,7 +91,9 @@ def collect(report: Report) -> Content:
 
 
 def _rows(table: DataFrame) -> list[Row]:
-    """The rows, with times in UTC: those that Spark's `collect` makes are of the machine's zone, and do not say."""
+    """Return the rows, with times in UTC; Spark's `collect` uses the machine's time
+    zone.
+    """
     micros = [F.unix_micros(name).alias(name) if type == "timestamp" else F.col(name) for name, type in table.dtypes]
     times = [name for name, type in table.dtypes if type == "timestamp"]
     rows = [row.asDict() for row in table.select(micros).collect()]
@@ -101,17 +103,18 @@ def _rows(table: DataFrame) -> list[Row]:
 
 
 def _highest(moments: list[Row]) -> list[Row]:
-    """At most POINTS of them, each the highest of several neighbours."""
+    """Return up to POINTS moments, each the highest of several neighbours."""
     step = -(-len(moments) // POINTS) or 1
     several = (moments[at : at + step] for at in range(0, len(moments), step))
     return [max(some, key=lambda row: row["peak"]) for some in several]
 
 
 def _time(micros: int | None) -> datetime | None:
+    """Return a time in UTC."""
     return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
 def bin_of(length: timedelta, most: int) -> Per:
-    """The shortest bins of which `length` has at most so many."""
+    """Return the shortest bins of which `length` has at most `most`."""
     fitting = (per for per in get_args(Per) if length.total_seconds() / SECONDS[per] <= most)
     return next(fitting, "year")

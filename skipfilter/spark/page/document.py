@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def render(content: Content, title: str) -> str:
-    """Return the page of `content`.  Pure: the same content makes the same text."""
+    """Return the page of `content`.  Pure: equal content makes equal text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "cell": _cell,
@@ -35,7 +35,7 @@ def render(content: Content, title: str) -> str:
     return template.render(
         content=content,
         title=title,
-        style=Markup(_file("style.css")),  # noqa: S704 - our own
+        style=Markup(_file("style.css")),  # noqa: S704  our own file
         period=formats.period(content.overview["start"], content.overview["end"]),
         plot=lambda name: [drawn._replace(content=Markup(drawn.content)) for drawn in plot(name, content)],  # noqa: S704
         heat=_heat(content),
@@ -45,11 +45,14 @@ def render(content: Content, title: str) -> str:
 
 
 def _file(name: str) -> str:
+    """Return a file of this package as text."""
     return files("skipfilter.spark.page").joinpath(name).read_text("utf-8")
 
 
 def _heat(content: Content) -> dict[str, Any] | None:
-    """The heat map: labels of its columns, which are times, and for each topic its counts and their shades, 0 to 1."""
+    """Return the heat map: labels of its times; for each topic, counts and shades, 0 to
+    1.
+    """
     times = sorted({row["time"] for row in content.heat})
     if not times:
         return None
@@ -67,7 +70,7 @@ def _heat(content: Content) -> dict[str, Any] | None:
 
 
 def _shade(count: int, most: int) -> float:
-    """The logarithm of `count`, as a share of that of `most`."""
+    """Return the logarithm of `count`, as a share of that of `most`."""
     if not count:
         return 0
     fraction: float = count / 2 ** count.bit_length()
@@ -75,7 +78,9 @@ def _shade(count: int, most: int) -> float:
 
 
 def _capacity(content: Content) -> list[dict[str, Any]]:
-    """The rows with sizes as text: only the name of the measure shows that a number is one of bytes."""
+    """Return the rows with bytes as text; only the measure's name shows that they are
+    bytes.
+    """
     return [
         row | {key: formats.size(row[key]) for key in ("peak", "planned")} if "bytes" in row["measure"] else row
         for row in content.capacity
@@ -83,11 +88,14 @@ def _capacity(content: Content) -> list[dict[str, Any]]:
 
 
 def _is_text(value: object) -> bool:
-    """If a column with this value at its head is aligned as text: to the left."""
+    """Return whether a column that begins with this value is aligned to the left, as
+    text.
+    """
     return isinstance(value, str) and not value[:1].isdigit()
 
 
 def _cell(value: object, key: str) -> str:
+    """Return a value as a cell shows it."""
     match value:
         case None:
             return "–"
@@ -99,4 +107,5 @@ def _cell(value: object, key: str) -> str:
 
 
 def _percent(share: float, decimals: int = 0) -> str:
+    """Return a share as a percentage."""
     return f"{share:.{decimals}%}"

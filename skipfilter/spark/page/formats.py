@@ -11,33 +11,39 @@ if TYPE_CHECKING:
     from skipfilter.spark.fanout import Per
 
 LONGEST: Final = 120
-"""Characters of a topic that are shown."""
+"""The number of characters of a topic that are shown."""
 
 
 def topic(topic: str) -> str:
-    """Return a topic with what cannot be seen escaped, cut after LONGEST characters."""
+    """Return a topic with invisible characters escaped, cut after LONGEST
+    characters.
+    """
     seen = visible(topic[: LONGEST + 1])
     return seen if len(seen) <= LONGEST else f"{seen[:LONGEST]}…"
 
 
 def visible(text: str) -> str:
+    """Return a text with invisible characters escaped."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def whole(number: float | None) -> str:
+    """Return a number without decimals: 1,234."""
     return "–" if number is None else f"{number:,.0f}"
 
 
 def decimal(number: float | None) -> str:
+    """Return a number with one decimal: 1.2."""
     return "–" if number is None else f"{number:,.1f}"
 
 
 def short(number: float | None) -> str:
-    """Three digits or so: 1.23 M; all of them below 10,000."""
+    """Return a number in about three digits, as 1.23 M; below 10,000 in all digits."""
     return whole(number) if number is None or number < 1e4 else _scaled(number, ("", "k", "M", "G", "T"))
 
 
 def size(number: float | None) -> str:
+    """Return a number of bytes: 1.23 MB."""
     return "–" if number is None else _scaled(number, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
@@ -54,6 +60,7 @@ def _scaled(number: float, units: Sequence[str]) -> str:
 
 
 def duration(seconds: float | None) -> str:
+    """Return a length of time in its two largest units: 1 h 5 min."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(int(seconds), 60)
@@ -65,11 +72,12 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(time: datetime) -> str:
+    """Return a date and time; without seconds if they are 0."""
     return f"{time:%Y-%m-%d %H:%M:%S}" if time.second else f"{time:%Y-%m-%d %H:%M}"
 
 
 def bin_label(time: datetime, per: Per, one_day: bool) -> str:
-    """Where a bin begins; at midnight its day, if there are several."""
+    """Return the beginning of a bin; at midnight its day, if there are several days."""
     formats = {
         "second": "%H:%M:%S",
         "minute": "%H:%M",
@@ -82,6 +90,7 @@ def bin_label(time: datetime, per: Per, one_day: bool) -> str:
 
 
 def period(start: datetime | None, end: datetime | None) -> str:
+    """Return the beginning and end of the report."""
     if start is None or end is None:
         return "No updates."
     return f"{clock(start.replace(microsecond=0))} to {clock(end.replace(microsecond=0))} UTC"

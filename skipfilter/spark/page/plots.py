@@ -1,7 +1,7 @@
-"""The plots of the page, drawn with matplotlib as SVG: each once for wide pages and once for narrow ones.
+"""The plots of the page, drawn with matplotlib as SVG, for wide and for narrow pages.
 
-Their colours are variables of the style sheet, so that they follow the reader's light or dark mode.  No plot shows text
-of the data.
+Their colours are variables of the style sheet, so that they follow the reader's light
+or dark mode.  No plot shows text from the data.
 """
 
 from __future__ import annotations
@@ -30,17 +30,22 @@ if TYPE_CHECKING:
 
 
 class Plot(NamedTuple):
-    """A drawn plot: the content of an `svg` element of HTML, and its attribute `viewBox`."""
+    """A drawn plot: the content of an `svg` element of HTML, and its attribute
+    `viewBox`.
+    """
 
     id: str
-    """Begins every id in the plot, as one page holds several plots."""
+    """The prefix of every id in the plot, because one page holds several plots."""
     wide: bool
     view: str
     content: str
 
 
 def plot(name: str, content: Content) -> list[Plot]:
-    """Draw the plot `name`, wide and narrow.  The same content draws the same plot, byte for byte."""
+    """Draw the plot `name`, wide and narrow.
+
+    Equal content draws equal plots, byte for byte.
+    """
     with rc_context(_STYLE | {"svg.hashsalt": name}):
         return [_svg(f"{name}-{kind}", _DRAWINGS[name](content, wide), wide) for kind, wide in _WIDTHS.items()]
 
@@ -49,7 +54,9 @@ _WIDTHS: Final = {"wide": True, "narrow": False}
 
 
 def _svg(id: str, figure: Figure, wide: bool) -> Plot:
-    """The figure without what is of the file rather than of the plot: prolog, size and metadata."""
+    """Return a figure without the parts of a separate file: prolog, size and
+    metadata.
+    """
     written = io.StringIO()
     figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
     _, _, tag = written.getvalue().partition("<svg ")
@@ -64,7 +71,7 @@ def _svg(id: str, figure: Figure, wide: bool) -> Plot:
     return Plot(id, wide, view, content)
 
 
-# Stand-ins, which no plot uses otherwise, for the colours of the style sheet.
+# Placeholders, which no plot uses otherwise, for the colours of the style sheet.
 INK, MUTED, GRID, BLUE, ORANGE, GREEN = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f", "#101112"
 _COLOURS: Final = {INK: "ink", MUTED: "muted", GRID: "grid", BLUE: "a", ORANGE: "b", GREEN: "c"}
 
@@ -95,6 +102,7 @@ _STYLE: Final[dict[Any, Any]] = {
 
 
 def _draw_connections(content: Content, wide: bool) -> Figure:
+    """Draw concurrency over connects and disconnects."""
     figure = _canvas(wide, 4.2 if wide else 4.4)
     there, churn = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
     times = [row["time"] for row in content.moments]
@@ -107,13 +115,14 @@ def _draw_connections(content: Content, wide: bool) -> Figure:
     churn.bar(at, [row["connected"] for row in content.churn], width, align="edge", color=BLUE)
     churn.bar(at, [-row["disconnected"] for row in content.churn], width, align="edge", color=ORANGE)
     churn.axhline(0, color=MUTED, linewidth=0.7)
-    churn.set_title(f"came, above, and went, below, each {content.per}")
+    churn.set_title(f"connected, above, and disconnected, below, each {content.per}")
     _counted(there, churn)
     _timed(churn, at, content.per, wide)
     return figure
 
 
 def _draw_traffic(content: Content, wide: bool) -> Figure:
+    """Draw updates, deliveries and bytes."""
     figure = _canvas(wide, 4.6 if wide else 5.2)
     panels = figure.subplots(3, 1, sharex=True)
     at, width = _bars(content.traffic, content.per)
@@ -135,6 +144,7 @@ def _draw_traffic(content: Content, wide: bool) -> Figure:
 
 
 def _draw_fanout(content: Content, wide: bool) -> Figure:
+    """Draw the share of updates that reach at least a number of subscribers."""
     figure = _canvas(wide, 3.4)
     axes = figure.subplots()
     rows = [row for row in content.distribution if row["fanout"]]
@@ -144,7 +154,7 @@ def _draw_fanout(content: Content, wide: bool) -> Figure:
     axes.set_xscale("log")
     axes.set_yscale("log")
     if rows:
-        # Between two values nobody is: whoever reaches more than the one reaches the other.
+        # A step: no update has a fan-out between two values.
         axes.step(at, shares, where="pre", color=BLUE, linewidth=1.6)
         axes.fill_between(at, shares, min(shares) / 2, step="pre", color=BLUE, alpha=0.1, linewidth=0)
         axes.set_ylim(min(shares) / 2, 1.6)
@@ -166,24 +176,26 @@ def _draw_fanout(content: Content, wide: bool) -> Figure:
 
 
 def _canvas(wide: bool, height: float) -> Figure:
+    """Return an empty figure."""
     return Figure(figsize=(9 if wide else 4.2, height), layout="constrained")
 
 
 def _bars(rows: list[Row], per: Per) -> tuple[list[datetime], list[timedelta]]:
-    """Where bars begin, and how wide they are: nine tenths of what they stand for."""
+    """Return the beginnings and widths of bars: nine tenths of their bins."""
     at = [row["time"] for row in rows]
     last = at[-1] + timedelta(seconds=SECONDS[per])
     return at, [(after - time) * 0.9 for time, after in zip(at, [*at[1:], last], strict=True)]
 
 
 def _counted(*axes: Axes) -> None:
+    """Label axes with short numbers."""
     for each in axes:
         each.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         each.yaxis.set_major_formatter(FuncFormatter(lambda value, _: formats.short(abs(value))))
 
 
 def _timed(axes: Axes, times: Sequence[datetime], per: Per, wide: bool) -> None:
-    """Mark a few whole hours, or whatever the bins are."""
+    """Label a few whole hours, or whatever the bins are."""
     most = 9 if wide else 5
     step = next((step for step in _STEPS[per] if len(times) / step <= most), _STEPS[per][-1])
     first = 1 if per in ("day", "month") else 0
@@ -202,7 +214,7 @@ _STEPS: Final[dict[Per, tuple[int, ...]]] = {
     "month": (1, 2, 3, 6, 12),
     "year": (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000),
 }
-"""How many bins from one mark to the next: of the number in the minute, hour, day, month, or of the year."""
+"""The possible numbers of bins from one label to the next."""
 
 _DRAWINGS: Final[dict[str, Callable[[Content, bool], Figure]]] = {
     "connections": _draw_connections,

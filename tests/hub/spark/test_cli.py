@@ -71,19 +71,19 @@ def test_a_log_becomes_tables_with_the_connections_of_several_machines(spark: Sp
 def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
     result = run("ingest", hub.url, tmp_path / "taken", "--option", "match")
     assert result.exit_code == 2
-    assert "'match' is no NAME=VALUE" in result.stderr
+    assert "'match' is not NAME=VALUE" in result.stderr
     result = run("publish", tmp_path / "nowhere", hub.url)
     assert result.exit_code == 1
     assert re.search(rf"^publish: .*{tmp_path}/nowhere", result.stderr, re.MULTILINE)
     result = run("ingest", hub.url, tmp_path / "taken", "--option", "match=*", "--option", "token=secret")
     assert result.exit_code == 1
-    assert "ingest: the option token is refused, as options are shown in plans and logs: name an" in result.stderr
+    assert "ingest: the option token is refused, because options are shown in plans and logs: name an" in result.stderr
     assert "secret" not in result.output
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "log.parquet").write_text("")
     result = run("tables", tmp_path / "exported", tmp_path / "empty", "--exported")
     assert result.exit_code == 1
-    assert f"tables: {tmp_path}/exported: there is no update in lines of JSON" in result.stderr
+    assert f"tables: {tmp_path}/exported: no update was found in files" in result.stderr
     result = run("tables", tmp_path / "nowhere", tmp_path / "day")
     assert result.exit_code == 1
     assert f"tables: {tmp_path}/nowhere/updates is not there\n" in result.stderr

@@ -115,7 +115,7 @@ def test_the_id_of_a_row_stays_the_same_from_release_to_release(
     [
         ({"topic": None}, "column 'topic' is null"),
         ({"topics": None}, "column 'topics' is null"),
-        ({"topics": []}, "column 'topics' is null, or has no topic"),
+        ({"topics": []}, "column 'topics' is null or empty"),
         ({"topics": ["a", None]}, "a null in it"),
         ({"topic": "a", "private": None}, "column 'private' is null"),
     ],
@@ -147,13 +147,13 @@ def schema_of(text: str) -> StructType:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ("data string", "one of the columns 'topics' and 'topic'"),
-        ("topic string, topics array<string>", "one of the columns 'topics' and 'topic'"),
-        ("topics string", "column 'topics' is string, and is to be array<string>"),
+        ("data string", "exactly one of the columns 'topics' and 'topic'"),
+        ("topic string, topics array<string>", "exactly one of the columns 'topics' and 'topic'"),
+        ("topics string", "column 'topics' is string, but must be array<string>"),
         ("topics array<int>", "column 'topics' is array<int>"),
-        ("topic string, data binary", "column 'data' is binary, and is to be string"),
-        ("topic string, private string", "column 'private' is string, and is to be boolean"),
-        ("topic string, retry double", "column 'retry' is double, and is to be an integer type"),
+        ("topic string, data binary", "column 'data' is binary, but must be string"),
+        ("topic string, private string", "column 'private' is string, but must be boolean"),
+        ("topic string, retry double", "column 'retry' is double, but must be an integer type"),
         ("topic string, id bigint", "column 'id' is bigint"),
         ("topic string, DATA string, x int", "column 'DATA' would be lost"),
     ],
@@ -174,9 +174,9 @@ def test_a_table_or_an_option_must_say_whether_updates_are_private() -> None:
     with pytest.raises(BadInput, match=r"column 'private' .* or the option private=true or private=false"):
         check_columns(schema_of("topic string, data string"), None)
     for private in (True, False):
-        with pytest.raises(BadInput, match=r"the column 'private' and the option private=.*: give one"):
+        with pytest.raises(BadInput, match=r"the column 'private' and the option private=.*: use only one"):
             check_columns(schema_of("topic string, private boolean"), private)
-    with pytest.raises(BadInput, match="private is true or false, not 'on'"):
+    with pytest.raises(BadInput, match="private must be true or false, not 'on'"):
         Sink.parse({"url": "http://h/", "private": "on"})
     with pytest.raises(BadInput, match="'private'"):
         to_update({"topic": "a"})
@@ -192,7 +192,7 @@ def test_a_mirror_of_a_hub_that_tells_nothing_publishes_nothing(other: OtherHub)
     with pytest.raises(BadInput, match="row 0: column 'topics' is null"):
         publish(Sink.parse({"url": other.url}), iter(rows))
     mapped = [rows[0].set_column(rows[0].schema.get_field_index("topics"), "topics", [["a"]])]
-    with pytest.raises(BadInput, match="row 0: column 'private' is null, which is neither true nor false"):
+    with pytest.raises(BadInput, match="row 0: column 'private' is null, but must be true or false"):
         publish(Sink.parse({"url": other.url}), iter(mapped))
     assert (other.updates, other.types) == ([], [])
 
@@ -312,7 +312,7 @@ def test_what_passes_is_tried_again_and_given_up_in_the_end(other: OtherHub, sta
     published(Connection(other.url), lines_of({"topic": "a", "id": "1"}, {"topic": "b", "id": "2"}))
     assert [update["id"] for update in other.updates] == [["1"], ["2"]]
     other.refusals = [status] * 2
-    with pytest.raises(Unreachable, match=f"2 times in a row, the last time as follows: {status}: not now"):
+    with pytest.raises(Unreachable, match=f"2 times in a row; the last reason: {status}: not now"):
         published(Connection(other.url, retries=1), lines_of({"topic": "a"}))
     assert other.refusals == []
 
@@ -406,13 +406,13 @@ def test_spark_tells_which_row_of_which_partition_is_refused_and_no_token(
     for columns, told in [
         (["if(id = 4, '*', 'a') topic"], r"partition 1, row 1: topic '\*' is reserved"),
         (["if(id = 5, null, 'a') topic"], r"partition 1, row 2: column 'topic' is null"),
-        (["'a' topic", "id"], r"column 'id' is bigint, and is to be string"),
+        (["'a' topic", "id"], r"column 'id' is bigint, but must be string"),
     ]:
         writer = rows.selectExpr(*columns).write.format("mercure").mode("append")
         with pytest.raises(PySparkException, match=told) as raised:
             writer.options(url=hub.url, tokenFile=token, private="false").save()
         assert hub.token not in str(raised.value)
-    with pytest.raises(PySparkException, match="the mode is append"):
+    with pytest.raises(PySparkException, match="use mode append"):
         rows.selectExpr("'a' topic").write.format("mercure").mode("overwrite").options(url=hub.url).save()
     assert hub.token not in "".join(capfd.readouterr())
 

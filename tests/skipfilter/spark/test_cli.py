@@ -206,13 +206,13 @@ def test_what_is_missing_or_of_another_type_is_told_with_file_and_column(spark: 
     assert f"report: {tmp_path}/fanout: the table does not exist: `match` writes it\n" in result.stderr
     spark.createDataFrame([(1,)], "subscriber_id long").write.parquet(f"{tmp_path}/sessions")
     result = run("index", tmp_path)
-    assert f"index: {tmp_path}/sessions: it has no column subscriber, which is string\n" in result.stderr
+    assert f"index: {tmp_path}/sessions: it has no column subscriber of type string\n" in result.stderr
     files.write(
         generate_sessions(spark, Workload(subscribers=1)).withColumn("connected_from", F.lit("yesterday")),
         f"{tmp_path}/sessions",
     )
     result = run("index", tmp_path)
-    assert f"{tmp_path}/sessions: column connected_from is string and not timestamp\n" in result.stderr
+    assert f"{tmp_path}/sessions: column connected_from is string, not timestamp\n" in result.stderr
 
 
 def test_a_null_is_told_with_file_row_and_column(spark: SparkSession, tmp_path: Path) -> None:
@@ -231,13 +231,13 @@ def test_a_null_is_told_with_file_row_and_column(spark: SparkSession, tmp_path: 
 def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
     result = run("index", tmp_path, "--conf", "spark.master")
     assert result.exit_code == 2
-    assert "'spark.master' is no NAME=VALUE" in result.stderr
+    assert "'spark.master' is not NAME=VALUE" in result.stderr
 
 
 def test_a_base_url_that_is_none_is_refused_before_any_job(tmp_path: Path) -> None:
     result = run("match", tmp_path, "--base-url", "no url")
     assert result.exit_code == 2
-    assert "'no url' is no absolute URL" in result.stderr
+    assert "'no url' is not an absolute URL" in result.stderr
 
 
 def test_a_reader_of_standard_output_that_goes_is_not_java_s_end(spark: SparkSession) -> None:

@@ -169,12 +169,12 @@ def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_says_where_
         real(store, source, target)
 
     monkeypatch.setattr(files._Store, "move", move)
-    with pytest.raises(PipelineError, match="it is not whole") as raised:
+    with pytest.raises(PipelineError, match="it is incomplete") as raised:
         files._replace(files._Store(spark, str(table)), str(table), create)
     new, old = (path for kind in ("new", "old") for path in tmp_path.glob(f".table.{kind}-*"))
     assert {file.name for path in (new, old) for file in path.rglob("*") if file.is_file()} == {"new", "old"}
     assert str(raised.value) == (
-        f"{table}: it is not whole, and nothing is deleted: what was there is in it and in {old}, what is new in it "
+        f"{table}: it is incomplete, and nothing was deleted: the old rows are in it and in {old}, the new ones in it "
         f"and in {new}"
     )
 
@@ -206,7 +206,7 @@ def test_if_a_move_that_copies_stops_halfway_nothing_is_deleted(
 
     monkeypatch.setattr(files._Store, "move", move)
     for whole in range(1 + is_there):  # noqa: B007  it counts down in `move`
-        with pytest.raises(PipelineError, match="it is not whole, and nothing is deleted"):
+        with pytest.raises(PipelineError, match="it is incomplete, and nothing was deleted"):
             files._replace(store, str(table), create, days)
         left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
         assert left == {"new", "old", "old 2"} if is_there else {"new"}

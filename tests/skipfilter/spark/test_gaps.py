@@ -42,7 +42,7 @@ def test_a_sentence_says_where_and_what(spark: SparkSession) -> None:
         "updates after it, and connections since that time may be missing",
     ]
     assert sentences(made(spark, *[{"after": n} for n in range(SHOWN + 1_200)]))[SHOWN:] == [
-        "and there are 1,200 earlier ones, which are in the table gaps"
+        "and 1,200 earlier ones, which are in the table gaps"
     ]
     assert sentences(made(spark)) == []
 

@@ -219,7 +219,7 @@ def test_what_is_no_selector_is_told_with_who_declares_it(spark: SparkSession) -
 
 def test_sessions_that_share_an_id_are_refused(spark: SparkSession) -> None:
     twice = Session(4, [], [], 0, None)
-    with pytest.raises(BadInput, match=r"^sessions: subscriber_id 4 is there 2 times"):
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id 4 occurs 2 times"):
         match(*one(spark, twice, Session(5, [], [], 0, None), twice))
 
 
@@ -229,7 +229,7 @@ def test_a_session_that_ends_before_it_begins_is_refused(spark: SparkSession) ->
 
 
 def test_a_negative_id_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(BadInput, match=r"^sessions: subscriber_id -1 is no number from 0 on"):
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id -1 is not a number from 0 on"):
         match(*one(spark, Session(-1, [], [], 0, None)))
 
 

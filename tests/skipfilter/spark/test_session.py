@@ -31,7 +31,7 @@ def test_without_java_one_sentence_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(
-        MissingJava, match=r"^Spark needs Java 17 or newer, and there is no java on the path: on Debian,"
+        MissingJava, match=r"^Spark needs Java 17 or newer, but there is no java on the path: on Debian,"
     ):
         require_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -60,7 +60,7 @@ def test_a_master_that_does_not_answer_is_told_at_once() -> None:
     with socket.socket() as bound:  # and does not listen
         bound.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{bound.getsockname()[1]}"
-        with pytest.raises(MissingMaster, match=rf"^no Spark master answers at spark://{nobody}: .*refused"):
+        with pytest.raises(MissingMaster, match=rf"^no Spark master responds at spark://{nobody}: .*refused"):
             require_master(f"spark://{nobody}")
         with socket.create_server(("127.0.0.1", 0)) as server:
             require_master(f"spark://{nobody},127.0.0.1:{server.getsockname()[1]}")
