@@ -87,13 +87,12 @@ class Blocks:
 
         Lines in them end with LF.  A byte order mark before the first block is removed.
         """
-        if self._after_cr:
-            data = data.removeprefix(b"\n")
-        if data:
+        text = data.removeprefix(b"\n") if self._after_cr else data
+        if data:  # the whole of it counts: an LF that was removed has ended the line
             self._after_cr = data.endswith(b"\r")
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *blocks, self._rest = (self._rest + data).split(b"\n\n")
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *blocks, self._rest = (self._rest + text).split(b"\n\n")
         if blocks and not self._has_begun:
             blocks[0] = blocks[0].removeprefix(b"\xef\xbb\xbf")
             self._has_begun = True

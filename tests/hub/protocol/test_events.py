@@ -91,3 +91,11 @@ def test_an_event_stream_is_cut_at_blank_lines_however_it_comes(end: str) -> Non
             pieces = [data[a:b] for a, b in pairwise([0, *cut, len(data)])]
             events = [parse_block(block) for piece in pieces for block in blocks.feed(piece)]
             assert [(event.id, event.data) for event in events if (event.id, event.data) != (None, None)] == EVENTS
+
+
+def test_n26_an_lf_alone_after_a_cr_ends_no_second_line_and_hides_no_third() -> None:
+    whole = b"data: a\r\n\r\ndata: b\r\n\n"
+    blocks = Blocks()
+    assert [block for at in range(len(whole)) for block in blocks.feed(whole[at : at + 1])] == [b"data: a", b"data: b"]
+    blocks = Blocks()
+    assert [block for part in (b"data: x\r", b"\n", b"\n") for block in blocks.feed(part)] == [b"data: x"]
