@@ -126,7 +126,7 @@ class TokenBucket:
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
-        self._most = self._tokens = max(1.0, rate)  # as many as there were ...
+        self._most = self._tokens = max(1.0, rate)  # the number of tokens ...
         self._at = now  # ... at this time
 
     def take(self, now: float) -> float:

@@ -181,7 +181,7 @@ class Hub:
         If the history does not have the id, or has forgotten later presence updates
         that the subscriber may want, the returned id is `earliest` (N108).  The
         subscriber then starts before the earliest event, and so gets all that is left
-        of what it missed; or at the end, if the settings say so (N109).
+        of the updates it missed; or at the end, if the settings say so (N109).
 
         `address` is the client that the connection counts for if the token has no
         subject (N23).  While the hub is shutting down, a client may still subscribe,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SLICE_SECONDS: Final = 0.001
 """Seconds of work between two pauses."""
 TURNS: Final = 4
-"""Turns of the event loop that a pause lasts; about as many as a publish needs."""
+"""Turns of the event loop that a pause lasts; about what a publish needs."""
 
 
 class Slices:

@@ -251,7 +251,7 @@ class Directory:
             os.close(descriptor)
 
     def _unclean_end(self, node: str, beat: Beat, *, updates: bool) -> dict[str, Any]:
-        """Return the line that ends a killed node: what is later may be missing."""
+        """Return the line that ends a killed node: later lines may be missing."""
         line = {"event": "end", "node": node, "time": beat.time, "until": beat.until, "clean": False}
         line |= {"hub": beat.hub, "epoch": beat.epoch}
         return line | {"updates": updates, "found": max(beat.time, int(self._wall_clock() * 1_000_000))}

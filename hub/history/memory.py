@@ -68,7 +68,7 @@ class MemoryHistory:
         return cls(retention)
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
-        """Append `updates`, and forget what is beyond the bounds."""
+        """Append `updates`, and forget entries beyond the bounds."""
         # Leave out the updates whose ids the publisher has used in the window.
         now = self._clock()
         new: dict[bytes, Update] = {}

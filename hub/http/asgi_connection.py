@@ -37,7 +37,7 @@ class Link(Protocol):
         ...
 
     def abort(self) -> None:
-        """Close the connection at once, without sending what is buffered."""
+        """Close the connection at once, without sending its buffer."""
         ...
 
     def begin_stream(self) -> None:

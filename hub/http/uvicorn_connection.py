@@ -185,7 +185,7 @@ class UvicornConnection:
 
     def abort(self) -> None:
         """Close the connection at once.  Does nothing before `begin`."""
-        # An abort drops what is buffered, so note how much that is.
+        # An abort drops the buffer, so note its size.
         if self._stream is not None and self._unsent != _ALL:
             self._unsent = self.buffered()
         if self._stream is not None or self._task is not None:

@@ -445,7 +445,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _wait(self, seconds: float) -> None:
         """Abort the connection after `seconds`, unless another request begins.
 
-        In that time, the client can send the next request, or read what was written.
+        In that time, the client can send the next request, or read the response.
         """
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.transport.abort)
@@ -525,7 +525,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _end(self) -> None:
         """End the connection as soon as the client closes it, or after LINGER_SECONDS.
 
-        Until then, the client can read what was written.
+        Until then, the client can read the response.
         """
         self._ends, self._bytes_left = True, LINGER_BYTES
         if self._half_closed or not self.transport.can_write_eof():

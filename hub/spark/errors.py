@@ -36,8 +36,8 @@ class DataLoss(PipelineError):
 
 
 class NotTaken(Refused):
-    """The hub refuses an update; `index` is its index among those that were to be
-    published.
+    """The hub refuses an update; `index` is its index in the list to
+    publish.
     """
 
     def __init__(self, status: int, said: str, index: int | None) -> None:

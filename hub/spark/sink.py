@@ -41,8 +41,8 @@ each an `id`.  It must come from the data: uuid() or monotonically_increasing_id
 make another update at each attempt.
 
 The rows of a partition are published in order, over one connection; partitions in
-parallel. What was published before a task failed is not undone.  Turn speculation off:
-it would publish everything twice.
+parallel. Rows that were published before a task failed stay published.  Turn
+speculation off: it would publish everything twice.
 
 If a hub does not know JSON lines, which are this hub's own, each update is sent as a
 form.

@@ -241,7 +241,7 @@ class Span:
 def measure(
     source: Source, after: str, *, most: int | None = None, until: str | None = None, taken: Container[str] = ()
 ) -> Span | None:
-    """Return the events that there are now after an event, or None if there are none.
+    """Return the present events after an event, or None if there are none.
 
     The span ends after `most` rows, or with the event `until`, if they are there.  It
     never ends with an id in `taken`, nor with `after`: then it is longer, or shorter if

@@ -65,7 +65,7 @@ EXAMPLES: Final = 5
 """The number of violations of each kind that are shown in full."""
 
 
-# -- what was observed
+# -- observations
 
 
 @dataclass(slots=True)

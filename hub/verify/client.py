@@ -49,7 +49,7 @@ class Connection:
     """One HTTP/1.1 connection, for one request at a time.
 
     Raises OSError if it is interrupted.  It does not use httpx2, which takes several
-    times as long for a chunk of a stream as the hub: the hub is to be measured, not the
+    times as long for a chunk of a stream as the hub: the hub is measured, not the
     client.
     """
 

@@ -147,8 +147,8 @@ class _Run:
             await asyncio.sleep(0.2)
 
     def read(self, block: bytes, now: float) -> tuple[str | None, int | None, str]:
-        """Return the id of an event, the serial of its update, and what is wrong with
-        it.
+        """Return the id of an event, the serial of its update, and its fault, if
+        any.
         """
         if (known := self._blocks.get(block)) is None:
             if len(self._blocks) == _BLOCKS:

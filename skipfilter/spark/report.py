@@ -1,4 +1,4 @@
-"""Report: who was connected, what was published, and what its delivery cost, in tables.
+"""Report: connections, updates, and the cost of their delivery, in tables.
 
     updates ─┬─► published: updates with fan-out ─► traffic, topics, private ┐
     fanout  ─┘                                                               ├► capacity

@@ -39,26 +39,26 @@ UPDATES: Final = StructType(
         _column("data_bytes", LongType()),
         _column("data", StringType(), null=True),
         _column("ts", TimestampType()),
-        _column("position", LongType(), null=True),  # in the log of a hub
+        _column("position", LongType(), null=True),  # in the history of a hub
         _column("hub", StringType(), null=True),  # its URL
-        _column("epoch", StringType(), null=True),  # of its log: positions of one epoch are one order
+        _column("epoch", StringType(), null=True),  # of its history; positions are comparable in it
         _column("dt", DateType()),  # of ts; the table is partitioned by it
     ]
 )
 
 SESSIONS: Final = StructType(
     [
-        _column("subscriber_id", LongType()),  # one a row, counted from 0 as far as may be
+        _column("subscriber_id", LongType()),  # unique; counted from 0 if possible
         _column("subscriber", StringType()),
         _column("selectors", ArrayType(SELECTOR, containsNull=False)),
         _column("authorised", ArrayType(SELECTOR, containsNull=False)),
         _column("connected_from", TimestampType()),
-        _column("disconnected_at", TimestampType(), null=True),  # null where it is still connected
-        _column("after", LongType(), null=True),  # it got what it wanted of after < position <= until
+        _column("disconnected_at", TimestampType(), null=True),  # null if it is still connected
+        _column("after", LongType(), null=True),  # it got the matching updates with after < position <= until
         _column("until", LongType(), null=True),
         _column("hub", StringType(), null=True),
         _column("epoch", StringType(), null=True),
-        _column("node", StringType(), null=True),  # the process of the hub, and the id of the connection there
+        _column("node", StringType(), null=True),  # the hub's process; next, its number of the connection
         _column("number", LongType(), null=True),
         # False if its node was killed, and it may have got more than `until` says; null
         # while it is open.
@@ -72,8 +72,8 @@ GAPS: Final = StructType(
         _column("hub", StringType(), null=True),
         _column("epoch", StringType(), null=True),
         _column("node", StringType()),
-        _column("ts", TimestampType()),  # connections of the node that began since may be missing
-        _column("found", TimestampType(), null=True),  # and what is missing was there before; null if it goes on
+        _column("ts", TimestampType()),  # later connections of the node may be missing, ...
+        _column("found", TimestampType(), null=True),  # ... until then; null if it continues
         _column("after", LongType()),  # its deliveries after this position may be missing
         _column("updates", BooleanType()),  # and the updates themselves
         _column("cause", StringType()),  # what the node did, in words
@@ -85,8 +85,8 @@ POSTINGS: Final = StructType(
         _column("shard", IntegerType()),
         _column("match_type", StringType()),
         _column("selector", StringType()),
-        _column("subscribed", BinaryType(), null=True),  # who declares it; null for nobody
-        _column("authorised", BinaryType(), null=True),  # who is granted it
+        _column("subscribed", BinaryType(), null=True),  # the ids that declare it; null for none
+        _column("authorised", BinaryType(), null=True),  # the ids that are granted it
         _column("n_subscribed", LongType()),
         _column("n_authorised", LongType()),
     ]

@@ -98,7 +98,7 @@ class LinearTable:
 
     def accepts(self, matcher: Matcher) -> bool:
         """Return whether it equals the matcher that `compile` makes of its pattern."""
-        # `compile` may be a function, which does not tell the type of its matchers.
+        # `compile` may be a function, which does not reveal the type of its matchers.
         return type(matcher) is self.compile or matcher == self.compile(matcher.pattern)
 
     def declare(self, matcher: Matcher) -> PostingList:

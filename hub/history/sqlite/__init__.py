@@ -7,7 +7,7 @@ log.
       └► database       the file that is at the path now, and the threads that use it
            └► repair         copies the readable part of a damaged file into a new one
                 └► transaction    Writing: append, trim; Reading: find, read
-                     └► file           opens, locks, upgrades the file; what is damage
+                     └► file           opens, locks, upgrades the file; defines damage
     wakeup         rings the bells of other processes, and listens to this one's
 
 One thread writes.  All jobs that arrive while it writes go into its next transaction,

@@ -145,7 +145,7 @@ class Database:
         raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
 
     def repair(self, file: File, error: sqlite3.Error) -> None:
-        """Put a damaged file aside, and continue with a copy of what is readable.
+        """Put a damaged file aside, and continue with a copy of its readable part.
 
         Does nothing if that was done already.
         """
@@ -153,7 +153,7 @@ class Database:
             if not self.is_current(file):
                 return
             log.error(
-                "the history is damaged; a new file continues with what is readable",
+                "the history is damaged; a new file continues with the readable part",
                 path=self.path,
                 reason=reason_of(error),
             )

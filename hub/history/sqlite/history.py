@@ -4,9 +4,9 @@ modules.
 It survives: with `synchronous=full`, all that the disk survives, also a power failure;
 with `normal`, the end of any process at any moment, while a power failure may lose the
 last updates and begin a new epoch.  A damaged file is renamed to `.damaged`, and a new
-file continues with what is readable; if something is lost, that too begins a new epoch.
-Pages have no checksums, so damage that SQLite does not notice stays unnoticed.  If
-another file is put in place while the hub runs, that is another history, in another
+file continues with the readable part; if something is lost, that too begins a new
+epoch.  Pages have no checksums, so damage that SQLite does not notice stays unnoticed.
+If another file is put in place while the hub runs, that is another history, in another
 epoch.
 """
 

@@ -1,5 +1,4 @@
-"""Repair: a new file continues with what is readable of a damaged one, which is put
-aside.
+"""Repair: a new file continues with the readable part of a damaged one.
 
     a.db           ── copy ────►  a.db.salvaged
     a.db           ── rename ──►  a.db.damaged
@@ -56,7 +55,7 @@ class Salvaged(NamedTuple):
 
 
 def salvage(file: File, end: int) -> Salvaged | None:
-    """Put a damaged file aside, and a copy of what is readable in its place.
+    """Put a damaged file aside, and a copy of its readable part in its place.
 
     `end` is the greatest known position in the file.  Returns None if another process
     has repaired it.  Raises sqlite3.Error or OSError if it fails, and
@@ -84,7 +83,7 @@ def salvage(file: File, end: int) -> Salvaged | None:
 
 
 def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
-    """Copy what is readable into a new history at `target`.
+    """Copy the readable part into a new history at `target`.
 
     Returns how many entries were copied, and how many are lost at least.  `end` is the
     greatest known position; the copy goes on from there until no entry has come for a
@@ -132,7 +131,7 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                     if row[0] in about_presence:
                         new.writer.execute("INSERT INTO presence VALUES (?)", (kept,))
             start += base.PAGE_ENTRIES
-            if not rows:  # skip a gap, which may be as long as all forgotten presence updates
+            if not rows:  # skip a gap of forgotten presence updates, however long
                 with contextlib.suppress(sqlite3.DatabaseError):
                     start = max(start, next_position(damaged, start - 1) or 0)
         # 4. If the end is unknown or was not reached, something is missing after the

@@ -177,7 +177,7 @@ class Writing:
         return self.trim(bounds, limit) >= limit
 
     def _within(self, rows_of_kind: str, kept: _Kept, most: int, most_bytes: int, oldest: float, limit: int) -> _Kept:
-        """Return what is left of a kind after forgetting up to `limit` of its
+        """Return the rest of a kind after forgetting up to `limit` of its
         oldest.
         """
         updates, size, forgotten = kept
@@ -233,8 +233,8 @@ class Writing:
         return [bell for (bell,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
 
     def give_time(self, now: float, timeout: float) -> None:
-        """Give all nodes new time if none was heard for long: nobody could
-        write then.
+        """Give all nodes new time if none was heard for long, because none
+        could write.
         """
         (heard,) = self._connection.execute("SELECT max(seen) FROM node WHERE seen <= ?", (now,)).fetchone()
         if heard is None or now - heard > timeout / 2:
