@@ -273,7 +273,7 @@ async def test_n23_anonymous_subscribers_count_by_address_and_by_network_of_ipv6
         for host in alike:
             answer = await refused(app, client=(host, 2))
             assert answer.status == 429
-            assert "you have 1 subscribers" in answer.detail
+            assert "limit of 1 subscribers" in answer.detail
         async with following(app, 1, client=(other, 1)) as (stream,):
             assert stream.status == 200
     assert app.state.hub.admission._clients == {}

@@ -279,15 +279,15 @@ async def test_a_server_that_is_away_for_long_is_told_of_once(
         with pytest.raises(HistoryUnavailable) as caught:
             await append(log, "b")
         assert str(server.port) in caught.value.reason
-        await until(lambda: "out of reach" in caplog.text)
+        await until(lambda: "the history is unavailable; following it waits" in caplog.text)
         enough = tries() + 3
         await until(lambda: tries() >= enough)
         server.start()
         await back(log)
         await append(log, "c")
         await follower.until("c")
-    assert [record.getMessage().count("out of reach") for record in caplog.records].count(1) == 1
-    assert [record.getMessage().count("is back") for record in caplog.records].count(1) == 1
+    assert [record.getMessage().count("the history is unavailable; following") for record in caplog.records].count(1) == 1
+    assert [record.getMessage().count("the history is available; following") for record in caplog.records].count(1) == 1
 
 
 # -- a server that has lost something
@@ -784,7 +784,7 @@ async def test_a_password_is_told_to_nobody(
     async with follower:
         with pytest.raises(HistoryUnavailable) as caught:
             await append(wrong, "b")
-        await until(lambda: "out of reach" in caplog.text)
+        await until(lambda: "the history is unavailable; following it waits" in caplog.text)
     server.kill()
     with pytest.raises(HistoryUnavailable) as gone:
         await append(log, "b")

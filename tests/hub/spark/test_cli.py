@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProces
     assert f"tables: {tmp_path}/exported: no update was found in files" in result.stderr
     result = run("tables", tmp_path / "nowhere", tmp_path / "day")
     assert result.exit_code == 1
-    assert f"tables: {tmp_path}/nowhere/updates is not there\n" in result.stderr
+    assert f"tables: {tmp_path}/nowhere/updates does not exist\n" in result.stderr
 
 
 def test_the_readme_s_python_reads_and_writes(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_the_id_of_a_row_stays_the_same_from_release_to_release(
         ({"topic": None}, "column 'topic' is null"),
         ({"topics": None}, "column 'topics' is null"),
         ({"topics": []}, "column 'topics' is null or empty"),
-        ({"topics": ["a", None]}, "a null in it"),
+        ({"topics": ["a", None]}, "contains a null"),
         ({"topic": "a", "private": None}, "column 'private' is null"),
     ],
 )

@@ -185,8 +185,8 @@ def test_a_comment_of_a_hub_that_was_not_asked_is_no_metadata() -> None:
         ({"url": "https://u:SECRET@h/"}, "url contains a token"),
         ({"url": "https://h/?authorization=SECRET"}, "url contains a token"),
         ({"url": "https://h/?Access_Token=SECRET"}, "url contains a token"),
-        ({"tokenenv": "eyJhbGciOiJIUzI1NiJ9.SECRET.SECRET"}, "not a token"),
-        ({"tokenfile": "Bearer eyJhbGciOiJIUzI1NiJ9.SECRET.SECRET"}, "not a token"),
+        ({"tokenenv": "eyJhbGciOiJIUzI1NiJ9.SECRET.SECRET"}, "not be the token"),
+        ({"tokenfile": "Bearer eyJhbGciOiJIUzI1NiJ9.SECRET.SECRET"}, "not be the token"),
         ({"tokenenv": "A", "tokenfile": "B"}, "can be given"),
         ({"authorization": "SECRET"}, "there is no option 'authorization'"),
         ({"matchmqtt": "SECRET"}, "there is no option 'matchmqtt'"),
@@ -200,7 +200,7 @@ def test_a_comment_of_a_hub_that_was_not_asked_is_no_metadata() -> None:
         ({"idletimeout": "nan"}, "idleTimeout"),
         ({"idletimeout": "0"}, "idleTimeout"),
         ({"failondataloss": "maybe"}, "failOnDataLoss"),
-        ({"metadata": "true"}, "metadata is auto, required or off, not 'true'"),
+        ({"metadata": "true"}, "metadata must be auto, required or off, not 'true'"),
     ],
 )
 def test_an_option_that_does_not_go_is_named_and_no_token_is(options: dict[str, str], told: str) -> None:

@@ -173,7 +173,7 @@ def test_without_a_line_there_are_empty_tables(log: Log) -> None:
 
 
 def test_a_log_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="none/updates is not there"):
+    with pytest.raises(BadInput, match="none/updates does not exist"):
         tables(spark, str(tmp_path / "none"), str(tmp_path / "out"))
 
 
@@ -237,7 +237,7 @@ def test_a_job_that_fails_in_the_middle_of_its_batches_goes_on_where_it_was(log:
     os.utime(bad, (NOON // 1_000 + 4,) * 2)
     updates, out = str(log.path / "updates"), str(log.out)
     for _ in range(2):
-        with pytest.raises(BadInput, match=r"003\.jsonl: a line is no record"):
+        with pytest.raises(BadInput, match=r"003\.jsonl: a line is not a record"):
             append_updates(log.spark, updates, out, files=1)
         assert log.positions == [1, 2, 3, 4, 5, 6]
     bad.write_bytes(good)
@@ -324,7 +324,7 @@ def test_nothing_of_a_batch_is_there_where_a_line_is_no_record(log: Log, name: s
     bad = log.add(name, good | {"position": 3, "number": 3}, good | {"time": "then"})
     with pytest.raises(BadInput) as caught:
         log.run()
-    assert str(caught.value).startswith(f"file:{bad}: a line is no record: column time is of another type: {{")
+    assert str(caught.value).startswith(f"file:{bad}: a line is not a record: column time is of another type: {{")
     assert caught.value.__cause__ is None
     assert log.table("updates", UPDATES).count() + log.table("session_events", SESSION_EVENTS).count() == 1
     bad.write_text(json.dumps(good | {"position": 3, "number": 3}) + "\n")
