@@ -2,7 +2,8 @@
 
 A program sets them as arguments of `Settings`.  A server reads them from environment
 variables: HUB_ and the name of the setting in capitals.  The text below each field says
-its meaning, its unit and its special values; the first paragraph is a summary.
+its meaning and its special values.  Its first paragraph is the setting's line in the
+table of hub/README.md, which `python -m tests.hub.settings_table` writes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import math
 import os
 import re
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 from pydantic import (
@@ -34,6 +35,13 @@ from hub.variables import PREFIX, RENAMED, renamed_variables, unknown_variables
 
 log = structlog.stdlib.get_logger("hub")
 
+
+class Unit(NamedTuple):
+    """The unit of a setting, for the table of all settings in hub/README.md."""
+
+    name: str
+
+
 Origin: TypeAlias = Annotated[
     str,
     text_like(
@@ -41,6 +49,9 @@ Origin: TypeAlias = Annotated[
         "an origin, as in https://app.example.com or https://*.example.com:8443; or * or null",
     ),
 ]
+
+Seconds: TypeAlias = Annotated[float, Unit("seconds")]
+Bytes: TypeAlias = Annotated[int, Unit("bytes")]
 
 DAY: Final = 86_400.0
 """Seconds in a day."""
@@ -187,7 +198,7 @@ class Settings(BaseModel):
     Without it, a secret has HS256, and a key set has all algorithms for public keys.
     """
 
-    jwks_ttl: float = Field(300.0, gt=0, le=YEAR)
+    jwks_ttl: Seconds = Field(300.0, gt=0, le=YEAR)
     """Seconds after which a key set is fetched again.  A withdrawn key stays valid for
     that time.
 
@@ -232,37 +243,37 @@ class Settings(BaseModel):
     (V61, V84).
     """
 
-    heartbeat: float = Field(40.0, ge=0, le=DAY)
+    heartbeat: Seconds = Field(40.0, ge=0, le=DAY)
     """Seconds of silence after which a stream gets a comment; 0 for never (N8)."""
-    max_lifetime: float = Field(600.0, ge=0, le=YEAR)
+    max_lifetime: Seconds = Field(600.0, ge=0, le=YEAR)
     """Seconds after which a connection is ended, less a random part of up to a fifth; 0
     for never (N82, R33).
     """
-    retry: float = Field(3.0, ge=0, le=DAY)
+    retry: Seconds = Field(3.0, ge=0, le=DAY)
     """Seconds after which a client should reconnect, plus or minus a random part of up
     to half; 0 leaves it to the client (N30).
 
     The time is random so that the clients do not all reconnect at once.
     """
 
-    send_buffer: int = Field(2**17, ge=2**12, le=2**30)
+    send_buffer: Bytes = Field(2**17, ge=2**12, le=2**30)
     """Bytes that the kernel may buffer for a client that does not read.  Further
     updates wait in the history.
     """
     # The upper bound is half a day, because half of the value is the socket option
     # TCP_KEEPIDLE, and Linux accepts at most 32,767 s for it.
-    client_timeout: float = Field(30.0, ge=0, le=DAY / 2)
+    client_timeout: Seconds = Field(30.0, ge=0, le=DAY / 2)
     """Seconds without a TCP acknowledgement, or with a full receive window, before a
     client is dropped; 0 for the kernel's default.
     """
 
-    max_connections: int = Field(100_000, ge=1, le=10_000_000)
+    max_connections: Annotated[int, Unit("subscribers")] = Field(100_000, ge=1, le=10_000_000)
     """The maximum number of connected subscribers (N23).
 
     Limits and rates are those of one process: with `--workers`, each process has its
     own.
     """
-    max_connections_per_client: int = Field(0, ge=0, le=10_000_000)
+    max_connections_per_client: Annotated[int, Unit("subscribers")] = Field(0, ge=0, le=10_000_000)
     """The maximum number of connected subscribers with the same token subject or,
     without a subject, the same address; 0 for no limit.
 
@@ -273,17 +284,17 @@ class Settings(BaseModel):
     no such field, all clients have the same address.
     """
 
-    connection_rate: float = Field(0.0, ge=0, le=1_000_000)
+    connection_rate: Annotated[float, Unit("subscribers per second")] = Field(0.0, ge=0, le=1_000_000)
     """Subscribers that may connect per second, on average and in one burst; 0 for no
     limit.  Excess subscribers get 503, after which EventSource never retries, so set it
     above the largest reconnect burst.
     """
-    connection_rate_per_client: float = Field(0.0, ge=0, le=1_000_000)
+    connection_rate_per_client: Annotated[float, Unit("subscribers per second")] = Field(0.0, ge=0, le=1_000_000)
     """Subscribers per second from one client, counted as in
     `max_connections_per_client`; 0 for no limit.  Excess subscribers get 429.
     """
 
-    drain: float = Field(5.0, ge=0, le=DAY)
+    drain: Seconds = Field(5.0, ge=0, le=DAY)
     """Seconds over which the streams end when the hub shuts down, so that clients do
     not all reconnect at once; 0 ends them at once.
 
@@ -293,29 +304,29 @@ class Settings(BaseModel):
 
     history_url: SecretStr = SecretStr("memory://")
     """The URL of the history: memory://, sqlite:///relative.db, sqlite:////absolute.db,
-    redis://, rediss:// or redis+sentinel://.
+    redis://, rediss:// or redis+sentinel://.  If it is not set, `hub serve` and
+    `uvicorn hub:app` use sqlite:///mercure.db.
 
-    A sqlite URL may end in ?synchronous=normal; see hub/history.  `hub serve` and
-    `uvicorn hub:app` use sqlite:///mercure.db if the setting is not given.
+    A sqlite URL may end in ?synchronous=normal; see hub/history.
     """
-    history_updates: int = Field(100_000, ge=1, le=10**12)
+    history_updates: Annotated[int, Unit("updates")] = Field(100_000, ge=1, le=10**12)
     """About how many published updates the history keeps."""
-    history_bytes: int = Field(64 * 2**20, ge=1, le=2**50)
+    history_bytes: Bytes = Field(64 * 2**20, ge=1, le=2**50)
     """About how many bytes of published updates the history keeps, in memory or on
     disk.  The newest update always stays.
     """
-    presence_updates: int = Field(10_000, ge=1, le=10**12)
+    presence_updates: Annotated[int, Unit("updates")] = Field(10_000, ge=1, le=10**12)
     """About how many presence updates (subscribers that come and go) the history keeps,
     in addition to the published ones.
 
     If a client that may read presence updates reconnects after more of them, it is
     informed of the gap, and gets all that the history has (N108).
     """
-    presence_bytes: int = Field(8 * 2**20, ge=1, le=2**50)
+    presence_bytes: Bytes = Field(8 * 2**20, ge=1, le=2**50)
     """About how many bytes of presence updates the history keeps."""
-    history_age: float = Field(0.0, ge=0, le=100 * YEAR)
+    history_age: Seconds = Field(0.0, ge=0, le=100 * YEAR)
     """About how many seconds the history keeps an update; 0 for no limit."""
-    idempotency_window: float = Field(0.0, ge=0, le=YEAR)
+    idempotency_window: Seconds = Field(0.0, ge=0, le=YEAR)
     """Seconds for which the id of an update is remembered; 0 for off.  If its publisher
     sends the id again, the answer is the same, and nothing is dispatched (N115, N162).
 
@@ -323,7 +334,7 @@ class Settings(BaseModel):
     with the topics that it may publish to.  The newest `history_updates` ids are
     remembered, and none of an update that the history has lost.
     """
-    node_timeout: float = Field(10.0, ge=1, le=DAY)
+    node_timeout: Seconds = Field(10.0, ge=1, le=DAY)
     """Seconds without a sign of life after which a node counts as dead, and its
     subscribers as gone.
     """
@@ -343,64 +354,64 @@ class Settings(BaseModel):
     """Whether the event log has the data of updates.  If not, it has only their size in
     bytes.
     """
-    event_log_segment_seconds: float = Field(60.0, gt=0, le=DAY)
+    event_log_segment_seconds: Seconds = Field(60.0, gt=0, le=DAY)
     """Seconds after which a file of the event log is closed, and can be read."""
-    event_log_segment_bytes: int = Field(64 * 2**20, ge=1, le=2**40)
+    event_log_segment_bytes: Bytes = Field(64 * 2**20, ge=1, le=2**40)
     """About how many bytes a file of the event log has before it is closed."""
-    event_log_keep: float = Field(30.0, ge=0, le=36_600)
+    event_log_keep: Annotated[float, Unit("days")] = Field(30.0, ge=0, le=36_600)
     """Days for which closed files of the event log are kept; 0 for no limit."""
 
-    max_header_fields: int = Field(100, ge=10, le=10_000)
+    max_header_fields: Annotated[int, Unit("header fields")] = Field(100, ge=10, le=10_000)
     """The maximum number of header fields in a request, including its trailers.  More
     get 431.
     """
-    max_head: int = Field(2**16, ge=2**12, le=2**24)
+    max_head: Bytes = Field(2**16, ge=2**12, le=2**24)
     """The maximum number of bytes in the request line and header fields, and in the
     trailers.  More get 431, or 414 if it is because of the URL.
     """
-    idle_timeout: int = Field(30, ge=1, le=86_400)
+    idle_timeout: Annotated[int, Unit("seconds")] = Field(30, ge=1, le=86_400)
     """Seconds that a connection stays open after a response if no request comes."""
-    max_body: int = Field(2**20, ge=0, le=2**30)
+    max_body: Bytes = Field(2**20, ge=0, le=2**30)
     """The maximum number of bytes in the body of a request, in both dialects; 0 for no
     limit (N56).  The body of a QUERY has a lower limit, `max_query`.
     """
-    body_timeout: float = Field(30.0, gt=0, le=DAY)
+    body_timeout: Seconds = Field(30.0, gt=0, le=DAY)
     """Seconds that the body of a request may take to arrive."""
-    max_batch: int = Field(1_000, ge=1, le=1_000_000)
+    max_batch: Annotated[int, Unit("updates")] = Field(1_000, ge=1, le=1_000_000)
     """The maximum number of updates in one request."""
-    max_topics: int = Field(1_000, ge=1, le=1_000_000)
+    max_topics: Annotated[int, Unit("topics")] = Field(1_000, ge=1, le=1_000_000)
     """The maximum number of topics of an update (N56)."""
-    max_topic: int = Field(4_096, ge=1, le=2**20)
+    max_topic: Bytes = Field(4_096, ge=1, le=2**20)
     """The maximum number of bytes in a topic, an id or a type (N56)."""
-    max_matchers: int = Field(100, ge=1, le=1_000_000)
+    max_matchers: Annotated[int, Unit("matchers")] = Field(100, ge=1, le=1_000_000)
     """The maximum number of matchers in a subscribe request.  In a current token, it
     limits the details, and also the topics of all details together (N18, N77).
     """
-    max_classic_matchers: int = Field(1_000, ge=1, le=100_000)
+    max_classic_matchers: Annotated[int, Unit("matchers")] = Field(1_000, ge=1, le=100_000)
     """The maximum number of classic matchers in a subscribe request, in addition to the
     others (V1).
     """
-    max_pattern: int = Field(4_096, ge=1, le=2**20)
+    max_pattern: Bytes = Field(4_096, ge=1, le=2**20)
     """The maximum number of bytes in a matcher's pattern (N18, N77).  For a classic
     pattern, only the limits of its request or token apply.
     """
-    max_matchers_bytes: int = Field(2**16, ge=1, le=2**26)
+    max_matchers_bytes: Bytes = Field(2**16, ge=1, le=2**26)
     """The maximum number of bytes in all patterns of a subscribe request, in both
     dialects together (N18).  A connection keeps them while it lasts.
     """
-    max_token: int = Field(2**16, ge=2**8, le=2**24)
+    max_token: Annotated[int, Unit("characters")] = Field(2**16, ge=2**8, le=2**24)
     """The maximum number of characters in a token.  A classic token with 1,000
     selectors has about 50,000.
 
     The server, or a proxy, may have a lower limit.
     """
-    max_url_patterns: int = Field(1_000, ge=1, le=1_000_000)
+    max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(1_000, ge=1, le=1_000_000)
     """The maximum number of different URL Patterns in use at a time.  Each takes about
     100 KB of memory, and 2 MB at worst.
     """
-    cached_topics: int = Field(100_000, ge=1, le=10**9)
+    cached_topics: Annotated[int, Unit("topics")] = Field(100_000, ge=1, le=10**9)
     """The number of topics whose receivers are cached."""
-    cached_tokens: int = Field(10_000, ge=1, le=10**9)
+    cached_tokens: Annotated[int, Unit("tokens")] = Field(10_000, ge=1, le=10**9)
     """The number of verified tokens that are cached while they are valid.  A token that
     grants much counts as several.
     """

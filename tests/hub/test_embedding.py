@@ -213,7 +213,9 @@ async def test_v42_n163_the_access_log_of_the_server_has_no_token_either(
 async def test_a_mounted_hub_that_was_not_entered_says_so(host: Any) -> None:
     app = host(("/live", new_hub(f"/live{PATH}")))
     for target in (f"/live{PATH}?match=a", METADATA + f"/live{PATH}"):
-        with pytest.raises(RuntimeError, match=r"in the lifespan of the outer application, see HubApplication\.running"):
+        with pytest.raises(
+            RuntimeError, match=r"in the lifespan of the outer application, see HubApplication\.running"
+        ):
             await ask(app, "GET", target)
     assert (await ask(app, "GET", "/own")).text == "own"
     async with running(app):

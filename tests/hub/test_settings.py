@@ -19,6 +19,7 @@ from hub.http.sockets import _tune
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.issuers import PUBLIC_KEY_ALGORITHMS
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
+from tests.hub import settings_table
 from tests.hub.serving import served
 from tests.wire import publish, subscribe
 
@@ -603,3 +604,15 @@ def test_a_server_keeps_its_log_in_a_file_and_a_program_in_memory_unless_told_ot
     settings = settings_from_environment(dev=True)
     assert settings.history_url.get_secret_value() == "redis://:secret@h"
     assert "secret" not in repr(settings)
+
+
+def test_the_readme_has_a_current_table_of_all_settings() -> None:
+    page = settings_table.README.read_text()
+    assert page == settings_table.with_table(page), "run python -m tests.hub.settings_table"
+    assert all(f"\n| `{name}` | " in page for name in Settings.model_fields)
+
+
+def test_every_number_has_a_unit_and_every_setting_a_meaning() -> None:
+    numbers = {name for name, field in Settings.model_fields.items() if field.annotation in (int, float)}
+    assert {name for name in numbers if settings_table.unit(Settings.model_fields[name]) in ("text", "list")} == set()
+    assert settings_table.meanings().keys() == Settings.model_fields.keys()
