@@ -1,57 +1,58 @@
-# `make run` and `make test` do all their set-up; both are quick the second time.
+# `make run` and `make test` install what they need first.  The second time is quick.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
 
-# Tests start many processes, and each would compile the same files again.
+# With this variable, each of the many processes of the tests would compile the same
+# files again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast lint bench bench-quick soak examples lock clean
 
-help: ## what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/hub ## serve a hub on http://localhost:3000, for development
 	@$(BIN)/python -m hub serve --dev
 
-test: lint ## everything that CI runs
+test: lint ## run all tests that CI runs
 	@.ci/system-packages
 	@$(BIN)/python -m pytest --numprocesses 4 -m "not soak" --durations 20
 
-test-fast: $(VENV)/dev ## tests that start no process: no server, no browser, no Java
+test-fast: $(VENV)/dev ## run the tests that start no process: no server, no browser, no Java
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not processes and not soak"
 
-lint: $(VENV)/dev ## style, types, and the order of imports
+lint: $(VENV)/dev ## check style, types, and the order of imports
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: $(VENV)/dev ## measure; results, tables and plots go to bench
+bench: $(VENV)/dev ## measure, and write results, tables and plots to bench/
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.report
 
-bench-quick: $(VENV)/dev ## measure small sizes, in some six minutes; bench stays as it is
+bench-quick: $(VENV)/dev ## measure small sizes in about six minutes, and write nothing to bench/
 	@$(BIN)/python -m bench --quick
 
-soak: $(VENV)/dev ## the long tests, and twenty minutes of faults; as root, for a disk that is full
+soak: $(VENV)/dev ## run the long tests and twenty minutes of faults; needs root to fill a disk
 	@.ci/system-packages
 	@$(BIN)/python -m pytest --numprocesses 4 -m soak
 	@$(BIN)/python -m tests.soak redis
 	@$(BIN)/python -m tests.soak sqlite --may-lose
 
-examples: $(VENV)/examples ## install what the examples need
+examples: $(VENV)/examples ## install the dependencies of the examples
 
 lock: $(VENV)/dev ## pin the newest versions of all dependencies, for the next `make test`
 	@$(BIN)/python -m pip --disable-pip-version-check --quiet install pip-tools
 	@$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --output-file .constraints.txt pyproject.toml
-	@sed -i '/^skipfilter/d' .constraints.txt # the extras name each other
+	@sed -i '/^skipfilter/d' .constraints.txt # it is there because the extras depend on each other
 
-clean: ## remove what was made here
+clean: ## remove all files that make, tests and tools created
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -62,7 +63,8 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) \
 	    || { rm -rf $(VENV); echo "make: on Debian and Ubuntu, 'apt-get install python3-venv' is needed"; exit 1; }
 
-# An extra is installed where a file of its name says so, and again when what it should be has changed.
+# An empty file in $(VENV) marks an extra as installed.  It is installed again if the file is
+# older than the pinned versions.
 $(VENV)/hub $(VENV)/dev $(VENV)/examples: $(VENV)/%: pyproject.toml .constraints.txt | $(BIN)/python
 	@echo "Installing skipfilter[$*] into $(VENV)"
 	@$(PIP) --editable '.[$*]'
