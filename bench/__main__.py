@@ -1,4 +1,6 @@
-"""python -m bench [NAME ...] [--quick]: measure, print, and save the results."""
+"""The command `python -m bench [NAME ...] [--quick]`: it measures, prints tables and
+saves the results.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,25 @@ RESULTS = BENCH / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmarks that the command line names, or all of them."""
     known = names()
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure; results go to bench/results.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks; write bench/results.")
     parser.add_argument("name", nargs="*", help=f"one of: {', '.join(known)}; all of them by default")
-    parser.add_argument("--quick", action="store_true", help="small sizes, few rounds; bench/results stays as it is")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds; write to a temporary folder")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.name if name not in known]:
-        parser.error(f"no benchmark is called {unknown[0]!r}; there are {', '.join(known)}")
+        parser.error(f"there is no benchmark {unknown[0]!r}; the benchmarks are {', '.join(known)}")
     results = Path(tempfile.mkdtemp(prefix="bench-")) if chosen.quick else RESULTS
     results.mkdir(exist_ok=True)
     measure(chosen.name or known, quick=chosen.quick, results=results)
 
 
 def measure(chosen: Sequence[str], *, quick: bool, results: Path) -> None:
-    """Run the benchmarks `chosen`; print each table, and write `results`/NAME.json, as soon as it is done."""
+    """Run the benchmarks `chosen`, one case at a time.
+
+    Prints the table of each benchmark and writes it to `results`/NAME.json as soon as
+    the benchmark is done.
+    """
     cases = {name: list(load(name).cases(quick)) for name in chosen}
     columns = (
         TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
@@ -52,7 +59,8 @@ def measure(chosen: Sequence[str], *, quick: bool, results: Path) -> None:
         TimeRemainingColumn(),
     )
     console = Console(width=None if sys.stdout.isatty() else 160)
-    # A case may take minutes, so the speed is that of an hour.  The bar lives in this process, measuring in another.
+    # A case may take minutes, so the speed is averaged over an hour.  The bar is drawn
+    # by this process; the cases run in other processes.
     bar = Progress(*columns, console=console, speed_estimate_period=3_600, expand=True)
     with bar as progress, _processes(chosen) as processes:
         task = progress.add_task("", total=sum(map(len, cases.values())))
@@ -70,13 +78,18 @@ def measure(chosen: Sequence[str], *, quick: bool, results: Path) -> None:
 
 
 def _processes(chosen: Sequence[str]) -> ProcessPoolExecutor:
-    """One process at a time, a new one for each case; the benchmarks are imported already, and nothing is built."""
+    """Return an executor that runs each case in a new process, one at a time.
+
+    The processes are forked from one that has imported the benchmarks and built
+    nothing.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"bench.bench_{name}" for name in chosen])
     return ProcessPoolExecutor(max_workers=1, mp_context=context, max_tasks_per_child=1)
 
 
 def show(console: Console, made: Document, path: Path) -> None:
+    """Print the table of a result, with the path of its file."""
     heading, *rows = table(made)
     shown = Table(title=escape(made["question"]), caption=escape(str(path)), box=box.SIMPLE, title_justify="left")
     for number, name in enumerate(heading):

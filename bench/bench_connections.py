@@ -1,4 +1,6 @@
-"""What does it cost to take a subscriber in, and what do those notice who are there when thousands come?"""
+"""What does a new subscriber cost, and how much do connected subscribers notice if
+thousands connect?
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ if TYPE_CHECKING:
     from bench.measure import Figures
     from bench.servers import Server
 
-QUESTION = "What does it cost to take a subscriber in?"
+QUESTION = "What does a new subscriber cost?"
 WORKLOAD = (
-    "Subscribers connect, ask for one URI template, and have the head of their stream; each opens a new TCP "
-    "connection, and 200 at a time do so. With tokens, each has one of its own, which the hub has never seen; the "
-    "others look at none. In a storm, 2,000 connect a second, whether or not those before them have come in, for what "
-    "nobody publishes; meanwhile 1,000 others receive 20 updates a second. Its CPU is what the server takes more than "
-    "without the storm. Baseline: a bare loop without HTTP."
+    "Subscribers connect, subscribe to one URI template, and get the head of their stream; each opens a new TCP "
+    "connection, 200 at a time. With tokens, each has a token of its own, which is new to the hub; the other servers "
+    "ignore tokens. In a storm, 2,000 clients connect each second, whether or not earlier ones are connected, to a "
+    "topic without updates, while 1,000 other subscribers receive 20 updates a second. The CPU of a storm is the "
+    "difference to the same load without it. Baseline: a bare loop without HTTP."
 )
 PLOT = Bars()
 UNIT = "server CPU µs a connection"
@@ -49,17 +51,17 @@ def cases(quick: bool) -> Iterator[Case]:
     if not quick:
         yield Case(f"{count:,} connect, with tokens", partial(measure, replace(load, private=True)))
     storm = Load(connections=200, newcomers=500, seconds=1) if quick else Load(newcomers=2_000, seconds=5)
-    yield Case(f"{storm.newcomers:,.0f} a second connect", partial(measure_storm, replace(storm, poisson=False)))
+    yield Case(f"{storm.newcomers:,.0f} connect each second", partial(measure_storm, replace(storm, poisson=False)))
 
 
 def measure(load: Load, rounds: int) -> dict[str, Figures]:
-    ways = {way: partial(once, server, load) for way, server in installed().items()}
-    return in_turn(ways, rounds=rounds, of="CPU µs a connection", shown=SHOWN)
+    variants = {variant: partial(once, server, load) for variant, server in installed().items()}
+    return in_turn(variants, rounds=rounds, of="CPU µs a connection", shown=SHOWN)
 
 
 def measure_storm(load: Load, rounds: int) -> dict[str, Figures]:
-    ways = {way: partial(_storm, server, load) for way, server in installed().items()}
-    return in_turn(ways, rounds=rounds, of="CPU µs a newcomer", shown=STORM_SHOWN)
+    variants = {variant: partial(_storm, server, load) for variant, server in installed().items()}
+    return in_turn(variants, rounds=rounds, of="CPU µs a newcomer", shown=STORM_SHOWN)
 
 
 def _storm(server: Server, load: Load) -> Figures:

@@ -1,9 +1,10 @@
-"""What do threads gain by an engine whose readers take no lock?
+"""What do threads gain from an engine whose lookups take no lock?
 
-T. Treat, Fast Topic Matching, 2016, asks this of Go, where threads run at the same time.  In a CPython with its
-global lock one thread runs at a time, whatever the engine's own lock, so the best that can be hoped for is that the
-time grows no faster than the work.  The CPU time is that of the process; where it is less than the wall time, the
-threads waited, for each other or for the machine's other users.
+T.  Treat, Fast Topic Matching, 2016, asks this for Go, whose threads run in parallel.
+In a CPython with a global lock, only one thread runs at a time, with or without a lock
+of the engine.  So at best the time is proportional to the work.  CPU time is that of
+the process; if it is below the wall time, threads waited for each other or for other
+processes of the machine.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
     from bench.measure import Figures
     from skipfilter.engines import Engine
 
-QUESTION = "What do threads gain by an engine whose readers take no lock?"
+QUESTION = "What do threads gain from an engine whose lookups take no lock?"
 WORKLOAD = (
-    "1,000 patterns of 3 words of 10; each thread does 1,000 operations, so twice the threads is twice the work: "
-    "subscribe to one of these patterns or look up a topic, in the given mix. `+ lock`: one lock around each. "
-    "Wall time for all threads together, from the first's start to the last's end; beside it the CPU time. "
+    "1,000 patterns of 3 words out of 10. Each thread does 1,000 operations, so twice as many threads do twice the "
+    "work: they subscribe to one of these patterns or look up a topic, in the given mix. `+ lock`: one lock around "
+    "each operation. Wall time from the start of the first thread to the end of the last, and CPU time beside it. "
     "Baseline: trie + lock."
 )
-UNIT = "wall ms for the whole"
+UNIT = "wall ms for all threads"
 PLOT = Lines(x="threads", panel="mix")
 
 Arguments = ParamSpec("Arguments")
@@ -98,7 +99,7 @@ def operations(
     lookup: Callable[[str], set[int]],
     number: int,
 ) -> list[Callable[[], object]]:
-    """What thread `number` does."""
+    """Return the operations of thread number `number`."""
     chance = random.Random(SEED + number)
     return [
         partial(lookup, chance.choice(topics))

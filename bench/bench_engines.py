@@ -1,6 +1,7 @@
 """Which engine matches topics fastest, and what do its changes and its memory cost?
 
-The operations and the first two workloads are those of T. Treat, Fast Topic Matching, 2016.
+The operations and the first two workloads are those of T. Treat, Fast Topic Matching,
+2016.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 QUESTION = "Which engine matches topics fastest, and what do its changes and its memory cost?"
 WORKLOAD = (
-    "AMQP patterns of random words, each subscription with its own value; 1,000 topics in turn, each matched by one "
-    "pattern at least, which skip_filter and lazy_dfa have met before; `new topics`: a cache too small for them. "
-    "Baseline: asking every pattern (naive), of fewer topics where that is slow. inverted_bitmap knows the topics "
-    "beforehand, and is left out above 1,000 patterns, where indexing takes minutes. Empty engines are 1,000, each "
-    "for one operation."
+    "AMQP patterns of random words; each subscription has its own value. 1,000 topics in turn; each matches at least "
+    "one pattern, and skip_filter and lazy_dfa have cached all of them; `new topics`: the cache is too small for them. "
+    "Baseline: test each pattern (naive), for fewer topics if it is slow. inverted_bitmap gets the topics in advance, "
+    "and is left out above 1,000 patterns, because indexing takes minutes. `empty` uses 1,000 empty engines, one for "
+    "each operation."
 )
 UNIT = "CPU µs an operation"
 PLOT = Lines(x="patterns", panel="lookup")
@@ -70,8 +71,8 @@ def lookup(patterns: list[str], topics: list[str], rounds: int) -> dict[str, Fig
         answer, *others = (engine.lookup(topic) for engine in engines.values())
         assert all(other == answer for other in others)
     few = topics[: max(1, 100_000 // max(len(patterns), 100))]
-    ways = {name: partial(ask, engine, few if name == "naive" else topics) for name, engine in engines.items()}
-    made = compare(ways, calls=dict.fromkeys(ways, 1), rounds=rounds)
+    variants = {name: partial(ask, engine, few if name == "naive" else topics) for name, engine in engines.items()}
+    made = compare(variants, calls=dict.fromkeys(variants, 1), rounds=rounds)
     for name, row in made.items():
         asked = len(few) if name == "naive" else len(topics)
         row |= {"min": row["min"] / asked, "median": row["median"] / asked, "max": row["max"] / asked}
@@ -110,7 +111,7 @@ def change(what: str, rounds: int) -> dict[str, Figures]:
 def timed(
     what: str, made: Callable[[Callable[[], Engine[int]]], list[tuple[Engine[int], str]]], rounds: int
 ) -> dict[str, Figures]:
-    """Each round makes every engine anew, subscribes to the patterns, and unsubscribes."""
+    """Return the time of subscribing or unsubscribing; each round makes new engines."""
     makes = factories(word_topics(word_patterns(1_000, **HOT), 100, VOCABULARY))
     taken: dict[str, list[float]] = {name: [] for name in makes}
     for _ in range(rounds):
@@ -129,26 +130,30 @@ def timed(
 
 
 def churn(count: int, rounds: int) -> dict[str, Figures]:
-    """An operation here is ten lookups and a subscription that ends again, to a pattern that is not there."""
+    """Measure one operation: a subscription to a new pattern, ten lookups, and the end
+    of the subscription.
+    """
     patterns = word_patterns(count + 1, **HOT, one=0.15)
     coming, there = patterns[0], patterns[1:]
     topics = word_topics(there, 10, VOCABULARY)
     engines = {name: filled(make, there) for name, make in factories(None).items()}
 
-    def way(engine: Engine[int]) -> None:
+    def variant(engine: Engine[int]) -> None:
         handle = engine.subscribe(coming, -1)
         ask(engine, topics)
         engine.unsubscribe(handle)
 
-    ways = {name: partial(way, engine) for name, engine in engines.items()}
-    return compare(ways, calls={name: 1 if name == "naive" else 50 for name in ways}, rounds=rounds)
+    variants = {name: partial(variant, engine) for name, engine in engines.items()}
+    return compare(variants, calls={name: 1 if name == "naive" else 50 for name in variants}, rounds=rounds)
 
 
 # -- engines
 
 
 def factories(topics: list[str] | None) -> dict[str, Callable[[], Engine[int]]]:
-    """All of them by name, `inverted_bitmap` only where `topics` are given; naive first."""
+    """Return a function that makes each engine; naive is first, and `inverted_bitmap`
+    needs `topics`.
+    """
     made: dict[str, Callable[[], Engine[int]]] = {name: partial(make, AMQP) for name, make in ENGINES.items()}
     return made if topics is None else made | {"inverted_bitmap": partial(InvertedBitmap, AMQP, topics)}
 

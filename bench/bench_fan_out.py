@@ -1,4 +1,4 @@
-"""What does the hub take of a processor to deliver an update, and how late does it come?"""
+"""How much CPU does a delivery cost the hub, and how late is it?"""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-QUESTION = "What does a delivery cost, and how late does it come?"
+QUESTION = "What does a delivery cost, and how late is it?"
 WORKLOAD = (
-    "Subscribers with one URI template each, anonymous but for the private updates; single updates of 192 bytes, "
-    "published with a token that the hub knows, at a rate that all servers stand. Server and load have a processor "
-    "each. Latency is from when an update was due until a subscriber has read it. Baseline: one write(2) a socket from "
-    "a bare loop, without HTTP. It, nchan and the queues do not match: their channel is the group of subscribers, also "
-    "where a topic is new or an update is private, and they ask for no token."
+    "Subscribers with one URI template each; they have tokens only if updates are private. Single updates of 192 "
+    "bytes, published with a token that the hub has cached, at a rate that all servers can keep up with. The server "
+    "and the load generator have a processor each. Latency is the time from when an update is due until a subscriber "
+    "has read it. Baseline: one write(2) per socket from a bare loop, without HTTP. The loop, nchan and sse-starlette "
+    "match nothing and check no token: their channel is the group of subscribers, even if a topic is new or an update "
+    "is private."
 )
 PLOT = Lines(x="subscribers")
 UNIT = "server CPU µs a delivery"
@@ -50,18 +51,18 @@ def cases(quick: bool) -> Iterator[Case]:
     large_frames = Load(connections=495, rate=30, poisson=False, payload=8_128, seconds=4)
     loads = {
         "1,000, one update after the other": Load(rate=0),
-        "1,000, 100 updates on their way": Load(rate=0, window=100, batch=50),
+        "1,000, 100 updates in flight": Load(rate=0, window=100, batch=50),
         "5 topics of 1,000, 250 updates/s": Load(connections=5_000, groups=5, rate=250, seconds=2),
         "1 % of 10,000": Load(connections=10_000, groups=100, rate=150),
         "10 % of 10,000": Load(connections=10_000, groups=10, rate=15),
         "private, to one of 10,000": Load(connections=10_000, groups=10_000, rate=500, private=True),
         "10 % of 1,000, always a new topic": Load(groups=10, rate=150, new_topics=True),
         "495, frames of 8 KiB": large_frames,
-        "495, and 5 who do not read": replace(large_frames, stuck=5),
-        "1,000, and 200 come and go a second": Load(visitors=200),
+        "495, and 5 that do not read": replace(large_frames, stuck=5),
+        "1,000, and 200 that come and go each second": Load(visitors=200),
     }
     if quick:
-        loads = {"100, 100 updates on their way": Load(connections=100, rate=0, window=100, batch=50, seconds=0.5)}
+        loads = {"100, 100 updates in flight": Load(connections=100, rate=0, window=100, batch=50, seconds=0.5)}
     for label, load in loads.items():
         yield Case(label, partial(measure, load))
 
@@ -69,6 +70,6 @@ def cases(quick: bool) -> Iterator[Case]:
 def measure(load: Load, rounds: int, *, tasks: bool = False) -> dict[str, Figures]:
     servers = installed()
     if tasks:
-        servers["hub, a task a stream"] = partial(hub, "--no-park")
-    ways = {way: partial(once, server, load) for way, server in servers.items()}
-    return in_turn(ways, rounds=rounds, of="CPU µs a delivery", shown=SHOWN)
+        servers["hub, one task per stream"] = partial(hub, "--no-park")
+    variants = {variant: partial(once, server, load) for variant, server in servers.items()}
+    return in_turn(variants, rounds=rounds, of="CPU µs a delivery", shown=SHOWN)

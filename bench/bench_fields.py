@@ -1,4 +1,6 @@
-"""Which way to the values whose criteria a message meets is the fastest, when few match and when many do?"""
+"""How fast does a FieldFilter find the values whose criteria a message meets, if few
+match and if many do?
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ if TYPE_CHECKING:
     from bench.measure import Figures
     from skipfilter.fields import Criterion
 
-QUESTION = "Which way to the values whose criteria a message meets is the fastest?"
+QUESTION = "Which implementation finds the values whose criteria a message meets fastest?"
 WORKLOAD = (
-    "One to four criteria a value, one in ten of them a field's presence; messages of eight fields, fields and values "
-    "at random: 20 fields of 1,000 values (selective), 12 of 100 (between), 8 of 4 (dense). Baseline: the list "
-    "comprehension that compares every set of criteria, for those who have all; match_any and hits find more. "
-    "Bytes are those of the filter, without values and texts."
+    "One to four criteria per value; one criterion in ten is that a field is present. Messages have eight random "
+    "fields with random values: out of 20 fields of 1,000 values (selective), 12 of 100 (between), or 8 of 4 (dense). "
+    "Baseline: the list comprehension that compares every set of criteria, to find the values of which all criteria "
+    "are met; match_any and hits find more. The bytes are those of the filter, without values and texts."
 )
 PLOT = Lines(x="values", panel="spread")
 
 SPREADS = {"selective": (20, 1_000), "between": (12, 100), "dense": (8, 4)}
-"""How many fields there are, and how many values of a field."""
+"""The number of fields, and the number of values of a field."""
 MESSAGES = 10
 
 
@@ -47,11 +49,11 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
     subscribed, messages = workload(spread, count)
     taken = memory(lambda: filled(subscribed))
     readers = filled(subscribed)
-    everybody = [(n, frozenset(c if isinstance(c, tuple) else (c,) for c in own)) for n, own in enumerate(subscribed)]
+    criteria_of = [(n, frozenset(c if isinstance(c, tuple) else (c,) for c in own)) for n, own in enumerate(subscribed)]
 
     def ask(message: dict[str, int]) -> list[int]:
         rows = set(rows_of(message))
-        return [reader for reader, criteria in everybody if criteria <= rows]
+        return [reader for reader, criteria in criteria_of if criteria <= rows]
 
     def by_access(message: dict[str, int]) -> list[int]:
         rows = rows_of(message)
@@ -62,7 +64,7 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
         ids = BitMap(counts)
         return dict(zip(readers._resolve(ids), (counts[id] for id in ids), strict=True))
 
-    ways: dict[str, Callable[[dict[str, int]], object]] = {
+    variants: dict[str, Callable[[dict[str, int]], object]] = {
         "compare every set": ask,
         "all, rarest criterion": by_access,
         "all, bit slices": lambda message: readers._resolve(readers._all_by_planes(rows_of(message))),
@@ -75,26 +77,27 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
     }
     for message in messages:
         expected = ask(message)
-        assert all(ways[name](message) == expected for name in ways if "all" in name and name != "matches_all")
+        assert all(variants[name](message) == expected for name in variants if "all" in name and name != "matches_all")
         assert by_counter(message) == readers.hits(message)
-    # A round asks about each message equally often, so every way is asked the same.
-    calls = {name: MESSAGES * max(5, 100_000 // count) for name in ways} | {"compare every set": MESSAGES}
-    made = compare({name: over(way, messages) for name, way in ways.items()}, calls=calls, rounds=rounds)
+    # The number of calls is a multiple of the number of messages, so all variants get
+    # the same messages.
+    calls = {name: MESSAGES * max(5, 100_000 // count) for name in variants} | {"compare every set": MESSAGES}
+    made = compare({name: over(variant, messages) for name, variant in variants.items()}, calls=calls, rounds=rounds)
     for name in ("match_all", "match_any"):
-        found = sum(len(found) for message in messages if isinstance(found := ways[name](message), list))
+        found = sum(len(found) for message in messages if isinstance(found := variants[name](message), list))
         made[name]["values found"] = found / MESSAGES
     made["match_all"]["bytes a value"] = taken / count
     return made
 
 
-def over(way: Callable[[dict[str, int]], object], messages: list[dict[str, int]]) -> Callable[[], object]:
-    """`way`, asked about each of `messages` in turn."""
+def over(variant: Callable[[dict[str, int]], object], messages: list[dict[str, int]]) -> Callable[[], object]:
+    """Return a function that calls `variant` with the next message, again and again."""
     turn = cycle(messages)
-    return lambda: way(next(turn))
+    return lambda: variant(next(turn))
 
 
 def workload(spread: str, count: int) -> tuple[list[list[Criterion]], list[dict[str, int]]]:
-    """The criteria of `count` values, and MESSAGES messages."""
+    """Return the criteria of `count` values, and MESSAGES messages."""
     chance = random.Random(SEED + 20)
     fields, values = SPREADS[spread]
     names = [f"field {n}" for n in range(fields)]

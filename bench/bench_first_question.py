@@ -1,4 +1,4 @@
-"""What does the first question about a topic cost, which has to ask everybody?"""
+"""What does the first lookup of a topic cost, which has to test every value?"""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-QUESTION = "What does the first question about a topic cost?"
+QUESTION = "What does the first lookup of a topic cost?"
 WORKLOAD = (
-    "Different URI templates, one in a hundred matches a topic. "
-    "Baseline: the list comprehension that asks every template."
+    "Different URI templates; one in a hundred matches a topic. "
+    "Baseline: the list comprehension that tests every template."
 )
 PLOT = Lines(x="templates")
 
@@ -29,27 +29,27 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(count: int, rounds: int) -> dict[str, Figures]:
-    everybody = templates(count)
+    everything = templates(count)
     readers: SkipFilter[UriTemplate, str] = SkipFilter(UriTemplate.match)
-    for reader in everybody:
+    for reader in everything:
         readers.add(reader)
     known, *others = topics(20_000)
     fresh = iter(others)
 
     def ask() -> list[UriTemplate]:
-        return [reader for reader in everybody if reader.match(known)]
+        return [reader for reader in everything if reader.match(known)]
 
     assert readers.match_any(known) == ask()
     slow = max(1, 20_000 // count)
     return compare(
         {
-            "ask everybody": ask,
+            "test every template": ask,
             "match_any, first": lambda: readers.match_any(next(fresh)),
             "match_any, again": lambda: readers.match_any(known),
             "matches, first": lambda: readers.matches(next(fresh)),
         },
         calls={
-            "ask everybody": slow,
+            "test every template": slow,
             "match_any, first": slow,
             "match_any, again": 2_000,
             "matches, first": 10 * slow,

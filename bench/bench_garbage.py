@@ -1,4 +1,6 @@
-"""How long does Python's garbage collector hold a hub up that takes thousands of connections in?"""
+"""How long are the pauses of Python's garbage collector in a hub with thousands of
+connections?
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-QUESTION = "How long does the garbage collector hold a hub up?"
+QUESTION = "How long are the pauses of the garbage collector?"
 WORKLOAD = (
-    "Subscribers connect, with a task each or parked; then 200 others come and go a second for five seconds, in which "
-    "two or ten updates a second go to all. Baseline: the collector as Python has it."
+    "Subscribers connect, with a task each or parked. Then 200 other clients a second come and go for five seconds, "
+    "while two or ten updates a second go to all. Baseline: Python's defaults."
 )
 PLOT = Lines(x="subscribers", panel="streams")
 UNIT = "ms, the longest pause"
@@ -33,7 +35,7 @@ ROUNDS = 3, 1
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    for streams, flag in (("parked", "--park"), ("a task each", "--no-park")):
+    for streams, flag in (("parked", "--park"), ("one task each", "--no-park")):
         for count in (1_000,) if quick else (1_000, 4_000, 12_000):
             yield Case(
                 f"{count:,} subscribers, {streams}",
@@ -44,9 +46,9 @@ def cases(quick: bool) -> Iterator[Case]:
 
 def measure(count: int, flag: str, rounds: int, *, quick: bool) -> dict[str, Figures]:
     load = Load(connections=count, rate=10 if count < 4_000 else 2, visitors=200, seconds=1 if quick else 5)
-    ways = {"as Python has it": "python", "as the hub has it": "ours"}
+    variants = {"Python's defaults": "python", "the hub's settings": "ours"}
     return in_turn(
-        {way: partial(_pauses, whose, flag, load) for way, whose in ways.items()},
+        {variant: partial(_pauses, whose, flag, load) for variant, whose in variants.items()},
         rounds=rounds,
         of="longest, ms",
         shown=("ms in all", "full collections"),
@@ -63,7 +65,7 @@ def _pauses(whose: str, flag: str, load: Load) -> Figures:
             end = time.monotonic() + HANG
             while not path.exists():
                 if time.monotonic() > end:
-                    raise RuntimeError("the hub does not tell of its garbage")
+                    raise RuntimeError("the hub does not write the pauses of its garbage collector")
                 time.sleep(0.01)
         pauses: Figures = json.loads(path.read_text())
     return pauses

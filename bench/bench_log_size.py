@@ -1,4 +1,6 @@
-"""Does a log find an id, and append, as fast when it is long?"""
+"""Does a history of millions of updates find an id, and append, as fast as a
+short one?
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUESTION = "Does a log find an id as fast when it is long?"
+QUESTION = "Does a long history find an id as fast as a short one?"
 WORKLOAD = (
-    "Updates of 250 bytes about one topic, with ids as the hub makes them. `find` is asked for random ids of the log, "
-    "one after the other, through the transport and so through its threads or its connection; the file is in the "
-    "system's cache, and SQLite's own cache holds 2 MB of it. Every log is at its bound, so that what is appended, "
-    "one at a time or 1,000, makes it forget as many. Bytes are those of the file, when nothing is left in "
-    "the write-ahead log, or of Redis's memory; the texts are topic, id and data. Baseline: the shortest log of its "
-    "kind."
+    "Updates of 250 bytes with one topic, and ids as the hub makes them. `find` gets random ids of the history, one "
+    "after the other, through the transport and so through its threads or its connection. The file is in the cache of "
+    "the operating system, and SQLite's own cache holds 2 MB of it. Every history is at its bound, so each append "
+    "also removes as many updates. The bytes are those of the file when the write-ahead log is empty, or of Redis's "
+    "memory; the texts are topic, id and data. Baseline: the shortest history of the same kind."
 )
 PLOT = Bars()
 UNIT = "µs a find"
@@ -67,21 +68,22 @@ def measure(kind: str, sizes: Sequence[int], finds: int, rounds: int) -> dict[st
         def run(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
             return runner.run(ask())
 
-        ways: dict[str, Callable[[], Figures]] = {}
+        variants: dict[str, Callable[[], Figures]] = {}
         for size in sizes:
             url, _ = stack.enter_context(new_log(kind))
             taken = runner.run(fill(url, size))
             log = opened(url, size)
             stack.callback(run, log.aclose)
             full = Full(log, size, taken, finds)
-            ways[f"{size:,} updates"] = partial(run, full.ask)
-        return in_turn(ways, rounds=rounds, of=UNIT, shown=SHOWN)
+            variants[f"{size:,} updates"] = partial(run, full.ask)
+        return in_turn(variants, rounds=rounds, of=UNIT, shown=SHOWN)
 
 
 class Full:
-    """A log at its bound, of `size` updates, for which it takes so many bytes.
+    """A history at its bound: `size` updates that take `bytes` bytes.
 
-    It holds the updates number `_last` - `size` + 1 to `_last`, each at the position of its number.
+    It has the updates number `_last` - `size` + 1 to `_last`, each at the position of
+    its number.
     """
 
     def __init__(self, log: History, size: int, bytes: int, finds: int) -> None:
@@ -91,6 +93,7 @@ class Full:
         self._chance = random.Random(SEED)
 
     async def ask(self) -> Figures:
+        """Measure finds of random ids, then single appends, then appends in batches."""
         taken = []
         for _ in range(self._finds):
             number = self._chance.randrange(self._last - self._size, self._last) + 1
@@ -102,7 +105,7 @@ class Full:
         taken.sort()
         single = await self._append(1, SINGLE)
         batches = await self._append(BATCH, BATCHES)
-        assert await self._log.find(id_of(1)) is None, "it was to be forgotten"
+        assert await self._log.find(id_of(1)) is None, "the appends should have removed it"
         return {
             UNIT: taken[len(taken) // 2] * 1e6,
             "p99 µs": taken[len(taken) * 99 // 100] * 1e6,
@@ -113,7 +116,7 @@ class Full:
         }
 
     async def _append(self, count: int, times: int) -> float:
-        """The seconds that it takes to append `count` updates so many times."""
+        """Return the seconds that `times` appends of `count` updates each take."""
         batches = [[update(self._last + n * count + i + 1) for i in range(count)] for n in range(times)]
         began = time.perf_counter()
         for batch in batches:
@@ -124,7 +127,9 @@ class Full:
 
 
 def id_of(number: int) -> str:
-    """The id of the update of this number, which looks random, and is no other's."""
+    """Return the id of the update with this number: it looks random, and no two are
+    equal.
+    """
     digits = f"{number * _ODD % 2**128:032x}"
     return f"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -138,26 +143,30 @@ def opened(url: str, size: int) -> History:
 
 
 async def fill(url: str, size: int) -> int:
-    """Put the updates 1 to `size` into an empty log; the bytes that it takes then."""
+    """Put the updates 1 to `size` into an empty history, and return the bytes that it
+    takes.
+    """
     log = opened(url, size)
     async with contextlib.aclosing(log):
         if not isinstance(log, SqliteHistory):
             for first in range(1, size + 1, BATCH):
                 await log.load([Entry(n, update(n)) for n in range(first, first + BATCH)])
             return (await log.stats()).size
-        await log.check()  # which makes the file
+        await log.check()  # creates the file
     write(log.path, size)
     return os.path.getsize(log.path)  # noqa: ASYNC240
 
 
 def write(path: str, size: int) -> None:
-    """The same in SQL, row by row in the same order, but with larger transactions and nothing that undoes them."""
-    _, _, bytes, _, _, *rest = row_of(update(1))  # the others differ in their ids alone
+    """Write the rows that appends would write, in the same order, in larger
+    transactions without a journal.
+    """
+    _, _, bytes, _, _, *rest = row_of(update(1))  # the other updates have other ids, and are equal otherwise
     now = int(time.time() * 1_000)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA cache_size = -500000")  # KiB, for all of the index of 10 million
+        connection.execute("PRAGMA cache_size = -500000")  # in KiB; enough for the index of 10 million rows
         for first in range(1, size + 1, TRANSACTION):
             connection.execute("BEGIN")
             ids = ((n, id_of(n)) for n in range(first, min(first + TRANSACTION, size + 1)))
@@ -167,4 +176,4 @@ def write(path: str, size: int) -> None:
         connection.execute("UPDATE state SET bytes = ?", (size * bytes,))
         connection.execute("PRAGMA journal_mode = WAL")
     with open(path, "rb") as file:
-        os.fsync(file)  # or it is written while others are measured
+        os.fsync(file)  # otherwise the kernel writes it while other variants are measured

@@ -1,4 +1,4 @@
-"""What does it cost that an update is in a log which outlives the process?"""
+"""What does a history cost that outlives the process?"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from bench.measure import Figures
     from bench.servers import Server
 
-QUESTION = "What does a durable log cost?"
+QUESTION = "What does a durable history cost?"
 WORKLOAD = (
-    "Updates of 192 bytes by HTTP, each received by one subscriber. At 100 updates/s, to one of 5 subscribers: the "
-    "median time from when an update was due until it was read. Else as fast as 32 publishers get their answers: the "
-    "time divided by the updates, when all are delivered too. Of 2 nodes, one has the publishers and the other the "
-    "subscribers; 2 workers have one port, so the kernel says who gets whom. All processes of a server share one "
-    "processor, also redis-server, whose CPU is counted; it syncs its append-only file once a second. Baseline: the "
-    "log in memory."
+    "Updates of 192 bytes over HTTP; one subscriber receives each. At 100 updates/s, there are 5 subscribers, and the "
+    "time is the median from when an update is due until it is read. Otherwise 32 publishers send as fast as they get "
+    "responses, and the time is the whole time divided by the updates, until all are delivered. Of 2 nodes, one has "
+    "the publishers and the other the subscribers; 2 workers share a port, and the kernel distributes the clients. All "
+    "processes of a server share one processor, including redis-server, whose CPU is counted; it syncs its append-only "
+    "file once a second. Baseline: the history in memory."
 )
 PLOT = Bars()
 UNIT = "ms an update"
@@ -36,7 +36,8 @@ ONE_NODE: dict[str, Server] = {
     "sqlite": partial(hub_on, "sqlite"),
     "sqlite, synchronous=normal": partial(hub_on, "sqlite?synchronous=normal"),
 }
-# A port of several workers does not let one choose another for the publisher than for the subscriber.
+# Two workers share a port, so the publisher and the subscriber cannot choose different
+# ones.
 APART: dict[str, Server] = {"sqlite, 2 nodes": partial(hub_on, "sqlite", nodes=2)}
 SHARED: dict[str, Server] = {"sqlite, 2 workers": partial(hub_on, "sqlite", workers=2)}
 REDIS: dict[str, Server] = {"redis, 2 nodes": partial(hub_on, "redis", nodes=2)}
@@ -46,17 +47,18 @@ def cases(quick: bool) -> Iterator[Case]:
     few = Load(connections=5, groups=5, rate=100, poisson=False, seconds=0.5 if quick else 5)
     yield Case("100 updates/s", partial(measure, few, ONE_NODE | APART | REDIS))
     for batch in (1, 100):
-        # All publishers may wait for their answers, and the subscriber is not left far behind.
+        # All publishers may wait for a response, and the subscriber is never far
+        # behind.
         load = Load(connections=1, rate=0, window=10_000, batch=batch, seconds=0.5 if quick else 4, spin=False)
         yield Case(
-            f"32 publishers, {'one' if batch == 1 else batch} a request",
+            f"32 publishers, {'one' if batch == 1 else batch} per request",
             partial(measure, load, ONE_NODE | SHARED | REDIS),
         )
 
 
 def measure(load: Load, servers: dict[str, Server], rounds: int) -> dict[str, Figures]:
-    ways = {way: partial(_ask, server, load) for way, server in servers.items()}
-    return in_turn(ways, rounds=rounds, of=UNIT, shown=SHOWN)
+    variants = {variant: partial(_ask, server, load) for variant, server in servers.items()}
+    return in_turn(variants, rounds=rounds, of=UNIT, shown=SHOWN)
 
 
 def _ask(server: Server, load: Load) -> Figures:

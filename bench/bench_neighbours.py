@@ -1,4 +1,6 @@
-"""What does a publisher notice while other clients ask as much as they may?"""
+"""How much does a publisher notice while other clients send as many requests as they
+may?
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,17 @@ if TYPE_CHECKING:
     from bench.targets import Target
 
     Ask: TypeAlias = Callable[[HTTPConnection, int], None]
-    """A request by a connection; numbered, so that no two are alike."""
+    """A request on a connection; it gets a number, so that no two requests are
+    equal."""
 
-QUESTION = "What does a publisher notice while other clients ask as much as they may?"
+QUESTION = "How much does a publisher notice while other clients send as many requests as they may?"
 WORKLOAD = (
-    "One publisher sends an update and waits for the answer, again and again, while anonymous clients repeat one "
-    "request each: one reads the whole log through 100 URI templates with `Prefer: wait=0`; six come with an id that "
-    "the log does not know, to a topic that has one update, the last; four ask for 100 new URL Patterns and are "
-    "refused, as one connection a client is the limit and it is taken. The log is in memory, with updates of different "
-    "topics. A sample is the median answer of a run. Baseline: nobody else."
+    "One publisher sends an update and waits for the response, again and again, while anonymous clients each repeat "
+    "one request. One client reads the whole history through 100 URI templates with `Prefer: wait=0`. Six clients come "
+    "with an id that the history does not have, and subscribe to a topic with one update, the last. Four clients "
+    "subscribe to 100 new URL Patterns, and are refused because the limit is one connection per client. The history "
+    "is in memory, and all its updates have different topics. A sample is the median response time of a run. Baseline: "
+    "no other clients."
 )
 PLOT = Bars()
 UNIT = "ms until a publish is answered"
@@ -47,26 +51,26 @@ _TEMPLATES: Final = "&".join("match_uritemplate=" + "%7B%2Ba%7D" * 99 + f"q{n}" 
 
 def cases(quick: bool) -> Iterator[Case]:
     updates, publishes = (1_000, 50) if quick else (10_000, 500)
-    yield Case(f"{updates:,} updates in the log", partial(measure, updates, publishes))
+    yield Case(f"{updates:,} updates in the history", partial(measure, updates, publishes))
 
 
 def measure(updates: int, publishes: int, rounds: int) -> dict[str, Figures]:
-    ways: dict[str, tuple[int, Ask]] = {
-        "nobody else": (0, _read_all),
-        "100 templates over the log": (1, _read_all),
+    variants: dict[str, tuple[int, Ask]] = {
+        "no other clients": (0, _read_all),
+        "100 templates over the history": (1, _read_all),
         "six unknown cursors": (6, _follow_rare),
         "100 URL Patterns, refused": (4, _subscribe_to_patterns),
     }
-    taken: dict[str, list[Figures]] = {way: [] for way in ways}
+    taken: dict[str, list[Figures]] = {variant: [] for variant in variants}
     for _ in range(rounds):
-        for way, (clients, ask) in ways.items():
+        for variant, (clients, ask) in variants.items():
             limit = "1" if ask is _subscribe_to_patterns else "0"
             with hub(HUB_MAX_CONNECTIONS_PER_CLIENT=limit) as target, closing(_connection(target)) as publisher:
                 _fill(publisher, updates)
                 with _subscriber(target), _busy(target, clients, ask) as asked:
                     answers = [_publish(publisher, b"topic=own&data=x") for _ in range(publishes)]
             found = {"ms": median(answers) * 1e3, "longest ms": max(answers) * 1e3, "requests": float(len(asked))}
-            taken[way].append(found)
+            taken[variant].append(found)
     return summary(taken, "ms")
 
 
@@ -75,7 +79,7 @@ def _connection(target: Target) -> HTTPConnection:
 
 
 def _publish(publisher: HTTPConnection, body: bytes, type: str = _FORM["Content-Type"]) -> float:
-    """Seconds until it is answered."""
+    """Publish an update, and return the seconds until the response."""
     began = time.perf_counter()
     publisher.request("POST", PATH, body, {"Content-Type": type} | _TOKEN)
     answer = publisher.getresponse()
@@ -93,7 +97,7 @@ def _fill(publisher: HTTPConnection, updates: int) -> None:
 
 @contextmanager
 def _subscriber(target: Target) -> Iterator[None]:
-    """One that is there all the time, and takes the place of a client."""
+    """Keep one subscriber connected, which uses up the limit of its client."""
     with closing(_connection(target)) as subscriber:
         subscriber.request("GET", f"{PATH}?match=nothing")
         assert subscriber.getresponse().status == 200
@@ -102,7 +106,10 @@ def _subscriber(target: Target) -> Iterator[None]:
 
 @contextmanager
 def _busy(target: Target, clients: int, ask: Ask) -> Iterator[list[int]]:
-    """Have so many clients ask again and again, each in a thread; the numbers of requests that were answered."""
+    """Repeat a request in `clients` threads.
+
+    Yields the list of the numbers of answered requests.
+    """
     over = threading.Event()
     numbers = count()
     asked: list[int] = []
@@ -113,7 +120,7 @@ def _busy(target: Target, clients: int, ask: Ask) -> Iterator[list[int]]:
                 number = next(numbers)
                 try:
                     ask(client, number)
-                except (OSError, HTTPException):  # the hub has ended
+                except (OSError, HTTPException):  # the hub has stopped
                     assert over.is_set()
                 asked.append(number)
 

@@ -1,4 +1,4 @@
-"""What does a topic cost that was never seen before, and a selector that was not, however many there are?"""
+"""What does a new topic cost, and a new selector, among 100,000 selectors?"""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from bench.measure import Figures
     from bench.workloads import Selectors
 
-QUESTION = "What does a topic cost that was never seen before, and a new selector?"
+QUESTION = "What does a new topic cost, and a new selector?"
 WORKLOAD = (
-    "One URI template a subscriber, all different; every question is about a new topic, which one of them matches. "
-    "The first two families are written as people do, the others to do harm. Baseline: the list comprehension that "
-    "asks every compiled template. Bytes are those of the filter with its index, the texts of the templates included."
+    "One URI template per subscriber, all different. Every lookup has a new topic, which one of the templates matches. "
+    "The first two families are usual templates, the others are meant to be slow. Baseline: the list comprehension "
+    "that tests every compiled template. The bytes are those of the filter with its index, including the text of the "
+    "templates."
 )
 PLOT = Lines(x="selectors", panel="family")
 
@@ -54,8 +55,8 @@ def measure(name: str, count: int, rounds: int) -> dict[str, Figures]:
         return [template for template in templates if template.match(topic)]
 
     made = compare(
-        {"ask every template": ask, "new topic": lambda: readers.match_any(next(fresh)), "new selector": declare},
-        calls={"ask every template": max(1, 10_000 // count), "new topic": calls, "new selector": 1_000},
+        {"test every template": ask, "new topic": lambda: readers.match_any(next(fresh)), "new selector": declare},
+        calls={"test every template": max(1, 10_000 // count), "new topic": calls, "new selector": 1_000},
         rounds=rounds,
     )
     made["new topic"]["bytes a selector"] = taken / count

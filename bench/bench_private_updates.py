@@ -1,7 +1,8 @@
-"""Does a hub stand updates that are private and always about new topics?
+"""What does a private update cost if its topics are always new?
 
-That is the workload of the hub whose CPU was always full, with which it all began: thousands of subscribers with a
-few selectors each, and every update about something that has just come to be.
+This is the workload of the Mercure hub whose CPU load led to the first skipfilter:
+thousands of subscribers with a few selectors each, and updates about resources that
+were just created.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from bench.measure import Figures
     from skipfilter import Matcher, Selector
 
-QUESTION = "What does a private update cost whose topics are all new?"
+QUESTION = "What does a private update cost if all its topics are new?"
 WORKLOAD = (
-    "Subscribers with 3 selectors each: a topic and a template of their own, and one of 50 shared templates; they may "
-    "read what they subscribe to. An update has 2 topics that nobody has seen, one in ten has a third that one "
-    "subscriber in 50 wants. Who receives it: those who subscribe to one of its topics and may read one. "
-    "Baseline: every compiled selector of every subscriber is asked until one matches, first for the subscription, "
-    "then for the right. Bytes are those of both filters with their indexes."
+    "Subscribers with 3 selectors each: an exact topic and a template of their own, and one of 50 shared templates; "
+    "they may read what they subscribe to. An update has 2 new topics; one update in ten has a third, which one "
+    "subscriber in 50 subscribes to. The receivers are the subscribers that subscribe to one of its topics and may "
+    "read one. Baseline: test the compiled selectors of every subscriber until one matches, first for the "
+    "subscription, then for the grant. The bytes are those of both filters with their indexes."
 )
 PLOT = Lines(x="subscribers")
 
@@ -54,11 +55,11 @@ def measure(count: int, rounds: int) -> dict[str, Figures]:
     slow = max(1, 5_000 // count)
     made = compare(
         {
-            "ask every selector": lambda: ask(next(asked)),
+            "test every selector": lambda: ask(next(asked)),
             "SkipFilter, predicate": lambda: by_predicate(next(predicated)),
             "SkipFilter, SelectorIndex": lambda: by_index(next(indexes)),
         },
-        calls={"ask every selector": slow, "SkipFilter, predicate": slow, "SkipFilter, SelectorIndex": 2_000},
+        calls={"test every selector": slow, "SkipFilter, predicate": slow, "SkipFilter, SelectorIndex": 2_000},
         rounds=rounds,
     )
     made["SkipFilter, SelectorIndex"]["bytes a subscriber"] = taken / count
@@ -89,7 +90,9 @@ def predicates(matchers: list[tuple[Matcher, ...]]) -> Callable[[tuple[str, ...]
 def receivers(
     subscribed: SkipFilter[int, str], granted: SkipFilter[int, str], fill: Callable[[SkipFilter[int, str]], object]
 ) -> Callable[[tuple[str, ...]], list[int]]:
-    """Who receives a private update: one OR of bitmaps for the subscriptions, one for the rights, one AND."""
+    """Return a function that finds the receivers of a private update: two ORs of
+    bitmaps, and one AND.
+    """
     fill(subscribed)
     fill(granted)
 

@@ -1,4 +1,4 @@
-"""What does an update cost before anybody receives it?"""
+"""What does an update cost before any subscriber receives it?"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-QUESTION = "What does an update cost that nobody receives?"
+QUESTION = "What does an update cost that no subscriber receives?"
 WORKLOAD = (
-    "Updates of 192 bytes, as fast as they are taken on 8 connections, in a form each or as lines of JSON, with a "
-    "token signed by HS256: always the same one, or a new one for every request. Nobody wants them: there are no "
-    "subscribers, or 1,000 with templates that do not match. Every topic is a new one, as a hub remembers who receives "
-    "an old one. Baseline: one update a request. nchan and the queues look at no token, and match nothing."
+    "Updates of 192 bytes, as fast as 8 connections get responses, one per request in a form, or as lines of JSON. The "
+    "token is signed with HS256: always the same one, or a new one for each request. There are no subscribers, or "
+    "1,000 with templates that do not match. Every topic is new, because a hub caches the receivers of a known one. "
+    "Baseline: one update per request. nchan and sse-starlette check no token and match nothing."
 )
 PLOT = Bars()
 UNIT = "server CPU µs an update"
@@ -41,17 +41,17 @@ def cases(quick: bool) -> Iterator[Case]:
             new_topics=True,
             spin=False,
         )
-        label = f"{count:,} subscribers who want something else" if count else "no subscribers"
+        label = f"{count:,} subscribers of other topics" if count else "no subscribers"
         yield Case(label, partial(measure, load))
 
 
 def measure(load: Load, rounds: int) -> dict[str, Figures]:
     hub = SERVERS["hub"]
-    ways = {
-        "hub, one a request": partial(once, hub, load),
-        "hub, one a request, new token": partial(once, hub, replace(load, fresh_tokens=True)),
-        "hub, 100 a request": partial(once, hub, replace(load, batch=100, window=100)),
-        "hub, 1,000 a request": partial(once, hub, replace(load, batch=1_000, window=1_000)),
+    variants = {
+        "hub, one per request": partial(once, hub, load),
+        "hub, one per request, new token": partial(once, hub, replace(load, fresh_tokens=True)),
+        "hub, 100 per request": partial(once, hub, replace(load, batch=100, window=100)),
+        "hub, 1,000 per request": partial(once, hub, replace(load, batch=1_000, window=1_000)),
     }
-    others = {way: partial(once, server, load) for way, server in installed().items() if way != "hub"}
-    return in_turn(ways | others, rounds=rounds, of="CPU µs an update", shown=SHOWN)
+    others = {variant: partial(once, server, load) for variant, server in installed().items() if variant != "hub"}
+    return in_turn(variants | others, rounds=rounds, of="CPU µs an update", shown=SHOWN)

@@ -1,4 +1,4 @@
-"""What does a delivery from the log cost, when a crowd comes back at once?"""
+"""What does a delivery from the history cost if many clients reconnect at once?"""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-QUESTION = "What does a delivery from the log cost?"
+QUESTION = "What does a delivery from the history cost?"
 WORKLOAD = (
-    "100,000 updates of 250 bytes are in the log; then subscribers connect at once, with `earliest` as their last "
-    "event id, and everyone gets everything. CPU is that of all processes, redis-server's too; memory that of the hub "
-    "alone, which has the whole log only where that is in memory. Baseline: the log in memory; one subscriber alone "
-    "has nobody to share a page with."
+    "The history has 100,000 updates of 250 bytes. Then subscribers connect at once, with `earliest` as their last "
+    "event id, and each gets all updates. CPU is that of all processes, including redis-server. Memory is that of the "
+    "hub alone, which holds the whole history only if the history is in memory. Baseline: the history in memory. One "
+    "subscriber alone shares its pages with no other."
 )
 PLOT = Bars()
 UNIT = "server CPU µs a delivery"
@@ -33,14 +33,14 @@ SHOWN = ("seconds", "deliveries/s", "hub MiB before", "hub MiB after", "server b
 def cases(quick: bool) -> Iterator[Case]:
     updates = 2_000 if quick else 100_000
     for count in (1, 10 if quick else 100):
-        # So the last of `updates` is due just before the second is over.
+        # At this rate the last of the updates is due just before the end of the second.
         load = Load(connections=count, rate=updates + 1, poisson=False, seconds=1, payload=250, batch=1_000, spin=False)
         yield Case(f"{count} at once" if count > 1 else "one alone", partial(measure, load, updates))
 
 
 def measure(load: Load, updates: int, rounds: int) -> dict[str, Figures]:
-    ways = {log: partial(_ask, log, load, updates) for log in ("memory", "sqlite", "redis")}
-    return in_turn(ways, rounds=rounds, of="CPU µs a delivery", shown=SHOWN)
+    variants = {log: partial(_ask, log, load, updates) for log in ("memory", "sqlite", "redis")}
+    return in_turn(variants, rounds=rounds, of="CPU µs a delivery", shown=SHOWN)
 
 
 def _ask(log: str, load: Load, updates: int) -> Figures:

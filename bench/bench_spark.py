@@ -1,4 +1,6 @@
-"""Who received what, on Spark: is the matching process worth its steps beside what plain SQL can say?"""
+"""Who received what, on Spark: how fast is the matching process, compared with plain
+SQL?
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,17 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-QUESTION = "Who received what: what does an update cost, of a day of them?"
+QUESTION = "What does an update of a day cost, to find all its receivers?"
 WORKLOAD = (
     "A day of `skipfilter.spark.generate`: two rooms by Zipf and an own topic for each subscriber, URI templates, "
-    "AMQP, MQTT and URL Patterns for some, three updates in ten private, one in ten with two topics, one subscriber "
-    "in eight connected at a time; in Parquet. Each way writes, or counts, the fan-out of the updates, in one process"
-    " with one Spark on two cores. The baselines get so many of the updates, drawn by a hash, and must find the same "
-    "number of deliveries there. Plain SQL is the best that was found: exact selectors by an equi-join, the others by"
-    " `rlike` of distinct topics and distinct patterns, then joins and a distinct. The cross join asks one `rlike`, "
-    "of all that a subscriber declares, for each update and each who is connected. Memory is the most that was "
-    "resident: of Spark's Java, and of all Python workers together, in the round that took most. From "
-    "100,000 subscribers on, two rounds."
+    "AMQP, MQTT and URL Patterns for some; three updates in ten are private, one in ten has two topics, and one "
+    "subscriber in eight is connected at a time; in Parquet. Each variant writes, or counts, the fan-out of the "
+    "updates, in one process with one Spark on two cores. The baselines get a sample of the updates, drawn by a hash, "
+    "and must find the same number of deliveries for it. Plain SQL is the best that was found: exact selectors by an "
+    "equi-join, the others by `rlike` of distinct topics and distinct patterns, then joins and a distinct. The cross "
+    "join evaluates one `rlike`, of all selectors of a subscriber, for each pair of an update and a connected "
+    "subscriber. Memory is the largest resident size of Spark's Java, and of all Python workers together, in the "
+    "largest of the rounds. From 100,000 subscribers on, there are two rounds."
 )
 PLOT = Lines(x="subscribers")
 UNIT = "µs an update"
@@ -42,7 +44,8 @@ ROUNDS = 3, 1
 SHOWN = ("updates", "deliveries", "s", "Java MB", "workers MB")
 
 SIZES: Final = {
-    # subscribers: updates, and how many of them plain SQL and the cross join get
+    # subscribers: the number of updates, and the sizes of the samples for plain SQL and
+    # for the cross join
     100: (1_000, 1_000, 1_000),
     1_000: (10_000, 10_000, 10_000),
     10_000: (100_000, 100_000, 5_000),
@@ -79,18 +82,18 @@ def measure(subscribers: int, updates: int, by_sql: int, by_cross_join: int, rou
         generate_updates(spark, workload).write.parquet(f"{place}/updates")
         generate_sessions(spark, workload).write.parquet(f"{place}/sessions")
         day = Day(spark, place)
-        ways: dict[str, Callable[[], Figures]] = {"plain SQL": partial(day.ask, plain_sql, by_sql)}
+        variants: dict[str, Callable[[], Figures]] = {"plain SQL": partial(day.ask, plain_sql, by_sql)}
         if by_cross_join:
-            ways["cross join, rlike"] = partial(day.ask, cross_join, by_cross_join)
-        ways["skipfilter.spark"] = day.match
-        day.match()  # the first time, Java and Python have to warm up
-        found = in_turn(ways, rounds=rounds if subscribers < 100_000 else min(rounds, 2), of=UNIT, shown=SHOWN)
+            variants["cross join, rlike"] = partial(day.ask, cross_join, by_cross_join)
+        variants["skipfilter.spark"] = day.match
+        day.match()  # a warm-up of Java and Python
+        found = in_turn(variants, rounds=rounds if subscribers < 100_000 else min(rounds, 2), of=UNIT, shown=SHOWN)
         spark.stop()
         return found
 
 
 class Day:
-    """The tables of a day, and what was found of them."""
+    """The tables of a day, and what both baselines prepare from them."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._spark = spark
@@ -104,7 +107,7 @@ class Day:
             table.count()
 
     def match(self) -> Figures:
-        """Write the fan-out of all updates."""
+        """Write the fan-out of all updates, and return the figures."""
         from pyspark.sql import functions as F  # noqa: N812
 
         from skipfilter.spark import match
@@ -118,20 +121,22 @@ class Day:
         assert total[1] == self._count
         return figures(taken, self._count, total[0]) | memory
 
-    def ask(self, way: Callable[..., DataFrame], wanted: int) -> Figures:
-        """Count the deliveries of about so many updates."""
+    def ask(self, variant: Callable[..., DataFrame], wanted: int) -> Figures:
+        """Count the deliveries of about `wanted` updates, check the count, and return
+        the figures.
+        """
         from pyspark.sql import functions as F  # noqa: N812
 
         sample = F.pmod(F.xxhash64("update_id"), F.lit(max(1, round(self._count / wanted)))) == 0
         updates = self.updates.filter(sample).cache()
         count = updates.count()
         began = time.perf_counter()
-        deliveries = way(updates, self._patterns, self._declared, self._by_subscriber).count()
+        deliveries = variant(updates, self._patterns, self._declared, self._by_subscriber).count()
         taken = time.perf_counter() - began
         updates.unpersist()
-        told = self._spark.read.parquet(f"{self._place}/fanout").filter(sample).agg(F.sum("fanout")).first()
-        assert told is not None
-        assert deliveries == (told[0] or 0), (way, deliveries, told[0])
+        expected = self._spark.read.parquet(f"{self._place}/fanout").filter(sample).agg(F.sum("fanout")).first()
+        assert expected is not None
+        assert deliveries == (expected[0] or 0), (variant, deliveries, expected[0])
         return figures(taken, count, deliveries)
 
 
@@ -139,13 +144,13 @@ def figures(taken: float, updates: int, deliveries: int) -> Figures:
     return {UNIT: taken / updates * 1e6, "updates": updates, "deliveries": deliveries, "s": taken}
 
 
-# -- what plain SQL can say
+# -- the baselines
 
 ROLES: Final = ("selectors", "authorised")
 
 
 def plain_sql(updates: DataFrame, patterns: DataFrame, declared: dict[str, DataFrame], _: DataFrame) -> DataFrame:
-    """(update_id, subscriber_id) of each delivery."""
+    """Return (update_id, subscriber_id) of each delivery."""
     from pyspark.sql import functions as F  # noqa: N812
 
     of_topics = updates.select("update_id", "private", "ts", F.explode("topics").alias("topic"))
@@ -168,7 +173,9 @@ def plain_sql(updates: DataFrame, patterns: DataFrame, declared: dict[str, DataF
 
 
 def cross_join(updates: DataFrame, _: DataFrame, __: dict[str, DataFrame], by_subscriber: DataFrame) -> DataFrame:
-    """The same, by asking about each pair."""
+    """Return a row for each delivery, by testing each pair of an update and a
+    subscriber.
+    """
     return updates.crossJoin(by_subscriber).filter(
         "connected_from <= ts and (disconnected_at is null or ts < disconnected_at)"
         " and exists(topics, topic -> rlike(topic, of_selectors))"
@@ -177,7 +184,7 @@ def cross_join(updates: DataFrame, _: DataFrame, __: dict[str, DataFrame], by_su
 
 
 def regular_expressions(sessions: DataFrame) -> DataFrame:
-    """type, pattern, regex of each distinct selector that is not exact."""
+    """Return type, pattern and regex of each distinct selector that is not exact."""
     from pyspark.sql import functions as F  # noqa: N812
 
     every = F.explode(F.concat(*ROLES)).alias("selector")
@@ -187,7 +194,7 @@ def regular_expressions(sessions: DataFrame) -> DataFrame:
 
 
 def declared(sessions: DataFrame, patterns: DataFrame, role: str) -> DataFrame:
-    """A row for each selector of each subscriber."""
+    """Return a row for each selector of each subscriber."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = sessions.select("subscriber_id", "connected_from", "disconnected_at", F.explode(role).alias("selector"))
@@ -195,7 +202,9 @@ def declared(sessions: DataFrame, patterns: DataFrame, role: str) -> DataFrame:
 
 
 def by_subscriber(sessions: DataFrame, declared: dict[str, DataFrame]) -> DataFrame:
-    """One regular expression a subscriber and role, which matches what any of the selectors does."""
+    """Return one regular expression per subscriber and role, which matches if one of
+    the selectors does.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     def whole(role: str) -> DataFrame:
@@ -225,7 +234,9 @@ _TOKENS: Final = {
 
 
 def regular_expression(type: str, pattern: str) -> str:
-    """A regular expression of Java for the shapes of pattern that the workload has; no more."""
+    """Return a regular expression of Java for a pattern; only for the shapes that the
+    workload has.
+    """
     tokens = _TOKENS[type]
     parts = re.split(f"({'|'.join(tokens)})", pattern)
     made = [
@@ -242,7 +253,11 @@ def regular_expression(type: str, pattern: str) -> str:
 
 @contextmanager
 def peak() -> Iterator[dict[str, Any]]:
-    """The most memory that Java and the Python workers of this process have had meanwhile; Linux only."""
+    """Watch the memory of Java and its Python workers; the yielded dict has the largest
+    values.
+
+    Linux only.
+    """
     most: dict[str, Any] = {"Java MB": 0.0, "workers MB": 0.0}
     done = threading.Event()
 
@@ -262,17 +277,19 @@ def peak() -> Iterator[dict[str, Any]]:
 
 
 def _sizes() -> list[float]:
-    """MB resident of Java, which is a child of this process, and of all that it has started."""
+    """Return the resident MB of Java, a child of this process, and of all processes
+    below it.
+    """
     parents, sizes, java = {}, {}, 0
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            told = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
-        except OSError:  # it has ended
+            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+        except OSError:  # the process has ended
             continue
-        pid = int(told["Pid"])
-        parents[pid] = int(told["PPid"])
-        sizes[pid] = int(told.get("VmRSS", "0 kB").split()[0]) / 1_000
-        if told["Name"] == "java" and parents[pid] == os.getpid():
+        pid = int(fields["Pid"])
+        parents[pid] = int(fields["PPid"])
+        sizes[pid] = int(fields.get("VmRSS", "0 kB").split()[0]) / 1_000
+        if fields["Name"] == "java" and parents[pid] == os.getpid():
             java = pid
 
     def is_below(pid: int) -> bool:

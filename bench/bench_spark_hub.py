@@ -1,4 +1,4 @@
-"""How fast is a hub as a source and a sink of Spark, beside clients that do nothing else?"""
+"""How fast is a hub as a source and a sink of Spark, compared with plain clients?"""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
 QUESTION = "How fast is a hub as a source and a sink of Spark?"
 WORKLOAD = (
-    "Updates of 192 bytes and 100 topics, in a hub with its log in memory; Spark is one JVM with two tasks, and was "
-    "warmed up. Reading: all that the hub has, by one connection, into nothing. The baseline counts blank lines in the "
-    "bytes that come: what hub and loopback give; httpx2.EventSource is a plain client. Spark reads all twice, "
-    "in the driver to find the end of a batch, and in an executor. Publishing: 1,000 lines of JSON a request, on two "
-    "connections; the hub remembers ids (idempotency_window). The baseline has its lines ready."
+    "Updates of 192 bytes and 100 topics, in a hub with its history in memory. Spark is one JVM with two tasks, "
+    "warmed up. Reading: all updates of the hub, over one connection, into nothing. The baseline counts blank lines "
+    "in the received bytes, which shows the speed of the hub and the loopback; httpx2.EventSource is a plain client. "
+    "Spark reads all updates twice: in the driver, to find the end of a batch, and in an executor. Publishing: 1,000 "
+    "lines of JSON per request, on two connections; the hub remembers ids (idempotency_window). The baseline sends "
+    "prepared lines."
 )
 PLOT = Bars()
 UNIT = "µs a row"
@@ -62,38 +63,40 @@ def cases(quick: bool) -> Iterator[Case]:
 def _measure_source(count: int, rounds: int) -> dict[str, Figures]:
     with _spark() as spark, _hub(count) as target, tempfile.TemporaryDirectory() as folder:
         _post(target, _bodies(count))
-        ways = {
-            "bytes alone": partial(_count_blank_lines, target),
+        variants = {
+            "count blank lines": partial(_count_blank_lines, target),
             "httpx2.EventSource": partial(_count_events, target),
             "spark.read": partial(_read_table, spark, target),
             "spark.readStream, one batch": partial(_read_stream, spark, target, Path(folder), 0),
             "spark.readStream, 50,000 a batch": partial(_read_stream, spark, target, Path(folder), 50_000),
         }
-        for ask in ways.values():  # the first time, the hub encodes and the JVM compiles
+        for ask in variants.values():  # a warm-up: the hub encodes its updates, and the JVM compiles
             _timed(ask, count, target)
-        return _in_turn({way: (ask, target) for way, ask in ways.items()}, count, rounds)
+        return _in_turn({variant: (ask, target) for variant, ask in variants.items()}, count, rounds)
 
 
 def _measure_sink(count: int, rounds: int) -> dict[str, Figures]:
-    """Each way has a hub of its own in each round, as a hub does not publish twice what it remembers."""
-    taken: dict[str, list[Figures]] = {"lines that are ready": [], "df.write": []}
+    """Measure each variant with a new hub in each round, because a hub does not publish
+    an id twice.
+    """
+    taken: dict[str, list[Figures]] = {"prepared lines": [], "df.write": []}
     with _spark() as spark:
         with _hub(count) as target:
             _write(spark, target, count)
         for _ in range(rounds):
             with _hub(count) as target:
                 bodies = _bodies(count)
-                taken["lines that are ready"].append(_timed(partial(_post, target, bodies), count, target))
+                taken["prepared lines"].append(_timed(partial(_post, target, bodies), count, target))
             with _hub(count) as target:
                 taken["df.write"].append(_timed(partial(_write, spark, target, count), count, target))
     return summary(taken, "µs a row")
 
 
-def _in_turn(ways: dict[str, tuple[Callable[[], int], Target]], count: int, rounds: int) -> dict[str, Figures]:
-    taken: dict[str, list[Figures]] = {way: [] for way in ways}
+def _in_turn(variants: dict[str, tuple[Callable[[], int], Target]], count: int, rounds: int) -> dict[str, Figures]:
+    taken: dict[str, list[Figures]] = {variant: [] for variant in variants}
     for _ in range(rounds):
-        for way, (ask, target) in ways.items():
-            taken[way].append(_timed(ask, count, target))
+        for variant, (ask, target) in variants.items():
+            taken[variant].append(_timed(ask, count, target))
     return summary(taken, "µs a row")
 
 
@@ -103,7 +106,7 @@ def _timed(ask: Callable[[], int], count: int, target: Target) -> Figures:
             return _once(ask, count, target)
         except StreamingQueryException as error:
             if "failed to connect back" not in str(error):
-                raise  # a busy machine: Spark gives a Python ten seconds to start, which is not the question
+                raise  # else: on a busy machine, Python took longer to start than the ten seconds that Spark gives it
 
 
 def _once(ask: Callable[[], int], count: int, target: Target) -> Figures:
@@ -159,7 +162,7 @@ def _replay(target: Target) -> Iterator[httpx2.Response]:
 
 
 def _count_blank_lines(target: Target) -> int:
-    found, last = -1, b""  # the last one ends no event
+    found, last = -1, b""  # the last blank line follows a comment, not an event
     with _replay(target) as response:
         for chunk in response.iter_raw():
             found += (last + chunk).count(b"\n\n")

@@ -1,4 +1,6 @@
-"""What does a linear matcher cost beside the regular expression that it replaces, and what does it save?"""
+"""What does the linear URI template matcher cost, compared with the regular expression
+that hubs use?
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-QUESTION = "What does a linear matcher cost beside the regular expression that it replaces?"
+QUESTION = "What does a linear matcher cost, compared with a regular expression?"
 WORKLOAD = (
-    "One template and one topic a case. "
-    "Baseline: `re` with the expression that the deployed hubs' library makes of the template."
+    "One template and one topic per case. "
+    "Baseline: `re` with the expression that the library of the deployed hubs makes of the template."
 )
 PLOT = Bars()
 
@@ -48,7 +50,7 @@ CASES = {
 }
 
 
-def cases(quick: bool) -> Iterator[Case]:  # noqa: ARG001 — it is quick enough
+def cases(quick: bool) -> Iterator[Case]:  # noqa: ARG001 (all cases are quick)
     for label, case in CASES.items():
         yield Case(label, partial(measure, *case))
     yield Case("compiling three expressions", compiling)

@@ -1,13 +1,17 @@
 """The subscribers and publishers of a load, in one epoll.
 
-    epoll ─► readable socket ─► recv into one buffer ─► count the marks        no parsing, no task, no decoding
-       └──► due update ───────► POST on an idle connection                     at times that are fixed beforehand
+    epoll ─► readable socket ─► recv into one buffer ─► count the marks
+       └──► due update ───────► POST on an idle connection
 
-The data of an update is one mark, which is in nothing else that a server sends, the time when the update was due, and
-padding.  A byte cannot be torn in two by the end of a read, so counting marks counts deliveries, however many frames
-come at once; it costs the load little more than the system call.  Some subscribers, the probes, read the times too.
-The latency of an update counts from when it was due, whether or not a publisher was free then: a server that stalls
-is not asked less.
+The data of an update is one mark, which occurs nowhere else in what a server sends, the
+time at which the update was due, and padding.  A mark is one byte, so it is never split
+between two reads, and the number of marks is the number of deliveries, however the
+frames arrive.  Counting them costs little more than the system call: nothing is parsed.
+Some subscribers, the probes, also read the times.
+
+The times of updates are fixed before the run.  The latency of an update counts from its
+time, even if no publisher was free then, so a server that stalls does not get less
+load.
 """
 
 from __future__ import annotations
@@ -40,16 +44,18 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 _FILES: Final = 2**16
 _BUFFER: Final = 2**18
-_EVENTS: Final = 256  # between two looks at the clock: half a millisecond
-_OPENING: Final = 200  # lasting connections that are being made at a time; who comes later comes when it is due
+_EVENTS: Final = 256  # events of one poll: the clock is read after about half a millisecond of them
+_OPENING: Final = 200  # the number of lasting connections that are opened at a time
 _HANG: Final = 60 * 10**9
-_STAY: Final = 0.5  # seconds for which a visitor stays
-_SOURCES: Final = 20  # addresses of this machine to connect from: each has 28,000 ports
+_STAY: Final = 0.5  # seconds that a visitor stays
+_SOURCES: Final = 20  # addresses of this machine to connect from, because each has only 28,000 ports
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 
 
 def raise_file_limit() -> int:
-    """Allow this process, and those that it starts, _FILES open files, or as many as it may; and say how many."""
+    """Allow this process and its children to open `_FILES` files, or as many as
+    possible; return the number.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, PermissionError):  # only root may raise the hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, max(hard, _FILES)))
@@ -65,17 +71,17 @@ class Subscriber:
     role: Literal["reader", "probe", "stuck", "visitor", "newcomer"]
     group: int
     due: int = 0
-    """When it was to connect, in ns."""
+    """When it was due to connect, in ns."""
     socket: socket.socket | None = None
     asked: bool = False
     head: bytes = b""
 
 
 class Clients:
-    """All subscribers and publishers of a load, and the one epoll that they are in.
+    """All subscribers and publishers of a load.
 
-    All its mutable state is listed in `__init__`.  What is in lists there has the file descriptor as index, as it is
-    looked at for every read.
+    The lists in `__init__` have file descriptors as indexes, because they are used for
+    every read.
     """
 
     def __init__(self, load: Load, target: Target) -> None:
@@ -86,31 +92,32 @@ class Clients:
         self._buffer = bytearray(_BUFFER)
         self._sources = count()
         files = raise_file_limit()
-        self._read: list[Callable[[bytearray], int] | None] = [None] * files  # of those that are counted
-        self._tails: list[bytes | None] = [None] * files  # of the probes: the end of what was read
-        self._received = [0] * files
-        self._turns: dict[int, Callable[[int, int], None]] = {}  # what to do with all others, by descriptor
+        self._read: list[Callable[[bytearray], int] | None] = [None] * files  # recv_into() of readers and probes
+        self._tails: list[bytes | None] = [None] * files  # of probes: the end of the last read
+        self._received = [0] * files  # deliveries
+        self._turns: dict[int, Callable[[int, int], None]] = {}  # what to call for all other sockets
         self._subscribers: dict[int, Subscriber] = {}
         self._opening = 0
-        self._visitors: deque[tuple[int, int]] = deque()  # until when, descriptor
+        self._visitors: deque[tuple[int, int]] = deque()  # (when it leaves, file descriptor), the earliest first
 
         self._publishers: dict[int, socket.socket] = {}
         self._idle: list[int] = []
         self._unsent: dict[int, memoryview] = {}
         self._answers: dict[int, bytes] = {}
 
-        self._audience = [0] * (load.groups + 1)  # readers of a group; the last group has none
-        self._published = [0] * (load.groups + 1)  # updates about a group
+        self._audience = [0] * (load.groups + 1)  # readers of each group; the last group has none
+        self._published = [0] * (load.groups + 1)  # updates of each group
         self._number = 0
         self.updates = self.expected = self.delivered = self.further = 0
         self.closed = self.refused = 0
         self.latencies: list[int] = []  # ns
-        self.arrivals: list[int] = []  # ns that visitors and newcomers waited for the head of their stream
+        self.arrivals: list[int] = []  # ns that visitors and newcomers waited for the head of their response
         self._spins = load.spin and len(os.sched_getaffinity(0)) > 1
-        self._turned = 0  # when the last turn ended, ns
-        self.spun = 0  # ns of turns that found nothing
+        self._turned = 0  # when the last turn ended, in ns
+        self.spun = 0  # ns of turns without an event
 
     def close(self) -> None:
+        """Close all sockets."""
         for subscriber in self._subscribers.values():
             if subscriber.socket is not None:
                 subscriber.socket.close()
@@ -123,7 +130,7 @@ class Clients:
     def connect(self) -> None:
         """Make all lasting connections."""
         load = self.load
-        # Of 20 readers of a group one is a probe; where a group is small, more.
+        # One reader in 20 of a group is a probe; in a small group, more are.
         places = list(range(load.connections))
         self._chance.shuffle(places)
         spacing = min(20, max(1, load.connections // load.groups // 5))
@@ -138,15 +145,19 @@ class Clients:
             self._turn(0.05)
 
     def publish_now(self, groups: Sequence[int]) -> None:
-        """Publish an update about each of `groups`, one after the other, and wait until all is delivered."""
+        """Publish an update of each of `groups`, one after the other; wait after each
+        until it is delivered.
+
+        Raises RuntimeError if a delivery is missing.
+        """
         for group in groups:
             self._publish([(group, time.monotonic_ns())])
             self.finish()
             if self.delivered != self.expected:
-                raise RuntimeError(f"{self.delivered} came of {self.expected} deliveries")
+                raise RuntimeError(f"{self.delivered} of {self.expected} deliveries arrived")
 
     def forget(self) -> None:
-        """Count from here."""
+        """Start all counts again from 0."""
         self.updates = self.expected = self.delivered = self.further = 0
         self.spun = 0
         self._published = [0] * len(self._published)
@@ -154,7 +165,10 @@ class Clients:
         self.latencies.clear()
 
     def publish(self, watch: Callable[[], None] | None, every: float) -> None:
-        """Publish for as long as the load says; `watch` is called before, and all `every` seconds."""
+        """Publish until the end of the load.
+
+        Calls `watch` before the first update, and then every `every` seconds.
+        """
         load = self.load
         began = time.monotonic_ns()
         end = began + int(load.seconds * 1e9)
@@ -164,19 +178,22 @@ class Clients:
         update, arrival, look = next(updates, end), next(arrivals, end), next(watches, end)
         if watch is not None:
             watch()
-        # What was due before the end is done, however late.
+        # What was due before the end is still done after it, however late.
         while (now := time.monotonic_ns()) < end or update < end or arrival < end:
             if now > end + load.seconds * 1e9 + _HANG:
-                raise RuntimeError("updates are still to be published that were due long ago")
+                raise RuntimeError("updates that were due long ago are still not published")
+            # 1. Updates at their times, in batches if several are due.
             while update <= now and update < end and self._may_publish():
                 batch: list[tuple[int, int]] = []
                 while update <= now and update < end and len(batch) < self._batch:
                     batch.append((self._group(), update))
                     update = next(updates, end)
                 self._publish(batch)
+            # 2. Without a rate: as many updates as the window allows.
             if not load.rate:
                 while self._may_publish() and self._in_window():
                     self._publish([(self._group(), now) for _ in range(self._batch)])
+            # 3. Subscribers that come or go.
             while arrival <= now and arrival < end:
                 self._arrive(arrival)
                 arrival = next(arrivals, end)
@@ -185,14 +202,17 @@ class Clients:
             if watch is not None and look <= now < end:
                 watch()
                 look = next(watches, end)
-            # Whoever waits for an answer or a delivery is woken by it.
+            # 4. Wait for the next due time.  If all publishers are busy, a response
+            # ends the wait.
             due = (update if self._may_publish() else end, arrival, look, end)
             self._turn((min(due) - now) / 1e9)
 
     def finish(self) -> None:
-        """Wait until every reader has what it should and every request is answered, or until nothing comes any more.
+        """Wait until every reader has all deliveries and every request is answered, or
+        until nothing more arrives.
 
-        What one reader got twice does not hide what another still misses; but it hides what that reader misses itself.
+        If a reader gets an update twice, that does not hide a missing delivery of
+        another reader; but it does hide a missing one of the same reader.
         """
         moved, last = 0, time.monotonic()
         while not self._is_delivered() or len(self._idle) < len(self._publishers) or self._opening:
@@ -203,7 +223,7 @@ class Clients:
                 break
 
     def differences(self) -> tuple[int, int]:
-        """Deliveries that are missing, and those that are too many."""
+        """Return the number of missing deliveries, and of those that came too often."""
         differences = [
             self._published[subscriber.group] - self._received[fd]
             for fd, subscriber in self._subscribers.items()
@@ -216,15 +236,18 @@ class Clients:
 
     @property
     def connected(self) -> int:
+        """The number of subscribers that have the head of their response."""
+        return len(self._subscribers) - self._opening
         return len(self._subscribers) - self._opening
 
     # -- one turn
 
     def _turn(self, seconds: float) -> None:
-        """Wait for up to so many seconds, and see to all that has come.
+        """Wait up to `seconds` for events, and handle them.
 
-        Where the load spins, it returns at once, for to wake who sleeps would be on the server's account.  Else it
-        spins for less than a millisecond: epoll counts in whole ones, and wakes too late rather than too early.
+        If the load spins, it does not wait, because the CPU for waking a sleeping
+        process would be the server's.  Otherwise it spins for less than a millisecond,
+        because epoll counts in whole milliseconds and wakes up too late.
         """
         whole = 0 if self._spins else int(seconds * 1_000)
         ready = self._epoll.poll((whole - 0.5) / 1_000 if whole > 0 else 0, _EVENTS)
@@ -233,9 +256,11 @@ class Clients:
         reads, received, tails, buffer = self._read, self._received, self._tails, self._buffer
         delivered = 0
         for fd, events in ready:
+            # The most frequent events come first: data for a reader or a probe.  Other
+            # sockets have a callback.
             read = reads[fd]
             if read is None:
-                if fd in self._turns:  # it may have been closed in this turn
+                if fd in self._turns:  # the socket may have been closed in this turn
                     self._turns[fd](fd, events)
                 continue
             try:
@@ -280,7 +305,7 @@ class Clients:
         return connection
 
     def _opened(self, fd: int, events: int) -> None:
-        """A connection is there, or a part of the head of its stream is."""
+        """Handle a connection that was made, or a part of the response head."""
         subscriber = self._subscribers[fd]
         assert subscriber.socket is not None
         try:
@@ -305,7 +330,9 @@ class Clients:
         self._begin(fd, subscriber, rest)
 
     def _begin(self, fd: int, subscriber: Subscriber, rest: bytes) -> None:
-        """The head of its stream has come, and of the stream `rest`."""
+        """Start a subscriber after its response head; `rest` is the start of its
+        stream.
+        """
         assert subscriber.socket is not None
         match subscriber.role:
             case "reader" | "probe":
@@ -350,7 +377,7 @@ class Clients:
             size = 0
         if size:
             self.further += self._buffer.count(_MARK, 0, size)
-        else:  # its place in `_visitors` sees to the rest
+        else:  # `_visitors` still has it, and closes the socket
             self.closed += 1
             self._epoll.unregister(fd)
             del self._turns[fd]
@@ -362,7 +389,10 @@ class Clients:
         connection.close()
 
     def _lost(self, fd: int) -> None:
-        """The server has closed a stream.  The socket stays, so that no other has its number."""
+        """Handle a stream that the server closed.
+
+        The socket stays open, so that its number is not used again.
+        """
         self.closed += 1
         self._read[fd] = None
         self._epoll.unregister(fd)
@@ -370,7 +400,9 @@ class Clients:
     # -- publishers
 
     def _due(self, rate: float, seconds: float, *, poisson: bool = False) -> Iterator[int]:
-        """The ns after the beginning at which something is due that comes `rate` times a second."""
+        """Yield the due times of events that come `rate` times a second, in ns after
+        the start.
+        """
         if not rate:
             return
         gaps = (self._chance.expovariate(rate) for _ in count())
@@ -386,13 +418,13 @@ class Clients:
         return bool(self._idle) or len(self._publishers) < self.load.publishers
 
     def _in_window(self) -> bool:
-        """Whether a batch more is no more than the window, or all is delivered."""
+        """Whether one more batch fits in the window, or all updates are delivered."""
         missing = self.expected - self.delivered
         each = self.load.connections // self.load.groups
         return missing <= max(0, self.load.window - self._batch) * each
 
     def _publish(self, updates: Sequence[tuple[int, int]]) -> None:
-        """Publish `updates`, each a group and the time when it was due, in one request."""
+        """Publish `updates` in one request; each is a group and a due time."""
         made = []
         for group, due in updates:
             number = self._number if self.load.new_topics else 0
@@ -434,7 +466,7 @@ class Clients:
             read = self._publishers[fd].recv(65_536)
         except ConnectionError:
             read = b""
-        if not read and fd in self._idle:  # it was idle for too long
+        if not read and fd in self._idle:  # the server closed an idle connection
             self._idle.remove(fd)
             del self._turns[fd], self._answers[fd]
             self._publishers.pop(fd).close()
@@ -442,7 +474,7 @@ class Clients:
         self._answers[fd] += read
         if not read or not _is_whole(self._answers[fd]):
             if not read:
-                raise RuntimeError(f"a publisher was cut off: {self._answers[fd].decode('latin-1')}")
+                raise RuntimeError(f"the server closed a publisher's connection: {self._answers[fd].decode('latin-1')}")
             return
         if not self._answers[fd].split(b" ", 2)[1].startswith(b"2"):
             raise RuntimeError(f"an update was refused: {self._answers[fd].decode('latin-1')}")
@@ -451,7 +483,9 @@ class Clients:
 
 
 def due_times(text: bytes) -> tuple[list[int], bytes]:
-    """The times that follow the marks in `text`, ns; and its end, where a mark waits for the rest of its time."""
+    """Return the times after the marks in `text`, in ns, and the end of `text` if its
+    last time is incomplete.
+    """
     torn = text.rfind(b"~", 1 - _TIME_BYTES)
     return [int(due) for due in _TIME.findall(text)], text[torn:] if torn >= 0 else b""
 

@@ -1,13 +1,12 @@
-"""Figures in pages: each names its place in the result files, so that it can be written
-anew.
+"""The figures of pages, written from the result files.
 
-A page says `1/26,700<!-- container: 1,000,000 subscribers / 1 match -->`: the comment,
-which no reader sees, names the file, the case and the way, and the text before it, up
-to a space, a bar or a parenthesis, is the figure.
+A page has text such as `1/26,700<!-- container: 1,000,000 subscribers / 1 match -->`:
+the comment, which a reader does not see, names the file, the case and the variant.  The
+text before it, up to a space, a bar or a parenthesis, is the figure.
 
-    <!-- NAME: CASE / WAY -->             the ratio of the way to the baseline of its case
-    <!-- NAME: CASE / WAY / OTHER -->     the ratio of the way to another way
-    <!-- NAME: CASE / WAY = COLUMN -->    a figure with its own column, such as KiB a connection
+    <!-- NAME: CASE / VARIANT -->             its ratio to the baseline of the case
+    <!-- NAME: CASE / VARIANT / OTHER -->     its ratio to another variant
+    <!-- NAME: CASE / VARIANT = COLUMN -->    its figure in a column: KiB a connection
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _FRACTION_BELOW = 0.1
 def fill(page: str, results: Path) -> str:
     """Return `page` with each marked figure as the files in `results` have it.
 
-    Raises KeyError if a file has no such case, way or column, and FileNotFoundError if
-    there is no such file.
+    Raises KeyError if a file has no such case, variant or column, and FileNotFoundError
+    if there is no such file.
     """
 
     def written(mark: re.Match[str]) -> str:
@@ -46,14 +45,16 @@ def fill(page: str, results: Path) -> str:
 def figure(document: Document, place: str) -> str:
     """Return the figure of a document that `place` names, in three digits.
 
-    >>> ways = {"slow": {"ratio": 1}, "fast": {"ratio": 0.0021, "KiB": 7.31}, "other": {"ratio": 0.5}}
-    >>> [figure({"results": {"10": ways}}, f"10 / {way}") for way in ("other", "fast", "slow / other", "fast = KiB")]
+    >>> fast, other = {"ratio": 0.0021, "KiB": 7.31}, {"ratio": 0.5}
+    >>> results = {"10": {"slow": {"ratio": 1}, "fast": fast, "other": other}}
+    >>> places = "10 / other", "10 / fast", "10 / slow / other", "10 / fast = KiB"
+    >>> [figure({"results": results}, place) for place in places]
     ['0.5', '1/476', '2', '7.31']
     """
     place, _, column = place.partition(" = ")
-    case, way, *other = place.split(" / ")
-    ways = document["results"][case]
+    case, variant, *other = place.split(" / ")
+    variants = document["results"][case]
     if column:
-        return shown(ways[way][column])
-    ratio = ways[way]["ratio"] / (ways[other[0]]["ratio"] if other else 1)
+        return shown(variants[variant][column])
+    ratio = variants[variant]["ratio"] / (variants[other[0]]["ratio"] if other else 1)
     return shown(ratio) if ratio >= _FRACTION_BELOW else f"1/{float(f'{1 / ratio:.3g}'):,.0f}"

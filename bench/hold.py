@@ -1,11 +1,13 @@
-"""Does a hub keep its memory and its pace for as long as it runs?  `python -m bench.hold`: ten minutes of it.
+"""Do the memory and the latency of a hub stay constant?  `python -m bench.hold` watches
+a hub for ten minutes.
 
-results/hold.json is no comparison of ways, so it has other members than `benchmark` says:
+results/hold.json compares no variants, so it has other members than those that
+`benchmark` describes:
 
     question, workload, seed
     machine    cpu, cores, python, packages
     plot       {"kind": "series", "x": "minutes"}
-    series     {"minutes": [...], "resident MiB": [...], ...}     a value a sample, three significant digits
+    series     {"minutes": [...], "resident MiB": [...], ...}     one value per sample
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     from bench.clients import Clients
     from bench.measure import Figures
 
-QUESTION = "Do memory and latency stay what they are?"
+QUESTION = "Do memory and latency stay constant?"
 
 
 def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
-    """Put `load` on a hub, and look at it all `every` seconds; `seen` is told of each sample."""
+    """Put `load` on a hub, take a sample every `every` seconds, and return the result;
+    `seen` gets each sample.
+    """
     samples: list[Figures] = []
     with hub() as target:
         [pid] = target.pids
@@ -47,7 +51,7 @@ def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
             nonlocal then, cpu, known, looks
             looks += 1
             if then and len(clients.latencies) == known:
-                return  # nothing was delivered: the next sample is of this time too
+                return  # nothing was delivered, so the next sample includes this time
             before, taken_before = then, cpu
             then, cpu = time.monotonic(), processor_time(pid)[0]
             if not before:
@@ -69,8 +73,8 @@ def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
         "question": QUESTION,
         "workload": (
             f"{load.connections:,} subscribers for {load.seconds / 60:.3g} minutes, in {load.groups} groups; "
-            f"{load.rate:g} updates/s, each to one group; {load.visitors:,.0f} others come and go a second. "
-            f"A sample all {every:g} s."
+            f"{load.rate:g} updates/s, each to one group; {load.visitors:,.0f} other clients come and go each second. "
+            f"A sample every {every:g} s."
         ),
         "seed": SEED,
         "machine": machine(**versions()),
@@ -80,7 +84,10 @@ def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.hold", description="Hold connections to a hub, and watch.")
+    """Watch a hub as the command line says, with a progress bar, and write the
+    result.
+    """
+    parser = argparse.ArgumentParser(prog="python -m bench.hold", description="Watch a hub with many connections.")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--connections", type=int, default=15_000)
     parser.add_argument("--every", type=float, default=10, help="seconds between two samples")
@@ -90,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         connections=chosen.connections,
         groups=10,
         rate=2,
-        poisson=False,  # no sample is without an update
+        poisson=False,  # so every sample has an update
         visitors=200,
         seconds=chosen.minutes * 60,
         spin=False,
@@ -100,10 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         task = progress.add_task("connecting", total=int(load.seconds / chosen.every - 1e-6))
 
         def show(sample: Figures) -> None:
-            told = (
+            summary = (
                 f"{sample['connections']:,} connected, {sample['resident MiB']:.0f} MiB, p99 {sample['p99 ms']:.1f} ms"
             )
-            progress.update(task, description=told, advance=1)
+            progress.update(task, description=summary, advance=1)
 
         made = hold(load, chosen.every, show)
     chosen.result.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")

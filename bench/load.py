@@ -1,13 +1,17 @@
-"""A load for a hub, and what the hub made of it: `python -m bench.load --url URL --token TOKEN`, for any hub by HTTP.
+"""A load generator for any Mercure hub.
 
-    python -m hub serve --dev                                                      in one terminal
-    python -m bench.load --url http://localhost:3000/.well-known/mercure --rate 20       in another
+    python -m hub serve --dev                              in one terminal
+    python -m bench.load --rate 20 \\
+        --url http://localhost:3000/.well-known/mercure    in another terminal
 
-Group g of the subscribers wants https://example.com/g/{item}; an update is about https://example.com/g/0 or, where
-every topic is to be a new one, https://example.com/g/n.  What is sent and how it is counted is said in `clients`.
+The subscribers of group g subscribe to https://example.com/g/{item}.  An update of the
+group has the topic https://example.com/g/0 or, if every topic should be new,
+https://example.com/g/n.  `clients` explains the data of updates and how they are
+counted.
 
-Linux only.  The load takes a processor of its own where there are two; the figure "load busy %" says how much of it.
-Where that is near 100, the rate is the load's and not the server's.
+The load generator takes the last processor if the machine has two or more.  If "load
+busy %" is near 100, the load generator is the bottleneck and not the server.  Linux
+only.
 """
 
 from __future__ import annotations
@@ -33,21 +37,26 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-_WARM_UP: Final = (5, 100)  # updates before the measurement, at least and at most: one a group
-_SPLIT: Final = 20  # ticks of the clock that user and system time are sampled with
+_WARM_UP: Final = (5, 100)  # the number of updates before the measurement: one a group, within these bounds
+_SPLIT: Final = 20  # ticks; with fewer, the proportion of user and system time is too inexact
 
 
 def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None = None, every: float = 10.0) -> Figures:
-    """Put `load` on `target`, and say what came of it; `watch` sees the clients before the first update, and all
-    `every` seconds of the publishing.
+    """Put `load` on `target`, and return the figures.
 
-    CPU is that of all of the server's processes, from the first update to the last delivery, for updates, deliveries
-    and whoever comes meanwhile.  Memory is what is resident and not shared, after all have connected and before
-    anything is published; what the kernel has for a socket is not in it.  Raises RuntimeError where the server
-    refuses what it should not.
+    `watch` gets the clients before the first update and then every `every` seconds.
+
+    CPU is that of all processes of the server, from the first update to the last
+    delivery; it includes connections that are made during that time.  Memory is
+    resident and private, measured after all clients have connected and before the first
+    update; the kernel's memory for sockets is not included.
+
+    Raises RuntimeError if the server refuses a request that it should accept.
     """
     with closing(Clients(load, target)) as clients, _own_core(), _no_garbage():
-        clients.publish_now([load.groups])  # to nobody: the server has started, and has worked once
+        # No client is subscribed yet.  This update makes sure that the server has
+        # started and works.
+        clients.publish_now([load.groups])
         before, began = _taken(target), time.monotonic()
         clients.connect()
         connected = time.monotonic() - began
@@ -93,10 +102,12 @@ def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None =
 
 
 def replay(load: Load, target: Target) -> Figures:
-    """Publish what `load` says while nobody is there; then all connect at once, and get it from the log.
+    """Publish the updates of `load` without subscribers; then connect all subscribers,
+    which replay the history.
 
-    Times and CPU are from the first connection to the last delivery.  Memory is that of the first process, resident and
-    not shared, before anybody has connected and when all have all.
+    Times and CPU are from the first connection to the last delivery.  Memory is that of
+    the first process, resident and private, before the first connection and after the
+    last delivery.
     """
     hub = target.pids[0]
     with (
@@ -134,7 +145,9 @@ def replay(load: Load, target: Target) -> Figures:
 
 
 def quantiles(what: str, taken: Sequence[int]) -> Figures:
-    """The median, the 99th percentile and the most of `taken`, ns, in ms; nothing of nothing."""
+    """Return the median, the 99th percentile and the maximum of `taken` (in ns) in ms;
+    {} if it is empty.
+    """
     if not taken:
         return {}
     ordered = sorted(taken)
@@ -144,7 +157,9 @@ def quantiles(what: str, taken: Sequence[int]) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What a server has taken: its CPU seconds, and user and system time as they were sampled; bytes of memory."""
+    """The CPU seconds of a server, its sampled user and system ticks, and its bytes of
+    memory.
+    """
 
     cpu: tuple[float, float, float]
     memory: int
@@ -157,7 +172,9 @@ def _taken(target: Target) -> _Taken:
 
 @contextmanager
 def _own_core() -> Iterator[None]:
-    """The last of the processors that there are; servers of `servers` have the first."""
+    """Use only the last processor of this process; the servers of `servers` use the
+    first.
+    """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     try:
@@ -168,7 +185,7 @@ def _own_core() -> Iterator[None]:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Without the collector, which would stop the load now and then."""
+    """Turn the garbage collector off, because it would interrupt the load."""
     gc.collect()
     gc.disable()
     try:
@@ -178,13 +195,14 @@ def _no_garbage() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Put the load that the command line describes on a hub, and print the figures."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.load", description="Put a load on any Mercure hub that takes classic requests."
+        prog="python -m bench.load", description="Put a load on a Mercure hub that accepts classic requests."
     )
-    parser.add_argument("--url", required=True, help="of the hub; http only")
-    parser.add_argument("--token", default="", help="classic token of the publishers; else one is signed with --key")
-    parser.add_argument("--key", default=DEVELOPMENT_KEY, help="HS256 secret of the hub; default: the well-known one")
-    parser.add_argument("--pid", type=int, action="append", default=[], help="of the server, for its CPU and memory")
+    parser.add_argument("--url", required=True, help="the hub's URL; http only")
+    parser.add_argument("--token", default="", help="classic token for publishing; default: one signed with --key")
+    parser.add_argument("--key", default=DEVELOPMENT_KEY, help="HS256 secret of the hub; default: the development key")
+    parser.add_argument("--pid", type=int, action="append", default=[], help="process to measure: CPU and memory")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     for option in fields(Load):
         name, help = "--" + option.name.replace("_", "-"), option.metadata["help"] + "; default: %(default)s"

@@ -1,7 +1,8 @@
-"""Measure a few ways of doing one thing, in turn; and the memory that building something takes.
+"""CPU time of several variants of one operation, and the memory of a data structure.
 
-Each round runs every way once, so that a machine that slows down slows all of them.  The ratio of a way is the
-median, over the rounds, of its time divided by the first way's time in the same round:
+Each round runs every variant once, so if the machine slows down, it slows down all of
+them.  The ratio of a variant is the median, over the rounds, of its time divided by the
+time of the first variant in the same round:
 
     round    1    2    3    4    5        figures
     slow    90   91  180   92   90        median 91   min 90   max 180   ratio 1
@@ -27,51 +28,60 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Figures: TypeAlias = dict[str, float]
-"""What is known of one way: min, median, max and ratio, and any others, such as "bytes a subscriber"."""
+"""The figures of one variant: min, median, max and ratio, and others such as "bytes a
+subscriber"."""
 
 GROWTH = 8 << 20
-"""Bytes by which a process grows before `memory` believes what it sees."""
+"""Bytes by which a process must grow before `memory` trusts the difference."""
 MOST = 1 << 14
-"""Times that `memory` builds what takes next to nothing."""
+"""The maximum number of copies that `memory` builds of a small structure."""
 
 _SCHEDULER = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid() puts it into the clock of another process
 
 
-def compare(ways: Mapping[str, Callable[[], object]], *, calls: Mapping[str, int], rounds: int) -> dict[str, Figures]:
-    """CPU microseconds a call of each way, over `rounds` rounds; the ratios are to the first way.
+def compare(
+    variants: Mapping[str, Callable[[], object]], *, calls: Mapping[str, int], rounds: int
+) -> dict[str, Figures]:
+    """Return the CPU microseconds per call of each variant; the ratios are to the first
+    variant.
 
-    A way is called `calls[name]` times in a round, and once before the first round, untimed; so one call a round
-    is enough where it takes a millisecond.  The clock moves in steps of about a microsecond, and calling a way takes
-    some 0.05 of one: where a call is short, let a round have a millisecond or more of them.  Garbage is collected
-    between the turns, not in them.
+    A variant is called `calls[name]` times in each round, and once before the first
+    round, which is not timed.
+
+    The clock has steps of about a microsecond, and the loop costs about 0.05 µs per
+    call.  So if a call is short, let the calls of a round take a millisecond or more;
+    if it takes a millisecond, one call is enough.  Garbage is collected between the
+    measurements, not during them.
     """
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
-        way()
+    taken: dict[str, list[float]] = {name: [] for name in variants}
+    for variant in variants.values():
+        variant()
     gc.collect()
-    gc.freeze()  # what was built so far is not looked through again at every turn
+    gc.freeze()  # the collections between measurements skip the objects that exist now
     gc.disable()
     try:
         for _ in range(rounds):
-            for name, way in ways.items():
-                taken[name].append(_turn(way, calls[name]))
+            for name, variant in variants.items():
+                taken[name].append(_turn(variant, calls[name]))
                 gc.collect()
     finally:
         gc.enable()
         gc.unfreeze()
-    baseline = taken[next(iter(ways))]
+    baseline = taken[next(iter(variants))]
     return {name: figures(times, baseline) for name, times in taken.items()}
 
 
-def _turn(way: Callable[[], object], calls: int) -> float:
+def _turn(variant: Callable[[], object], calls: int) -> float:
     began = time.process_time()
     for _ in repeat(None, calls):
-        way()
+        variant()
     return (time.process_time() - began) / calls * 1e6
 
 
 def figures(taken: Sequence[float], baseline: Sequence[float]) -> Figures:
-    """What a way took in each round, beside what the first way took in the same rounds."""
+    """Return the figures of a variant, from its times and those of the baseline in the
+    same rounds.
+    """
     return {
         "min": min(taken),
         "median": statistics.median(taken),
@@ -81,33 +91,36 @@ def figures(taken: Sequence[float], baseline: Sequence[float]) -> Figures:
 
 
 def summary(taken: Mapping[str, Sequence[Figures]], of: str) -> dict[str, Figures]:
-    """The figures of ways that were measured in rounds of another kind, from what each round has found.
+    """Return the figures of variants from all that was found in each round.
 
-    `of` names what is compared; of all else that was found there is the median.
+    `of` names the figure that is compared.  All other figures are medians of the rounds
+    that have them.
     """
     baseline = [found[of] for found in taken[next(iter(taken))]]
     return {
-        way: figures([found[of] for found in its], baseline)
+        variant: figures([found[of] for found in its], baseline)
         | {
             name: statistics.median(found[name] for found in its if name in found)
             for name in dict.fromkeys(name for found in its for name in found if name != of)
         }
-        for way, its in taken.items()
+        for variant, its in taken.items()
     }
 
 
 def memory(build: Callable[[], object]) -> int:
-    """Bytes of resident memory that what `build` returns takes.  `build` makes a new one at every call.
+    """Return how many bytes of resident memory one result of `build` takes.
 
-    From the kernel's count of pages, for pyroaring allocates where tracemalloc does not look; so what is small is
-    built many times.  In a forked child.  Linux only.
+    `build` must return a new object at each call.  The memory is measured in pages of
+    the kernel, because tracemalloc does not see the allocations of pyroaring; a small
+    object is therefore built many times.  It is built in a forked child.  Raises
+    RuntimeError if `build` fails.  Linux only.
     """
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            filling = _grown(build)  # fills what was free in the heap, so that the next ones have to grow it
+            filling = _grown(build)  # uses up the free space of the heap, so that the next objects grow it
             taken, made = _grown(build)
             os.write(sender, str(taken // len(made)).encode())
             del filling
@@ -121,12 +134,15 @@ def memory(build: Callable[[], object]) -> int:
         text = answer.read()
     os.waitpid(child, 0)
     if not text:
-        raise RuntimeError("what was to be measured could not be built; the child has said why")
+        raise RuntimeError("the objects to measure could not be built; the child process printed the error")
     return int(text)
 
 
 def _grown(build: Callable[[], object]) -> tuple[int, list[object]]:
-    """How far the process grew by building, until that is GROWTH or it was done MOST times; and what was built."""
+    """Return the bytes by which the process grew, and the objects that were built.
+
+    Building stops after GROWTH bytes or MOST objects.
+    """
     before, grown, made = _resident(), 0, list[object]()
     while grown < GROWTH and len(made) < MOST:
         made += [build() for _ in range(max(1, len(made)))]
@@ -135,32 +151,39 @@ def _grown(build: Callable[[], object]) -> tuple[int, list[object]]:
 
 
 def _resident() -> int:
-    """Bytes of this process that are in memory and its own, with all garbage given back."""
+    """Return the private resident bytes of this process after all free memory was
+    returned to the kernel.
+    """
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
     if trim is not None:
         trim(0)
     return resident(os.getpid())
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process that are in memory and its own.  Linux only."""
+    """Return the private resident bytes of a process.  Linux only."""
     _, pages, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
     return (pages - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def processor_time(pid: int) -> tuple[float, float, float]:
-    """CPU seconds of a process, with all its threads; and its user and its system time, in ticks.
+    """Return the CPU seconds of a process and all its threads, and its user and system
+    time in ticks.
 
-    The first is what the scheduler has counted.  The others are sampled, so only their proportion is of use, and
-    only where there are many.  Linux only.
+    The CPU seconds are counted by the scheduler.  User and system time are sampled, so
+    only their proportion is useful, and only if there are many ticks.  Linux only.
     """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return time.clock_gettime(~pid << 3 | _SCHEDULER), float(fields[11]), float(fields[12])
 
 
 def machine(**versions: str) -> dict[str, Any]:
-    """What a result depends on besides the code: the processor, Python, the packages that are imported, `versions`."""
+    """Return what a result depends on besides the code.
+
+    These are the processor, the version of Python, the versions of the imported
+    packages, and `versions`.
+    """
     model = next(
         (
             line.partition(":")[2].strip()

@@ -4,8 +4,8 @@
     python -m bench.report RESULTS    another directory of results
 
 Everything comes from the result files.  Beside NAME.json are NAME.svg, the plot, and
-NAME.md, a page that people write: the plot and the table follow its line `<!-- NAME -->`.
-If there is no page, a new one says what the result file says.
+NAME.md, a page that people write: the plot and the table follow its line `<!-- NAME
+-->`.  If there is no page, a new one says what the result file says.
 """
 
 from __future__ import annotations
@@ -37,28 +37,31 @@ if TYPE_CHECKING:
 PAGES = (BENCH / "README.md", BENCH.parent / "README.md")
 """Pages with figures from the results."""
 
-# The baseline is grey; the others are the colours of Okabe and Ito, 2008, which the colour-blind can tell apart.
+# The baseline is grey.  The colours are those of Okabe and Ito, 2008, which people who
+# are colour-blind can tell apart.
 GREY = "#777777"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
 COLUMNS = 3
-"""Plots side by side."""
+"""The number of plots side by side."""
 DECADE = 10
-"""An axis is logarithmic where its ends are this far apart, as a factor."""
+"""An axis is logarithmic if its ends differ by this factor."""
 
 STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "figure.facecolor": "white",  # also on a dark page
+    "figure.facecolor": "white",  # so that it is readable on a dark page
     "font.size": 9,
     "savefig.facecolor": "white",
-    "svg.fonttype": "path",  # looks the same whatever fonts the reader has
+    "svg.fonttype": "path",  # looks the same without the fonts
     "svg.hashsalt": "bench",  # the same results make the same file
     "xtick.labelsize": 7.5,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Report on the results that the command line names."""
+    """Write the plots, the tables and the figures of the results that the command line
+    names.
+    """
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.partition("\n")[0])
     parser.add_argument("results", nargs="?", type=Path, default=BENCH / "results", help="the directory of NAME.json")
     results: Path = parser.parse_args(arguments).results
@@ -69,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def report(results: Path) -> None:
-    """Draw each NAME.json in `results` into NAME.svg, and write its table into NAME.md."""
+    """Draw each NAME.json in `results` into NAME.svg, and write its table into
+    NAME.md.
+    """
     for path in sorted(results.glob("*.json")):
         document: Document = json.loads(path.read_text("utf-8"))
         draw(document, path.with_suffix(".svg"))
@@ -89,7 +94,9 @@ def new_page(name: str, document: Document) -> str:
 
 
 def with_table(text: str, name: str, document: Document) -> str:
-    """Return `text` with the plot and the table after the line `<!-- NAME -->`, new or replaced."""
+    """Return `text` with the plot and the table after the line `<!-- NAME -->`, new or
+    replaced.
+    """
     mark = f"<!-- {name} -->"
     made = f"{mark}\n![{document['question']}]({name}.svg)\n\n{markdown(table(document))}"
     old = rf"{re.escape(mark)}(\n!\[.*)?(\n*(\n\|.*)+)?"
@@ -97,6 +104,7 @@ def with_table(text: str, name: str, document: Document) -> str:
 
 
 def markdown(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows as a Markdown table; the first row is the heading."""
     heading, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
     rule = ["---" if number < 2 else "--:" for number in range(len(heading))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [heading, rule, *body])
@@ -106,12 +114,12 @@ def markdown(rows: Iterable[Sequence[str]]) -> str:
 
 
 def draw(document: Document, path: Path) -> None:
-    """Write the plot that the document asks for; the format is that of `path`'s suffix."""
+    """Draw the plot of a document into the file `path`, in the format of its suffix."""
     kinds: dict[str, Callable[[Document], Figure]] = {"lines": lines, "bars": bars, "grid": grid, "series": series}
     with rc_context(STYLE):
         figure = kinds[document["plot"]["kind"]](document)
         figure.suptitle(document["question"], x=0.01, ha="left", fontsize=11)
-        if figure.legends:  # it stands where the other would
+        if figure.legends:  # below the legend there is no room for a label
             figure.legends[0].set_title(provenance(document), prop=FontProperties(size=7))
         else:
             figure.supxlabel(provenance(document), x=0.01, ha="left", fontsize=7, color=GREY)
@@ -119,28 +127,34 @@ def draw(document: Document, path: Path) -> None:
 
 
 def provenance(document: Document) -> str:
+    """Return the rounds, the machine and the versions of a result, for the edge of its
+    plot.
+    """
     machine: dict[str, Any] = document["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     rounds = f"median, and min to max, of {document['rounds']} rounds" if "rounds" in document else "one run"
-    told = f"{rounds}; {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, {packages}"
-    return textwrap.fill(told, 160)
+    text = f"{rounds}; {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, {packages}"
+    return textwrap.fill(text, 160)
 
 
 def lines(document: Document) -> Figure:
-    """A line a way against the axis x.  A single plot has their names at their ends, several have a legend.
+    """Return a figure with one line per variant over the axis x.
 
-    A case that has no place on the axis is not drawn.
+    A single plot has the names of the variants at the ends of the lines, several plots
+    have a legend.  If a case has no value on the axis, it is not drawn.
     """
     plot, results = document["plot"], document["results"]
-    baselines = list(dict.fromkeys(next(iter(ways)) for ways in results.values()))
+    # Colours and dashes: the baselines are grey, because cases may have different ones.
+    baselines = list(dict.fromkeys(next(iter(variants)) for variants in results.values()))
     dashes = dict(zip(baselines, cycle(("-", "--", ":")), strict=False))
-    others = dict.fromkeys(way for ways in results.values() for way in ways if way not in baselines)
+    others = dict.fromkeys(variant for variants in results.values() for variant in variants if variant not in baselines)
     colours = dict.fromkeys(baselines, GREY) | dict(zip(others, cycle(COLOURS), strict=False))
+    # The points of each variant in each plot.
     panels: dict[Any, dict[str, list[tuple[float, dict[str, float]]]]] = {}
-    for case, ways in results.items():
+    for case, variants in results.items():
         at = document["axes"][case]
-        for way, row in ways.items() if plot["x"] in at else ():
-            panels.setdefault(at.get(plot["panel"]), {}).setdefault(way, []).append((at[plot["x"]], row))
+        for variant, row in variants.items() if plot["x"] in at else ():
+            panels.setdefault(at.get(plot["panel"]), {}).setdefault(variant, []).append((at[plot["x"]], row))
 
     height = -(-len(panels) // COLUMNS)
     figure = Figure(figsize=(8, 4.5 if height == 1 else 3.2 * height), layout="constrained")
@@ -149,12 +163,18 @@ def lines(document: Document) -> Figure:
     for axes in drawn[len(panels) :]:
         axes.set_axis_off()
     for axes, (panel, points) in zip(drawn, panels.items(), strict=False):
-        for way, its in points.items():
+        for variant, its in points.items():
             its.sort(key=lambda point: point[0])
             xs, rows = zip(*its, strict=True)
-            colour = colours[way]
+            colour = colours[variant]
             axes.plot(
-                xs, [row["median"] for row in rows], c=colour, ls=dashes.get(way, "-"), marker="o", ms=3.5, label=way
+                xs,
+                [row["median"] for row in rows],
+                c=colour,
+                ls=dashes.get(variant, "-"),
+                marker="o",
+                ms=3.5,
+                label=variant,
             )
             least, most = [row["min"] for row in rows], [row["max"] for row in rows]
             axes.fill_between(xs, least, most, color=colour, alpha=0.2, linewidth=0)
@@ -162,6 +182,7 @@ def lines(document: Document) -> Figure:
         axes.set(xlabel=plot["x"], title=None if panel is None else place(panel))
         axes.tick_params(labelbottom=True)
         axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    # The plots share their y axis, so it is scaled for the points of all plots.
     every = [
         row[end] for points in panels.values() for its in points.values() for _, row in its for end in ("min", "max")
     ]
@@ -169,7 +190,7 @@ def lines(document: Document) -> Figure:
     for axes in drawn[::COLUMNS]:
         axes.set_ylabel(document["unit"])
     if len(panels) == 1:
-        ends = {way: (its[-1][0], its[-1][1]["median"]) for way, its in next(iter(panels.values())).items()}
+        ends = {variant: (its[-1][0], its[-1][1]["median"]) for variant, its in next(iter(panels.values())).items()}
         label_ends(drawn[0], ends, colours)
     else:
         named = {name: line for axes in drawn for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -178,41 +199,45 @@ def lines(document: Document) -> Figure:
 
 
 def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], colours: dict[str, str]) -> None:
-    """Write each way's name to the right, as high as its line ends, or a little off where two would overlap."""
-    axes.get_ylim()  # brings transData up to date
+    """Write the name of each variant to the right of its line's end, or a little higher
+    if two names would overlap.
+    """
+    axes.get_ylim()  # updates transData
     to_fraction = axes.transData + axes.transAxes.inverted()
-    height = {way: float(to_fraction.transform(end)[1]) for way, end in ends.items()}
-    order = sorted(ends, key=lambda way: height[way])
+    height = {variant: float(to_fraction.transform(end)[1]) for variant, end in ends.items()}
+    order = sorted(ends, key=lambda variant: height[variant])
     for lower, upper in pairwise(order):
         height[upper] = max(height[upper], height[lower] + 0.055)
-    for way in order:
+    for variant in order:
         axes.annotate(
-            way,
-            xy=ends[way],
-            xytext=(1.03, height[way]),
+            variant,
+            xy=ends[variant],
+            xytext=(1.03, height[variant]),
             textcoords="axes fraction",
-            color=colours[way],
+            color=colours[variant],
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colours[way], "linewidth": 0.5, "alpha": 0.6},
+            arrowprops={"arrowstyle": "-", "color": colours[variant], "linewidth": 0.5, "alpha": 0.6},
         )
 
 
 def bars(document: Document) -> Figure:
-    """A group of bars a case, from the first at the top; the median is written at the end of each."""
+    """Return a figure with a group of bars per case, the first at the top; each bar
+    ends with its median.
+    """
     results = document["results"]
-    ways = list(dict.fromkeys(way for its in results.values() for way in its))
-    colour = dict(zip(ways, chain([GREY], cycle(COLOURS)), strict=False))
+    variants = list(dict.fromkeys(variant for its in results.values() for variant in its))
+    colour = dict(zip(variants, chain([GREY], cycle(COLOURS)), strict=False))
     rows = sum(len(its) + 1 for its in results.values())
     figure = Figure(figsize=(8, 1.2 + 0.2 * rows), layout="constrained")
     axes = figure.subplots()
     middles, top = [], 0.0
     for its in results.values():
         middles.append(top + (len(its) - 1) / 2)
-        for way, row in its.items():
+        for variant, row in its.items():
             spread = [[row["median"] - row["min"]], [row["max"] - row["median"]]]
-            label = way if way not in axes.get_legend_handles_labels()[1] else None
-            axes.barh(top, row["median"], xerr=spread, color=colour[way], height=0.9, label=label, ecolor="black")
+            label = variant if variant not in axes.get_legend_handles_labels()[1] else None
+            axes.barh(top, row["median"], xerr=spread, color=colour[variant], height=0.9, label=label, ecolor="black")
             axes.annotate(shown(row["median"]), (row["max"], top), (4, 0), textcoords="offset points", va="center")
             top += 1
         top += 1
@@ -227,10 +252,12 @@ def bars(document: Document) -> Figure:
 
 
 def grid(document: Document) -> Figure:
-    """A heat map a panel; a cell says how many times faster than the baseline the way is."""
+    """Return a figure with one heat map per panel; a cell is the factor by which the
+    variant is faster.
+    """
     plot = document["plot"]
     cells = {
-        (at[plot["panel"]], at[plot["y"]], at[plot["x"]]): factor(document["results"][case][plot["way"]])
+        (at[plot["panel"]], at[plot["y"]], at[plot["x"]]): factor(document["results"][case][plot["variant"]])
         for case, at in document["axes"].items()
     }
     panels, ys, xs = (sorted({at[axis] for at in cells}) for axis in range(3))
@@ -255,7 +282,9 @@ def grid(document: Document) -> Figure:
 
 
 def series(document: Document) -> Figure:
-    """A plot a quantity, one below the other, over the same time."""
+    """Return a figure with one plot per quantity, one below the other, over the same
+    time.
+    """
     quantities: dict[str, list[float]] = dict(document["series"])
     name = document["plot"]["x"]
     times = quantities.pop(name)
@@ -272,7 +301,10 @@ def series(document: Document) -> Figure:
 
 
 def scaled(axes: Axes, direction: Literal["x", "y"], values: Sequence[float]) -> None:
-    """Numbers as people write them, on a logarithmic scale where `values` span a DECADE."""
+    """Scale an axis for `values`: logarithmic if they span a DECADE.
+
+    Its numbers are written with `shown`.
+    """
     axis = axes.xaxis if direction == "x" else axes.yaxis
     if max(values) >= DECADE * min(values) > 0:
         (axes.set_xscale if direction == "x" else axes.set_yscale)("log")

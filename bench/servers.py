@@ -1,4 +1,6 @@
-"""The servers that are measured, each in a process of its own, on a free port and on the first processor."""
+"""The measured servers: each runs in a new process, on a free port and on the first
+processor.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ Server: TypeAlias = "Callable[[], AbstractContextManager[Target]]"
 
 ROOT: Final = Path(__file__).parent.parent
 HANG: Final = 30.0
-"""Seconds after which a server is taken not to start, or not to end."""
+"""Seconds after which a server counts as not starting, or not stopping."""
 NCHAN_MODULE: Final = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
 
 _URL: Final = re.compile(r"http://[^/\s]+:(\d+)/\S*")
@@ -74,10 +76,11 @@ http {{
 
 @contextmanager
 def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **environment: str) -> Iterator[Target]:
-    """`python -m hub serve`, with a key for classic tokens; anybody may subscribe, and nobody is sent away.
+    """Run `python -m hub serve` with a key for classic tokens, anonymous subscribers,
+    and no limit of lifetimes.
 
-    Its log is in memory unless HUB_HISTORY_URL says otherwise.  `module` is another that does the same, with
-    arguments of its own.
+    Its history is in memory unless HUB_HISTORY_URL is set.  `module` is another module
+    with the same command line, followed by arguments of its own.
     """
     settings = {
         "HUB_PUBLISHER_KEY": DEVELOPMENT_KEY,
@@ -94,7 +97,9 @@ def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **envir
 
 @contextmanager
 def hub_on(log: str, *, nodes: int = 1, workers: int = 1, **environment: str) -> Iterator[Target]:
-    """A hub of so many nodes on a `new_log`: subscribers come to the first of them, and publishers to the last."""
+    """Run a hub of `nodes` nodes on a `new_log`; subscribers use the first node, and
+    publishers the last.
+    """
     with new_log(log) as (url, pids), ExitStack() as stack:
         hubs = [stack.enter_context(hub(workers=workers, HUB_HISTORY_URL=url, **environment)) for _ in range(nodes)]
         every = *(pid for its in hubs for pid in its.pids), *pids
@@ -103,9 +108,11 @@ def hub_on(log: str, *, nodes: int = 1, workers: int = 1, **environment: str) ->
 
 @contextmanager
 def new_log(kind: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The URL of a log that is removed afterwards, and the processes that it has of its own.
+    """Create a history, and remove it afterwards; yield its URL and the ids of its
+    processes.
 
-    `kind` is memory, sqlite, sqlite?synchronous=normal or redis, which syncs its append-only file once a second.
+    `kind` is memory, sqlite, sqlite?synchronous=normal or redis; redis-server syncs its
+    append-only file once a second.
     """
     scheme, mark, query = kind.partition("?")
     if scheme == "memory":
@@ -117,7 +124,7 @@ def new_log(kind: str) -> Iterator[tuple[str, tuple[int, ...]]]:
             return
         path = shutil.which("redis-server")
         if path is None:
-            raise RuntimeError("there is no redis-server, which is measured too: on Debian, it is in redis-server")
+            raise RuntimeError("redis-server is missing; on Debian, install the package redis-server")
         port = _free_port()
         options = {"bind": "127.0.0.1", "port": str(port), "dir": directory, "logfile": "redis.log", "save": ""}
         options |= {"appendonly": "yes", "appendfsync": "everysec"}
@@ -128,21 +135,23 @@ def new_log(kind: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 @contextmanager
 def floor() -> Iterator[Target]:
-    """One write(2) a socket."""
+    """Run the floor: one write(2) per socket."""
     with _python("bench.baselines.floor", batches=False) as target:
         yield target
 
 
 @contextmanager
 def queues() -> Iterator[Target]:
-    """sse-starlette with a queue a subscriber, by uvicorn with uvloop and httptools."""
+    """Run sse-starlette with a queue per subscriber, on uvicorn with uvloop and
+    httptools.
+    """
     with _python("bench.baselines.queues", batches=False) as target:
         yield target
 
 
 @contextmanager
 def nchan() -> Iterator[Target]:
-    """nginx with the module nchan, one worker."""
+    """Run nginx with the module nchan and one worker."""
     with tempfile.TemporaryDirectory(prefix="nchan-") as directory:
         port = _free_port()
         configuration = _NGINX.format(
@@ -166,32 +175,42 @@ SERVERS: Final[Mapping[str, Server]] = {
     "nginx with nchan": nchan,
     "sse-starlette": queues,
 }
-"""The ways of a benchmark; the first is the baseline."""
+"""The servers that benchmarks compare; the first is the baseline."""
 
 
 def installed() -> dict[str, Server]:
-    """Those of SERVERS that this machine has.  All but nchan come with the project."""
+    """Return the servers of SERVERS that this machine has.
+
+    All but nchan are part of the project.
+    """
     found = dict(SERVERS)
     if not (NCHAN_MODULE.exists() and shutil.which("nginx")):
-        print(f"Without nginx with nchan, as there is no {NCHAN_MODULE}: on Debian, it is in libnginx-mod-nchan.")
+        print(
+            f"nginx with nchan is left out, because {NCHAN_MODULE} is missing: on Debian, install libnginx-mod-nchan."
+        )
         del found["nginx with nchan"]
     return found
 
 
 def in_turn(
-    ways: Mapping[str, Callable[[], Figures]], *, rounds: int, of: str, shown: Sequence[str]
+    variants: Mapping[str, Callable[[], Figures]], *, rounds: int, of: str, shown: Sequence[str]
 ) -> dict[str, Figures]:
-    """Ask every way once a round; the figures are of what the rounds have found, as far as it is to be `shown`."""
-    taken: dict[str, list[Figures]] = {way: [] for way in ways}
+    """Run each variant once per round; return figures of `of` and of the other names in
+    `shown`.
+    """
+    taken: dict[str, list[Figures]] = {variant: [] for variant in variants}
     for _ in range(rounds):
-        for way, ask in ways.items():
+        for variant, ask in variants.items():
             found = ask()
-            taken[way].append({name: found[name] for name in (of, *shown) if name in found})
+            taken[variant].append({name: found[name] for name in (of, *shown) if name in found})
     return summary(taken, of)
 
 
 def once(server: Server, load: Load) -> Figures:
-    """What `load` finds of a server that was just started.  Nothing may be lost, and nobody cut off."""
+    """Put `load` on a new server, and return what was found.
+
+    No update may be lost, and no client cut off.
+    """
     with server() as target:
         found = run(load, target)
     assert not any(found[name] for name in ("lost", "doubled", "closed")), found
@@ -199,11 +218,11 @@ def once(server: Server, load: Load) -> Figures:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what the servers are made of."""
+    """Return the versions of the servers' parts."""
     made = {name: version(name) for name in ("httptools", "sse-starlette", "starlette", "uvicorn", "uvloop")}
     if shutil.which("nginx"):
-        told = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=True).stderr
-        made["nginx"] = told.rpartition("/")[2].strip()
+        output = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=True).stderr
+        made["nginx"] = output.rpartition("/")[2].strip()
     if shutil.which("dpkg-query") and NCHAN_MODULE.exists():
         query = ["dpkg-query", "--show", "--showformat", "${Version}", "libnginx-mod-nchan"]
         made["nchan"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout
@@ -211,11 +230,13 @@ def versions() -> dict[str, str]:
 
 
 def log_versions() -> dict[str, str]:
-    """The same, of the logs too; and what a file of them is on."""
+    """Return the versions of the servers' parts and histories, and the speed of the
+    file system.
+    """
     made = versions() | {"SQLite": sqlite3.sqlite_version, "redis-py": version("redis")}
     if shutil.which("redis-server"):
-        told = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
-        made["redis-server"] = told.partition("v=")[2].partition(" ")[0]
+        output = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
+        made["redis-server"] = output.partition("v=")[2].partition(" ")[0]
     with tempfile.NamedTemporaryFile() as file:
         kind = subprocess.run(["df", "--output=fstype", file.name], capture_output=True, text=True, check=True).stdout
         taken = []
@@ -236,7 +257,9 @@ def _python(
     batches: bool = True,
     family: int = 1,
 ) -> Iterator[Target]:
-    """`python -m module`, which prints the URL where it listens, and is `family` processes."""
+    """Run `python -m module`, which prints its URL and consists of `family`
+    processes.
+    """
     with _started([sys.executable, "-m", module, *arguments], environment or {}) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -245,12 +268,14 @@ def _python(
                 _until(process, lambda: len(_family(process.pid)) == family)
                 yield Target("127.0.0.1", int(found[1]), dialect, _family(process.pid))
                 return
-        raise RuntimeError(f"{module} has printed no URL")
+        raise RuntimeError(f"{module} printed no URL")
 
 
 @contextmanager
 def _started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A process on the first processor, with many files; what it wrote to stderr goes with an error."""
+    """Run a command on the first processor, with many open files; an error gets a note
+    with its stderr.
+    """
     raise_file_limit()
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HUB_")}
     with tempfile.TemporaryFile("w+") as errors:
@@ -276,7 +301,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str] | None = Non
 
 
 def _family(pid: int) -> tuple[int, ...]:
-    """A process and its children."""
+    """Return the ids of a process and its children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return (pid, *map(int, children))
 
@@ -294,7 +319,10 @@ def _listens(port: int) -> bool:
 
 
 def _until(process: subprocess.Popen[str], holds: Callable[[], bool]) -> None:
-    """Ask until `holds()`.  Raises RuntimeError where the process ends before, or it takes too long."""
+    """Wait until `holds()`.
+
+    Raises RuntimeError if the process ends, or after HANG seconds.
+    """
     end = time.monotonic() + HANG
     while not holds():
         if process.poll() is not None or time.monotonic() > end:

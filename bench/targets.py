@@ -1,4 +1,4 @@
-"""What a load asks for, and the server that it asks, in the dialect of that server."""
+"""The load on a server, and the server with its dialect."""
 
 from __future__ import annotations
 
@@ -20,51 +20,57 @@ _DAY: Final = 86_400
 
 
 def option(default: T, help: str) -> T:
-    """A field that is also a flag of the command line."""
+    """Return a field that is also an option of the command line."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Who reads, who writes, and how much."""
+    """The size and the kind of a load."""
 
-    connections: int = option(1_000, "subscribers that are counted")
-    groups: int = option(1, "topics; a subscriber wants one of them, an update is about one, at random")
+    connections: int = option(1_000, "subscribers whose deliveries are counted")
+    groups: int = option(1, "groups; a subscriber is in one group, and an update goes to one, at random")
     rate: float = option(20.0, "updates a second; 0 for as many as WINDOW allows")
-    window: int = option(1, "with rate 0: updates that are not yet delivered to everybody")
+    window: int = option(1, "with rate 0: the number of updates that are not yet delivered to all")
     seconds: float = option(3.0, "for which updates are published")
-    poisson: bool = option(True, "random gaps between updates, else equal ones")
-    payload: int = option(192, "bytes of the data of an update; the frame of a hub has some 60 more")
-    batch: int = option(1, "updates of one request, as NDJSON where the server takes it")
-    publishers: int = option(32, "connections to publish on, which are made when they are needed")
-    new_topics: bool = option(False, "every update is about a topic that was never seen before")
-    private: bool = option(False, "updates are private, and every subscriber has a token for its topic")
-    unwanted: bool = option(False, "updates are about what nobody wants")
-    fresh_tokens: bool = option(False, "every publish request has a token that was never seen before")
-    spin: bool = option(True, "look for what comes all the time, with a processor of its own, rather than be woken")
-    patience: float = option(5.0, "seconds without a delivery after which those that are missing are lost")
-    stuck: int = option(0, "further subscribers, who never read")
-    visitors: float = option(0.0, "further subscribers who come in a second, and go half a second later")
-    newcomers: float = option(0.0, "further subscribers who come in a second and stay, for what nobody publishes")
+    poisson: bool = option(True, "random gaps between updates; otherwise equal ones")
+    payload: int = option(192, "bytes of an update's data; a hub's frame has about 60 more")
+    batch: int = option(1, "updates per request, as NDJSON if the server accepts it")
+    publishers: int = option(32, "connections for publishing, opened when they are needed")
+    new_topics: bool = option(False, "every update has a new topic")
+    private: bool = option(False, "updates are private, and every subscriber has a token for its group")
+    unwanted: bool = option(False, "updates have topics without subscribers")
+    fresh_tokens: bool = option(False, "every publish request has a new token")
+    spin: bool = option(True, "poll all the time, on a processor of its own, so that the server need not wake it")
+    patience: float = option(5.0, "seconds without a delivery after which missing deliveries count as lost")
+    stuck: int = option(0, "further subscribers that never read")
+    visitors: float = option(0.0, "further subscribers that connect each second, and leave half a second later")
+    newcomers: float = option(0.0, "further subscribers that connect each second and stay, without updates")
 
 
 class Dialect(Protocol):
-    """How a server is spoken to."""
+    """The requests that a server accepts."""
 
     batches: bool
     """Whether a request may have more than one update."""
 
     def subscribe(self, group: int, load: Load) -> bytes:
-        """The request of a subscriber."""
+        """Return the request of a subscriber."""
         ...
 
     def publish(self, updates: Sequence[tuple[int, int, str]], load: Load) -> bytes:
-        """The request that publishes `updates`: group, number within it, and data."""
+        """Return the request that publishes `updates`; each is a group, a number within
+        the group, and data.
+        """
         ...
 
 
 class Mercure:
-    """The classic dialect.  `key` signs the tokens that are not given: of private subscriptions, and fresh ones."""
+    """The classic dialect of Mercure.
+
+    `key` signs the tokens that are not given: those of private subscriptions, and fresh
+    ones.
+    """
 
     def __init__(self, url: str, *, token: str = "", key: str = DEVELOPMENT_KEY, batches: bool = True) -> None:
         self.batches = batches
@@ -99,7 +105,7 @@ class Mercure:
         return (self._request % ("POST", "") + head + body).encode()
 
     def _signed(self, *, publish: Sequence[str] = (), subscribe: Sequence[str] = ()) -> str:
-        """A new token, of which no two are the same."""
+        """Return a new token; no two are equal."""
         number, now = next(self._numbers), time.time()
         return sign_classic_token(
             self._key, "HS256", publish=publish, subscribe=subscribe, payload=number, seconds=_DAY, now=now
@@ -107,7 +113,7 @@ class Mercure:
 
 
 class FromEarliest:
-    """Another dialect of Mercure, with subscribers who want all that the log has."""
+    """A dialect of Mercure whose subscribers ask for the whole history."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.batches = dialect.batches
@@ -121,7 +127,7 @@ class FromEarliest:
 
 
 class Nchan:
-    """nginx's module nchan, as `servers.nchan` sets it up: a group is a channel."""
+    """The requests of `servers.nchan`: a group is a channel."""
 
     batches = False
 
@@ -136,11 +142,11 @@ class Nchan:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server.  What it takes of the machine is known where `pids` names all its processes."""
+    """A server.  Its CPU and memory are measured if `pids` has all its processes."""
 
     host: str
     port: int
     dialect: Dialect
     pids: tuple[int, ...] = ()
     publish_port: int | None = None
-    """Of another node, to publish at; None for the same one."""
+    """The port of another node for publishing; None for the same node."""

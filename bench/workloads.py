@@ -1,4 +1,4 @@
-"""Seeded workloads: the same values and topics in every run."""
+"""Seeded workloads: each run has the same values and topics."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ if TYPE_CHECKING:
 
 SEED = 20_261_121
 SHELVES = 100
-"""A topic of `topics` is on one shelf, so one template in a hundred matches it."""
+"""Each topic of `topics` is on one shelf, so one template in a hundred matches it."""
 
 
 def templates(count: int) -> list[UriTemplate]:
-    """`count` different templates, spread over SHELVES shelves, in a random order."""
+    """Return `count` different templates, spread over SHELVES shelves, in
+    random order.
+    """
     made = [UriTemplate(f"https://example.com/{n % SHELVES}/{{item}}{{?reader{n}}}") for n in range(count)]
     random.Random(SEED).shuffle(made)
     return made
 
 
 def topics(count: int) -> list[str]:
-    """`count` different topics."""
+    """Return `count` different topics."""
     chance = random.Random(SEED + 1)
     return [f"https://example.com/{chance.randrange(SHELVES)}/{n}" for n in range(count)]
 
 
 def sentences(count: int) -> list[str]:
-    """`count` different texts, to be compared with `==`, in a random order."""
+    """Return `count` different strings in random order, for `==`."""
     made = [f"https://example.com/sentences/{n}" for n in range(count)]
     random.Random(SEED + 2).shuffle(made)
     return made
@@ -40,18 +42,20 @@ def sentences(count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
-    """A subscriber that wants whole topics."""
+    """A subscriber to exact topics."""
 
     topics: tuple[str, ...]
 
 
 def audience(size: int) -> str:
-    """The topic that exactly `size` of `listeners` want."""
+    """Return the topic that exactly `size` of `listeners` subscribe to."""
     return f"https://example.com/audiences/{size}"
 
 
 def listeners(count: int, *sizes: int) -> list[Listener]:
-    """`count` listeners; for each of `sizes`, that many of them, at random, want `audience(size)`."""
+    """Return `count` listeners; for each size in `sizes`, that many random listeners
+    subscribe to `audience(size)`.
+    """
     chance = random.Random(SEED + 3)
     wanted: dict[int, tuple[str, ...]] = {}
     for size in sizes:
@@ -63,16 +67,18 @@ def listeners(count: int, *sizes: int) -> list[Listener]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watcher:
-    """A subscriber with three topic selectors: their texts, and the same compiled."""
+    """A subscriber with three selectors, as text and compiled."""
 
     selectors: tuple[str, str, str]
     templates: tuple[UriTemplate, UriTemplate, UriTemplate]
 
 
 def watchers(count: int, shelves: int) -> list[Watcher]:
-    """`count` subscribers in a random order, each with the templates of three neighbouring shelves of `shelves`.
+    """Return `count` subscribers in random order, each with the templates of three
+    neighbouring shelves.
 
-    So three in `shelves` of them match a topic, evenly.  Equal selectors are one object.
+    There are `shelves` shelves, so a topic matches three in `shelves` of the
+    subscribers.  Equal selectors are one object.
     """
     texts = [f"https://example.com/{shelf}/{{item}}" for shelf in range(shelves)]
     compiled = [UriTemplate(text) for text in texts]
@@ -86,15 +92,17 @@ def watchers(count: int, shelves: int) -> list[Watcher]:
 
 
 def watched(watchers: list[Watcher], count: int) -> list[str]:
-    """`count` different topics; at least one of `watchers` matches each."""
+    """Return `count` different topics; at least one of `watchers` matches each."""
     chance = random.Random(SEED + 5)
     return [chance.choice(chance.choice(watchers).selectors).replace("{item}", str(n)) for n in range(count)]
 
 
 def word_patterns(count: int, *, words: int, vocabulary: int, one: float = 0.0, many: float = 0.0) -> list[str]:
-    """`count` AMQP patterns of `words` words out of `vocabulary`, not all different.
+    """Return `count` AMQP patterns of `words` words out of `vocabulary`; some may be
+    equal.
 
-    A word is `*` in the share `one` of all words; in the share `many` of the patterns a word, any of them, is `#`.
+    A word is `*` with probability `one`.  A pattern has one random word replaced by `#`
+    with probability `many`.
     """
     chance = random.Random(SEED + 6)
     made = []
@@ -107,7 +115,9 @@ def word_patterns(count: int, *, words: int, vocabulary: int, one: float = 0.0, 
 
 
 def word_topics(patterns: list[str], count: int, vocabulary: int) -> list[str]:
-    """`count` topics; each is a pattern of `patterns` with words for its wildcards, up to two of them for a `#`."""
+    """Return `count` topics: patterns whose wildcards are replaced by words, a `#` by
+    up to two of them.
+    """
     chance = random.Random(SEED + 7)
 
     def written(word: str) -> list[str]:
@@ -119,11 +129,11 @@ def word_topics(patterns: list[str], count: int, vocabulary: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Selectors:
-    """A family of URI templates, and the topics that each matches one of."""
+    """A family of URI templates, and for each template the topics that it matches."""
 
     template: Callable[[int], str]
     topic: Callable[[int, int], str]
-    """The topic of template number n that has a second number in it, which makes it a new one."""
+    """Return a topic of template number n; a second number makes it a new one."""
 
 
 def _mixed_template(n: int) -> str:
@@ -161,21 +171,26 @@ SELECTORS = {
         lambda n: f"{{+a}}/common/y{n}/{{+b}}", lambda n, x: f"/q{x}/common/y{n}/{x}"
     ),
 }
-"""The first two as people write them, the others as somebody would who wants a hub to be slow."""
+"""The first two families are usual templates; the others are meant to make a
+hub slow."""
 
 
 def new_topics(family: Selectors, selectors: int, count: int) -> list[str]:
-    """`count` different topics, each of one of the first `selectors` templates."""
+    """Return `count` different topics; each matches one of the first `selectors`
+    templates.
+    """
     chance = random.Random(SEED + 6)
     return [family.topic(chance.randrange(selectors), x) for x in chance.sample(range(10**8, 10**9), count)]
 
 
 SHARED = 50
-"""Templates that `members` share."""
+"""The number of templates that `members` share."""
 
 
 def members(count: int) -> list[tuple[Selector, ...]]:
-    """What each of `count` subscribers declares: a topic and a template of its own, and one of SHARED templates."""
+    """Return the selectors of `count` subscribers: an exact topic, a template of its
+    own, and a shared template.
+    """
     return [
         (
             ("exact", f"https://example.com/users/{n}"),
@@ -187,9 +202,11 @@ def members(count: int) -> list[tuple[Selector, ...]]:
 
 
 def private_updates(members: int, count: int) -> list[tuple[str, ...]]:
-    """The topics of `count` updates, all new: one that one member wants and one that nobody does.
+    """Return the topics of `count` updates, all new: one that one member subscribes to,
+    and one without subscribers.
 
-    One update in ten has a third, that the members wish for who share a template.
+    One update in ten has a third topic, which the members with one of the shared
+    templates subscribe to.
     """
     chance = random.Random(SEED + 7)
     made: list[tuple[str, ...]] = []

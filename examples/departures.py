@@ -1,4 +1,5 @@
-"""Follow the departures from one airport by URI template; examples/flights.py publishes them.
+"""Follow the departures from one airport with a URI template; examples/flights.py
+publishes them.
 
 python examples/departures.py --airport JFK
 """
@@ -16,8 +17,8 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hub", default="http://localhost:3000/.well-known/mercure")
     parser.add_argument("--airport", default="JFK", help="JFK, LGA or EWR")
-    parser.add_argument("--count", type=int, help="stop after so many")
-    parser.add_argument("--since", help="begin after the event with this id; `earliest` for all there is")
+    parser.add_argument("--count", type=int, help="stop after this many departures")
+    parser.add_argument("--since", help="begin after the event with this id; `earliest` for all events")
     options = parser.parse_args()
 
     template = f"https://flights.example/{options.airport}/{{to}}/{{flight}}"

@@ -1,6 +1,6 @@
-"""A hub inside an application of your own, which publishes without HTTP; a page shows the updates.
+"""A hub inside an application, which publishes without HTTP; a page shows the updates.
 
-python examples/embedded.py          and open http://localhost:8000
+python examples/embedded.py, then open http://localhost:8000
 
 With FastAPI it is the same: `app = FastAPI(lifespan=lifespan)` and `app.mount(...)`.
 """
@@ -49,7 +49,7 @@ async def vote(request: Request) -> PlainTextResponse:
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     app.state.votes = 0
-    async with hub.running():  # the lifespan of a mounted application is not run
+    async with hub.running():  # Starlette does not run the lifespan of a mounted application
         yield
 
 
@@ -58,7 +58,7 @@ app = Starlette(
         Route("/", page),
         Route("/vote", vote, methods=["POST"]),
         Mount(PREFIX, hub),
-        Mount(f"/.well-known/oauth-protected-resource{PREFIX}", hub),  # its metadata, which is beside it
+        Mount(f"/.well-known/oauth-protected-resource{PREFIX}", hub),  # the hub's metadata, outside its path
     ],
     lifespan=lifespan,
 )

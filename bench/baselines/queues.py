@@ -1,4 +1,4 @@
-"""sse-starlette the ordinary way: a generator a subscriber, and a queue between it and the publishers."""
+"""The usual fan-out with sse-starlette: one generator and one queue per subscriber."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def create_app() -> Starlette:
+    """Return an application with one route to subscribe and one to publish."""
     subscribers: defaultdict[str, set[asyncio.Queue[dict[str, str]]]] = defaultdict(set)
 
     async def subscribe(request: Request) -> Response:
