@@ -1,5 +1,10 @@
-"""The command `python -m bench [NAME ...] [--quick]`: it measures, prints tables and
-saves the results.
+"""The command `python -m bench`, which runs benchmarks and saves their results.
+
+    python -m bench                  all benchmarks, for more than an hour
+    python -m bench NAME ...         some of them
+    python -m bench --quick          small sizes, into a temporary directory
+
+It prints the table of each benchmark, and writes bench/results/NAME.json.
 """
 
 from __future__ import annotations
@@ -30,11 +35,11 @@ RESULTS = BENCH / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmarks that the command line names, or all of them."""
+    """Run the benchmarks that the command line names, or all if it names none."""
     known = names()
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks; write bench/results.")
     parser.add_argument("name", nargs="*", help=f"one of: {', '.join(known)}; all of them by default")
-    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds; write to a temporary folder")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds; write to a temporary directory")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.name if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; the benchmarks are {', '.join(known)}")
@@ -64,6 +69,7 @@ def measure(chosen: Sequence[str], *, quick: bool, results: Path) -> None:
     bar = Progress(*columns, console=console, speed_estimate_period=3_600, expand=True)
     with bar as progress, _processes(chosen) as processes:
         task = progress.add_task("", total=sum(map(len, cases.values())))
+        # One benchmark after the other; each is saved before the next one starts.
         for name, its in cases.items():
             figures: dict[str, dict[str, Figures]] = {}
             for index, case in enumerate(its):
@@ -80,8 +86,8 @@ def measure(chosen: Sequence[str], *, quick: bool, results: Path) -> None:
 def _processes(chosen: Sequence[str]) -> ProcessPoolExecutor:
     """Return an executor that runs each case in a new process, one at a time.
 
-    The processes are forked from one that has imported the benchmarks and built
-    nothing.
+    The processes are forked from one that has imported the benchmarks `chosen`, but has
+    not built any data.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"bench.bench_{name}" for name in chosen])
@@ -89,7 +95,7 @@ def _processes(chosen: Sequence[str]) -> ProcessPoolExecutor:
 
 
 def show(console: Console, made: Document, path: Path) -> None:
-    """Print the table of a result, with the path of its file."""
+    """Print the table of a result document, and the path of its file."""
     heading, *rows = table(made)
     shown = Table(title=escape(made["question"]), caption=escape(str(path)), box=box.SIMPLE, title_justify="left")
     for number, name in enumerate(heading):

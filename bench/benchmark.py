@@ -54,12 +54,11 @@ Document: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A plot of the median of each variant over the axis `x`, in a band from min to
-    max.
+    """A plot with a line for the median of each variant, in a band from min to max.
 
-    There is one plot for each value of `panel`, or one plot if there is no `panel`.  In
-    a plot, a variant has one point for each x.  If a case has no x, it is only in the
-    table.
+    `x` is the horizontal axis.  There is one plot for each value of `panel`, or a
+    single plot if `panel` is None.  In a plot, a variant has at most one point for each
+    x.  If a case has no x, it is only in the table.
     """
 
     x: str
@@ -68,13 +67,14 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A group of horizontal bars for each case."""
+    """A plot with a group of horizontal bars for each case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A heat map for each value of `panel`: the factor by which a variant is faster
-    than the baseline, over `x` and `y`.
+    """A plot with one heat map over `x` and `y` for each value of `panel`.
+
+    A cell says how many times faster than the baseline `variant` is.
     """
 
     x: str
@@ -85,39 +85,40 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement.
-
-    `measure(rounds)` returns the figures of each variant; `at` has the values of the
-    case on the axes of the plot.
-    """
+    """One measurement of a benchmark."""
 
     label: str
+    """Its name in the results, which no other case of the benchmark has."""
     measure: Callable[[int], dict[str, Figures]]
+    """Return the figures of each variant after this number of rounds."""
     at: Mapping[str, float | str] = field(default_factory=dict)
+    """Its values on the axes of the plot, by the name of the axis."""
 
 
 class Benchmark(Protocol):
-    """The names that a file bench_NAME.py defines.
+    """The names that a file bench_NAME.py must define.
 
-    It may also define UNIT, if the unit is not that of `compare`; ROUNDS, the numbers
-    of rounds without and with `--quick`; and `versions()`, which returns further
-    versions that a result depends on.
+    It may also define UNIT, if the unit is not that of `compare`; ROUNDS, the number of
+    rounds without and with `--quick`; and `versions()`, which returns the versions of
+    other software that a result depends on.
     """
 
     QUESTION: str
     WORKLOAD: str
     PLOT: Lines | Bars | Grid
 
-    def cases(self, quick: bool) -> Iterable[Case]: ...
+    def cases(self, quick: bool) -> Iterable[Case]:
+        """Return the cases in the order of the table; few and small ones if `quick`."""
+        ...
 
 
 def names() -> list[str]:
-    """Return the names of all benchmarks."""
+    """Return the names of all benchmarks, in alphabetical order."""
     return sorted(path.stem.removeprefix("bench_") for path in BENCH.glob("bench_*.py"))
 
 
 def load(name: str) -> Benchmark:
-    """Return the module of a benchmark."""
+    """Import the module of a benchmark, and return it."""
     return cast("Benchmark", import_module(f"bench.bench_{name}"))
 
 
@@ -128,16 +129,18 @@ def rounds_of(benchmark: Benchmark, quick: bool) -> int:
 
 
 def run(name: str, index: int, quick: bool) -> dict[str, Figures]:
-    """Measure case number `index` of a benchmark in this process, and return its
-    figures.
+    """Measure case number `index` of a benchmark in this process.
+
+    Returns the figures of each variant.
     """
     benchmark = load(name)
     return list(benchmark.cases(quick))[index].measure(rounds_of(benchmark, quick))
 
 
 def document(name: str, results: Mapping[str, Mapping[str, Figures]], *, quick: bool) -> Document:
-    """Return the result document of a benchmark; `results` has the figures of each case
-    by its label.
+    """Return the result document of a benchmark.
+
+    `results` has the figures of each variant, by the label of the case.
     """
     benchmark = load(name)
     return {
@@ -159,8 +162,7 @@ def document(name: str, results: Mapping[str, Mapping[str, Figures]], *, quick: 
 
 
 def significant(value: float) -> float:
-    """Return `value` with three significant digits; the result is an int if it is
-    whole.
+    """Return `value` with three significant digits, as an int if it is whole.
 
     >>> significant(2691.668), significant(0.0024439), significant(123_456)
     (2690, 0.00244, 123000)
@@ -173,7 +175,10 @@ def significant(value: float) -> float:
 
 
 def table(document: Document) -> list[list[str]]:
-    """Return the rows of the document's table; the first row is the heading."""
+    """Return the rows of the document's table; the first row is the heading.
+
+    The layout depends on the kind of the plot.
+    """
     kinds = {"grid": _grid_table, "series": _series_table}
     return kinds.get(document["plot"]["kind"], _long_table)(document)
 
@@ -189,8 +194,9 @@ def factor(figures: Figures) -> float:
 
 
 def _long_table(document: Document) -> list[list[str]]:
-    """Return a row for each variant of each case; only the first row of a case has its
-    label.
+    """Return a row for each variant of each case.
+
+    Only the first row of a case has its label.
     """
     results: dict[str, dict[str, Figures]] = document["results"]
     common = {"min", "median", "max", "ratio"}
@@ -206,8 +212,9 @@ def _long_table(document: Document) -> list[list[str]]:
 
 
 def _grid_table(document: Document) -> list[list[str]]:
-    """Return a row for each panel and y, with a column for each x; a cell has the
-    factor.
+    """Return a row for each panel and y, with a column for each x.
+
+    A cell has the factor by which the variant is faster.
     """
     plot, axes = document["plot"], document["axes"]
     cells = {
@@ -223,8 +230,9 @@ def _grid_table(document: Document) -> list[list[str]]:
 
 
 def _series_table(document: Document) -> list[list[str]]:
-    """Return a row for each quantity of a series: its values at four times, its minimum
-    and its maximum.
+    """Return a row for each quantity of a series.
+
+    It has the values at four times, the minimum and the maximum.
     """
     series: dict[str, list[float]] = document["series"]
     times = series[document["plot"]["x"]]

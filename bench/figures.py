@@ -1,8 +1,9 @@
-"""The figures of pages, written from the result files.
+"""Write the figures in the text of a page, from the result files.
 
-A page has text such as `1/26,700<!-- container: 1,000,000 subscribers / 1 match -->`:
-the comment, which a reader does not see, names the file, the case and the variant.  The
-text before it, up to a space, a bar or a parenthesis, is the figure.
+A page has text such as `1/26,700<!-- container: 1,000,000 subscribers / 1 match -->`.
+The figure is the text before the comment, back to a space, a bar or a parenthesis.  The
+comment, which a rendered page does not show, names the result file, the case and the
+variant.
 
     <!-- NAME: CASE / VARIANT -->             its ratio to the baseline of the case
     <!-- NAME: CASE / VARIANT / OTHER -->     its ratio to another variant
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 
 _FIGURE = re.compile(r"[^\s|(]*<!-- (?P<name>\w+): (?P<place>[^>]+) -->")
 _FRACTION_BELOW = 0.1
-"""Below this ratio a figure is written as a fraction: 1/26,700 reads better than
-3.74e-05."""
+"""A ratio below this is written as a fraction: 1/26,700 reads better than 3.74e-05."""
 
 
 def fill(page: str, results: Path) -> str:
-    """Return `page` with each marked figure as the files in `results` have it.
+    """Return `page`, with each marked figure as the files in `results` have it.
 
     Raises KeyError if a file has no such case, variant or column, and FileNotFoundError
-    if there is no such file.
+    if the file does not exist.
     """
 
     def written(mark: re.Match[str]) -> str:
+        """Return the figure of a comment, followed by the comment."""
         document: Document = json.loads((results / f"{mark['name']}.json").read_text("utf-8"))
         return figure(document, mark["place"]) + mark[0][mark[0].index("<!--") :]
 
@@ -43,7 +44,7 @@ def fill(page: str, results: Path) -> str:
 
 
 def figure(document: Document, place: str) -> str:
-    """Return the figure of a document that `place` names, in three digits.
+    """Return the figure of a document that `place` names, with about three digits.
 
     >>> fast, other = {"ratio": 0.0021, "KiB": 7.31}, {"ratio": 0.5}
     >>> results = {"10": {"slow": {"ratio": 1}, "fast": fast, "other": other}}

@@ -1,4 +1,4 @@
-"""CPU time of several variants of one operation, and the memory of a data structure.
+"""Measure the CPU time of several variants of one operation, and the memory of objects.
 
 Each round runs every variant once, so if the machine slows down, it slows down all of
 them.  The ratio of a variant is the median, over the rounds, of its time divided by the
@@ -28,41 +28,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Figures: TypeAlias = dict[str, float]
-"""The figures of one variant: min, median, max and ratio, and others such as "bytes a
-subscriber"."""
+"""The figures of one variant: min, median, max and ratio, and other figures such as
+"bytes a subscriber"."""
 
-GROWTH = 8 << 20
-"""Bytes by which a process must grow before `memory` trusts the difference."""
-MOST = 1 << 14
-"""The maximum number of copies that `memory` builds of a small structure."""
+MIN_GROWTH_BYTES = 8 << 20
+"""How many bytes a process must grow before `memory` trusts the difference."""
+MAX_COPIES = 1 << 14
+"""The maximum number of copies that `memory` builds of a small object."""
 
-_SCHEDULER = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid() puts it into the clock of another process
+# CPUCLOCK_SCHED of Linux: the lowest bits of the clock id that clock_getcpuclockid()
+# returns for a process.
+_SCHEDULER = 2
 
 
 def compare(
     variants: Mapping[str, Callable[[], object]], *, calls: Mapping[str, int], rounds: int
 ) -> dict[str, Figures]:
-    """Return the CPU microseconds per call of each variant; the ratios are to the first
-    variant.
+    """Return the CPU microseconds per call of each variant.
 
-    A variant is called `calls[name]` times in each round, and once before the first
-    round, which is not timed.
+    The ratios are to the first variant.  Each round calls a variant `calls[name]`
+    times.  Before the first round, each variant is called once without being timed.
 
     The clock has steps of about a microsecond, and the loop costs about 0.05 µs per
-    call.  So if a call is short, let the calls of a round take a millisecond or more;
-    if it takes a millisecond, one call is enough.  Garbage is collected between the
-    measurements, not during them.
+    call.  So the calls of a round should take a millisecond or more together; if one
+    call takes that long, one is enough.  Garbage is collected between the measurements,
+    not during them.
     """
     taken: dict[str, list[float]] = {name: [] for name in variants}
     for variant in variants.values():
         variant()
     gc.collect()
-    gc.freeze()  # the collections between measurements skip the objects that exist now
+    gc.freeze()  # so that the collections between measurements skip the objects that exist now
     gc.disable()
     try:
         for _ in range(rounds):
             for name, variant in variants.items():
-                taken[name].append(_turn(variant, calls[name]))
+                taken[name].append(_microseconds_per_call(variant, calls[name]))
                 gc.collect()
     finally:
         gc.enable()
@@ -71,7 +72,8 @@ def compare(
     return {name: figures(times, baseline) for name, times in taken.items()}
 
 
-def _turn(variant: Callable[[], object], calls: int) -> float:
+def _microseconds_per_call(variant: Callable[[], object], calls: int) -> float:
+    """Call `variant` `calls` times, and return the CPU microseconds per call."""
     began = time.process_time()
     for _ in repeat(None, calls):
         variant()
@@ -79,8 +81,9 @@ def _turn(variant: Callable[[], object], calls: int) -> float:
 
 
 def figures(taken: Sequence[float], baseline: Sequence[float]) -> Figures:
-    """Return the figures of a variant, from its times and those of the baseline in the
-    same rounds.
+    """Return the figures of a variant.
+
+    `taken` has its times, and `baseline` those of the baseline in the same rounds.
     """
     return {
         "min": min(taken),
@@ -91,10 +94,10 @@ def figures(taken: Sequence[float], baseline: Sequence[float]) -> Figures:
 
 
 def summary(taken: Mapping[str, Sequence[Figures]], of: str) -> dict[str, Figures]:
-    """Return the figures of variants from all that was found in each round.
+    """Return the figures of each variant from what was measured in each round.
 
-    `of` names the figure that is compared.  All other figures are medians of the rounds
-    that have them.
+    `of` names the figure that is compared; the first variant is the baseline.  Each
+    other figure becomes the median of the rounds that have it.
     """
     baseline = [found[of] for found in taken[next(iter(taken))]]
     return {
@@ -110,9 +113,9 @@ def summary(taken: Mapping[str, Sequence[Figures]], of: str) -> dict[str, Figure
 def memory(build: Callable[[], object]) -> int:
     """Return how many bytes of resident memory one result of `build` takes.
 
-    `build` must return a new object at each call.  The memory is measured in pages of
-    the kernel, because tracemalloc does not see the allocations of pyroaring; a small
-    object is therefore built many times.  It is built in a forked child.  Raises
+    `build` must return a new object at each call.  The kernel's count of pages is used,
+    because tracemalloc does not see the allocations of pyroaring.  A page is large, so
+    a small object is built many times.  All is done in a forked child.  Raises
     RuntimeError if `build` fails.  Linux only.
     """
     receiver, sender = os.pipe()
@@ -120,7 +123,9 @@ def memory(build: Callable[[], object]) -> int:
     if child == 0:
         status = 1
         try:
-            filling = _grown(build)  # uses up the free space of the heap, so that the next objects grow it
+            # The first objects use up the free space of the heap, so that the next ones
+            # must make it grow.
+            filling = _grown(build)
             taken, made = _grown(build)
             os.write(sender, str(taken // len(made)).encode())
             del filling
@@ -139,20 +144,24 @@ def memory(build: Callable[[], object]) -> int:
 
 
 def _grown(build: Callable[[], object]) -> tuple[int, list[object]]:
-    """Return the bytes by which the process grew, and the objects that were built.
+    """Build objects until the process has grown enough.
 
-    Building stops after GROWTH bytes or MOST objects.
+    Returns the bytes by which it grew, and the objects.  Stops after MIN_GROWTH_BYTES
+    bytes, or if there are MAX_COPIES objects or more.
     """
     before, grown, made = _resident(), 0, list[object]()
-    while grown < GROWTH and len(made) < MOST:
+    # Each step doubles the number of objects, so the memory is looked at rarely.
+    while grown < MIN_GROWTH_BYTES and len(made) < MAX_COPIES:
         made += [build() for _ in range(max(1, len(made)))]
         grown = _resident() - before
     return grown, made
 
 
 def _resident() -> int:
-    """Return the private resident bytes of this process after all free memory was
-    returned to the kernel.
+    """Return the private resident bytes of this process.
+
+    Garbage is collected first, and free memory returned to the kernel if the C library
+    can do that.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
@@ -162,27 +171,30 @@ def _resident() -> int:
 
 
 def resident(pid: int) -> int:
-    """Return the private resident bytes of a process.  Linux only."""
+    """Return the private resident bytes of a process.
+
+    Linux only.
+    """
     _, pages, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
     return (pages - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def processor_time(pid: int) -> tuple[float, float, float]:
-    """Return the CPU seconds of a process and all its threads, and its user and system
-    time in ticks.
+    """Return (CPU seconds, user ticks, system ticks) of a process, with all its threads.
 
-    The CPU seconds are counted by the scheduler.  User and system time are sampled, so
-    only their proportion is useful, and only if there are many ticks.  Linux only.
+    The scheduler counts the CPU seconds.  User and system time are sampled, so only
+    their proportion is useful, and only if there are many ticks.  Linux only.
     """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return time.clock_gettime(~pid << 3 | _SCHEDULER), float(fields[11]), float(fields[12])
 
 
 def machine(**versions: str) -> dict[str, Any]:
-    """Return what a result depends on besides the code.
+    """Return the facts that a result depends on besides the code.
 
-    These are the processor, the version of Python, the versions of the imported
-    packages, and `versions`.
+    These are the processor, its number of cores, the version of Python, and the
+    versions of packages: `versions`, and those of imported packages that the library
+    depends on.
     """
     model = next(
         (

@@ -1,7 +1,8 @@
-"""Follow the departures from one airport with a URI template; examples/flights.py
-publishes them.
+"""Follow the departures from one airport with a URI template.
 
-python examples/departures.py --airport JFK
+    python examples/departures.py --airport JFK
+
+examples/flights.py publishes the departures.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from hub.client import Client
 
 
 async def main() -> None:
+    """Print the departures of an airport as they arrive, or those since an event."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hub", default="http://localhost:3000/.well-known/mercure")
+    parser.add_argument("--hub", default="http://localhost:3000/.well-known/mercure", help="the URL of the hub")
     parser.add_argument("--airport", default="JFK", help="JFK, LGA or EWR")
     parser.add_argument("--count", type=int, help="stop after this many departures")
-    parser.add_argument("--since", help="begin after the event with this id; `earliest` for all events")
+    parser.add_argument("--since", help="start after the event with this id; `earliest` for all events of the history")
     options = parser.parse_args()
 
     template = f"https://flights.example/{options.airport}/{{to}}/{{flight}}"

@@ -1,8 +1,9 @@
-"""A hub inside an application, which publishes without HTTP; a page shows the updates.
+"""A hub inside an application, which publishes without HTTP.
 
-python examples/embedded.py, then open http://localhost:8000
+    python examples/embedded.py      then open http://localhost:8000
 
-With FastAPI it is the same: `app = FastAPI(lifespan=lifespan)` and `app.mount(...)`.
+The page shows the number of votes, and updates it live.  With FastAPI it is the same:
+`app = FastAPI(lifespan=lifespan)` and `app.mount(...)`.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ PAGE = f"""<!doctype html>
 
 
 async def page(request: Request) -> HTMLResponse:  # noqa: ARG001
+    """Return the page, which subscribes to /votes with an EventSource."""
     return HTMLResponse(PAGE)
 
 
 async def vote(request: Request) -> PlainTextResponse:
+    """Count a vote, publish the new number to /votes, and return it."""
     votes = request.app.state.votes = request.app.state.votes + 1
     await hub.hub.publish(Update(("/votes",), str(votes)))
     return PlainTextResponse(str(votes))
@@ -48,6 +51,7 @@ async def vote(request: Request) -> PlainTextResponse:
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    """Run the hub while the application runs."""
     app.state.votes = 0
     async with hub.running():  # Starlette does not run the lifespan of a mounted application
         yield
@@ -65,5 +69,5 @@ app = Starlette(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=int, default=8000, help="the port to listen on")
     uvicorn.run(app, port=parser.parse_args().port)

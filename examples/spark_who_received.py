@@ -1,7 +1,9 @@
-"""Find out who received what on an invented day: 2,000 sessions and 20,000 updates, on
-a local Spark.
+"""Find out which subscribers received which updates, with a local Spark.
 
-It needs `pip install skipfilter[spark]` and Java 17 or newer.
+    python examples/spark_who_received.py
+
+The day is an invented one, with 2,000 subscribers and 20,000 updates.  The example
+needs `pip install skipfilter[spark]` and Java 17 or newer.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from skipfilter.spark import Matching, Workload, generate_sessions, generate_upd
 
 
 def main() -> None:
+    """Print the widest updates, and the subscribers that received the most."""
     spark = spark_session("who received what", {"spark.log.level": "ERROR"})
     day = Workload(subscribers=2_000, updates=20_000)
     updates, sessions = generate_updates(spark, day), generate_sessions(spark, day)
 
+    # The number of receivers of each update.
     matching = Matching(updates, sessions)
     fanout = matching.output("fanout")
     fanout.agg(F.count("*").alias("updates"), F.sum("fanout").alias("deliveries"), F.max("fanout")).show()
@@ -24,6 +28,7 @@ def main() -> None:
     widest = updates.join(fanout, "update_id").orderBy(F.desc("fanout"), "update_id")
     widest.select("topics", "private", "fanout").show(5, truncate=False)
 
+    # The number of updates that each subscriber received.
     print("The subscribers that received the most:")
     received = matching.output("received").join(sessions, "subscriber_id")
     received.select("subscriber_id", "received", "connected_from", "disconnected_at").orderBy(

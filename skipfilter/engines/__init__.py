@@ -2,9 +2,9 @@
 
 | engine | choose it if |
 |---|---|
-| `Naive` | there are a handful of patterns, or as a reference in tests |
-| `InvertedBitmap` | topics are few and known beforehand, and only lookups matter |
-| `OptimizedInvertedBitmap` | each pattern must cost few bits, and few topics match |
+| `Naive` | there are only a handful of patterns, or as a reference in tests |
+| `InvertedBitmap` | topics are few and known in advance, and only lookups matter |
+| `OptimizedInvertedBitmap` | each pattern must cost few bits, and a topic matches few |
 | `TrieEngine` | nothing else applies: lookups and changes are cheap |
 | `LazyDfa` | patterns hardly ever change, and many have a `#` |
 | `SnapshotTrie` | threads look up while others subscribe, or snapshots are needed |

@@ -7,12 +7,12 @@
     unsubscribe(0)
     lookup("stock.ibm.nyse")          -> {"bob"}
 
-A subscription is a pattern and a value, and its handle names it.  Two subscriptions may
-have the same pattern and value; the value is found until the last one has ended.  So an
-engine counts the subscriptions of each pattern by value; no count is zero.
+A subscription is a pattern and a value; a handle identifies it.  If two subscriptions
+have the same pattern and value, the value is found until both have ended.  So most
+engines count, for each pattern, the subscriptions of each value; no count is zero.
 
-Source: P. Hintjens, High-speed message matching (iMatix), for matching against
-filtering.
+Source: P. Hintjens, High-speed message matching (iMatix), for the difference between
+matching and filtering.
 """
 
 from __future__ import annotations
@@ -26,35 +26,38 @@ Value = TypeVar("Value", bound="Hashable")
 
 
 class Engine(Protocol[Value]):
-    """Subscriptions, and a lookup of the values that a topic matches.
+    """A set of subscriptions, and a lookup of those that match a topic.
 
-    One thread at a time, unless the engine says otherwise.  Raises TypeError if an
-    engine is copied or pickled.
+    One thread may use an engine at a time, unless the engine says otherwise.  Raises
+    TypeError if it is copied or pickled.
     """
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """Add a subscription, and return its handle.  No handle is used twice.
+        """Add a subscription, and return its handle.
 
-        Raises PatternError if the grammar refuses the pattern, and TypeError if the
-        value cannot be hashed.
+        A handle is never used twice.  Raises PatternError if the grammar refuses the
+        pattern, and TypeError if the value cannot be hashed.
         """
         ...
 
     def unsubscribe(self, handle: int) -> None:
-        """End a subscription.  Raises KeyError if there is none with this handle."""
+        """End a subscription.
+
+        Raises KeyError, and changes nothing, if no subscription has this handle.
+        """
         ...
 
     def lookup(self, topic: str) -> set[Value]:
         """Return the values of all subscriptions that match `topic`, as a new set.
 
-        Raises TypeError if the topic is not a str.
+        The set is empty if none matches.  Raises TypeError if the topic is not a str.
         """
         ...
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches `topic`.  Stops at the first.
+        """Return whether any subscription matches `topic`.
 
-        Raises TypeError if the topic is not a str.
+        Stops at the first match.  Raises TypeError if the topic is not a str.
         """
         ...
 
@@ -73,7 +76,7 @@ def count_in(counts: dict[Value, int], value: Value) -> None:
 
 
 def count_out(counts: dict[Value, int], value: Value) -> None:
-    """Count one subscription less with `value`; there must be at least one."""
+    """Count one subscription less with `value`, which must have at least one."""
     if counts[value] == 1:
         del counts[value]
     else:

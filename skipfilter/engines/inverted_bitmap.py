@@ -1,16 +1,16 @@
-"""Inverted bitmap: the topics are known beforehand, and each has a bitmap of matches.
+"""Inverted bitmap: topics are known in advance, and each has a bitmap of matches.
 
                    0 forex.*   1 stock.nyse  2 *.*  3 stock.*
     forex.usd          1            .          1       .    lookup("forex.usd") = {0, 2}
     stock.nasdaq       .            .          1       1
     stock.nyse         .            1          1       1
 
-A bit is a handle, so no bit is used twice.
+A bit is the handle of a subscription, so it is never used twice.
 
     subscribe            O(topics * |pattern|): every topic is tested
     unsubscribe          O(topics)
     lookup               O(matches): one row
-    memory               O(topics) rows, each of up to a bit a subscription
+    memory               a row for each topic, of up to a bit for each subscription
 
 Source: L. Svalgaard and B. Tveden, Directory Assistance System, 1980; P. Hintjens,
 High-speed message matching.
@@ -33,22 +33,27 @@ if TYPE_CHECKING:
 
 
 class InvertedBitmap(Generic[Value]):
-    """Subscriptions to a fixed set of topics.
+    """Subscriptions that are matched with a fixed set of topics.
 
-    Raises LookupError for any other topic.  One thread at a time.
+    `topics` are all topics that a lookup may have; any other raises LookupError.  One
+    thread at a time.
     """
 
     def __init__(self, grammar: Grammar, topics: Iterable[str]) -> None:
         self._grammar = grammar
         self._rows = {topic: BitMap64() for topic in topics}  # topic -> matching handles
+        # topic -> its words, and whether it is hidden from leading wildcards
         self._words = {topic: (grammar.parse_topic(topic), grammar.hides(topic)) for topic in self._rows}
         self._values: dict[int, Value] = {}  # by handle
-        self._next = 0
+        self._next = 0  # the next handle
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """Add a subscription.  Takes O(topics * |pattern|)."""
+        """Add a subscription, and test its pattern against every topic.
+
+        Takes O(topics * |pattern|).
+        """
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         handle = self._next
@@ -60,23 +65,26 @@ class InvertedBitmap(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """End a subscription.  Takes O(topics)."""
+        """End a subscription, and clear its bit in every row.
+
+        Takes O(topics).
+        """
         del self._values[handle]
         for row in self._rows.values():
             row.discard(handle)
 
     def lookup(self, topic: str) -> set[Value]:
-        """Return the values that match.  Takes O(matches).
+        """Return the values of the subscriptions that match `topic`.
 
-        Raises LookupError if the topic is not one of those given at the start.
+        Takes O(matches).  Raises LookupError if the engine was made without this topic.
         """
         values = self._values
         return {values[handle] for handle in self._row(topic)}
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches.  Takes O(1).
+        """Return whether any subscription matches `topic`.
 
-        Raises LookupError if the topic is not one of those given at the start.
+        Takes O(1).  Raises LookupError if the engine was made without this topic.
         """
         return bool(self._row(topic))
 

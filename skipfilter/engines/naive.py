@@ -1,11 +1,11 @@
-"""Naive: test each distinct pattern.
+"""Naive: a lookup tests each distinct pattern.
 
     a.*   {0: ann, 3: bob}         lookup("a.b")    a.*  yes    ann, bob
     a.b   {1: ann}                                  a.b  yes    ann
     c     {2: cid}                                  c    no
 
-The other engines are tested against this one.  It is the fastest of all for a handful
-of patterns.
+The tests compare the other engines with this one.  It is the fastest of all if there
+are only a handful of patterns.
 
     subscribe, unsubscribe   O(|pattern|)
     lookup, matches          O(distinct patterns * |topic|)
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 class Naive(Generic[Value]):
-    """Subscriptions in a dict of patterns.  One thread at a time."""
+    """Subscriptions in a dict of patterns.
+
+    One thread at a time.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
@@ -42,7 +45,10 @@ class Naive(Generic[Value]):
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """Add a subscription.  Takes O(|pattern|)."""
+        """Add a subscription.
+
+        Takes O(|pattern|).
+        """
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         handle = next(self._handles)
@@ -51,24 +57,34 @@ class Naive(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """End a subscription.  Takes O(|pattern|)."""
+        """End a subscription, and remove its pattern if it was the last one.
+
+        Takes O(|pattern|).
+        """
         words = self._pattern_of.pop(handle)
         del self._patterns[words][handle]
         if not self._patterns[words]:
             del self._patterns[words]
 
     def lookup(self, topic: str) -> set[Value]:
-        """Return the values that match.  Takes O(distinct patterns * |topic|)."""
+        """Return the values of the subscriptions that match `topic`.
+
+        Takes O(distinct patterns * |topic|).
+        """
         return {value for subscriptions in self._matching(topic) for value in subscriptions.values()}
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches.  Stops at the first pattern."""
+        """Return whether any subscription matches `topic`.
+
+        Takes O(distinct patterns * |topic|), and stops at the first that matches.
+        """
         return any(True for _ in self._matching(topic))
 
     def __len__(self) -> int:
         return len(self._pattern_of)
 
     def _matching(self, topic: str) -> Iterator[dict[int, Value]]:
+        """Iterate over the values by handle of each pattern that matches `topic`."""
         words = self._grammar.parse_topic(topic)
         hidden = self._grammar.hides(topic)
         for pattern, subscriptions in self._patterns.items():

@@ -1,5 +1,4 @@
-"""Optimized inverted bitmap: bitmaps for each word at each position, ANDed over
-positions.
+"""Optimized inverted bitmap: a lookup ANDs bitmaps, one for each word at its position.
 
     0 forex.*   1 *.nyse   2 stock.#      exact {"index": eve}   inner trie {a.#.z: fay}
 
@@ -12,22 +11,21 @@ positions.
                          & {2} | {1}        stock or other
                          & {1} | {0, 2}     nyse or other      = {1, 2}
 
-A column is a pattern, and its id is used again after the pattern's last subscription
-has ended.  `other` has the columns that match any word at its position: `*`, and every
-position after a `#` at the end.
+A column is a pattern.  Its id is used again after the pattern's last subscription has
+ended.  A row is a bitmap of columns.  The row `other` has the columns that match any
+word at its position: those with a `*` there, or with a `#` at or before it.
 
-The article has a row `null` at each position, for patterns that have ended before it.
-A pattern without a word p has no word p + 1 either: null_p is a subset of null_(p+1).
-So after the first null row the others change nothing, as the article says.  For a topic
-of n words, that first row ANDed with the tables before it leaves exactly the patterns
-of n words. So here one row for each length replaces all null rows, and it comes first
-because it leaves out most patterns.
+Hintjens has a row `null` at each position, for the patterns that end before it.  Each
+of them is a subset of the next, so only the first one after the topic's words matters.
+ANDed with the tables before it, it leaves exactly the patterns as long as the topic.
+So one row for each length replaces all null rows.  It comes first, because it excludes
+most patterns.
 
-Exact patterns are in a dict beside the tables (WSO2).  Patterns with a `#` before the
-end, which positions cannot express, are in a trie.
+Exact patterns are in a dict (as in WSO2).  Patterns with a `#` before the end are in a
+trie, because positions cannot express them.
 
-    subscribe, unsubscribe   O(words); O(positions) with a `#` at the end
-    lookup                   O(words) operations on bitmaps of up to a bit a pattern
+    subscribe, unsubscribe   O(words), or O(positions) if the pattern ends with a `#`
+    lookup                   O(words) operations on bitmaps, of up to a bit a pattern
     matches                  the same, but the last AND stops at the first bit
     memory                   about a bit for each word of each pattern, and a bitmap for
                              each word at each position
@@ -58,30 +56,33 @@ _Table: TypeAlias = dict[str | Wildcard, BitMap]
 
 
 class OptimizedInvertedBitmap(Generic[Value]):
-    """Subscriptions in tables of bitmaps.  One thread at a time."""
+    """Subscriptions in tables of bitmaps.
+
+    One thread at a time.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
         self._exact: dict[Words, dict[Value, int]] = {}  # exact pattern -> counts by value
-        self._inner: Trie[str, dict[Value, int]] = Trie()  # patterns with # before the end
+        self._inner: Trie[str, dict[Value, int]] = Trie()  # the patterns with # before the end
         self._columns: dict[int, dict[Value, int]] = {}  # column -> counts by value
         self._ids: dict[Words, int] = {}  # pattern -> column
         self._free: list[int] = []  # columns to use again
-        # Rows of columns; none is empty.  There is a table for each word of the
-        # longest.
-        self._tables: list[_Table] = []
-        self._lengths: dict[int, BitMap] = {}  # by number of words
-        self._tails: dict[int, BitMap] = {}  # by number of words before a # at the end
-        self._leading: dict[Wildcard, BitMap] = {}  # by the wildcard that comes first
+        # The rows; none is empty.  There is a table for each word of the longest
+        # column, without the # at its end.
+        self._tables: list[_Table] = []  # by position
+        self._lengths: dict[int, BitMap] = {}  # columns without #, by number of words
+        self._tails: dict[int, BitMap] = {}  # columns with #, by number of words before it
+        self._leading: dict[Wildcard, BitMap] = {}  # columns that begin with this wildcard
         self._subscriptions: dict[int, tuple[Words, Value]] = {}  # by handle
-        self._next = 0
+        self._next = 0  # the next handle
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """Add a subscription.
 
-        Takes O(|pattern|), and O(positions) with a `#` at the end.
+        Takes O(|pattern|), or O(positions) if the pattern is new and ends with a `#`.
         """
         words = self._grammar.parse_pattern(pattern)
         hash(value)
@@ -94,7 +95,8 @@ class OptimizedInvertedBitmap(Generic[Value]):
     def unsubscribe(self, handle: int) -> None:
         """End a subscription.
 
-        Takes O(|pattern|), and O(positions) for the last subscription of a pattern.
+        Takes O(|pattern|).  The last subscription of a pattern in the tables also takes
+        O(positions).
         """
         words, value = self._subscriptions.pop(handle)
         counts = self._counts(words)
@@ -103,9 +105,10 @@ class OptimizedInvertedBitmap(Generic[Value]):
             self._remove(words)
 
     def lookup(self, topic: str) -> set[Value]:
-        """Return the values that match.
+        """Return the values of the subscriptions that match `topic`.
 
-        Takes O(words) operations on bitmaps, and O(words * nodes reached) in the trie.
+        Takes O(words) operations on bitmaps, and O(words * nodes reached) in the trie
+        if there are patterns with a `#` before the end.
         """
         words = self._grammar.parse_topic(topic)
         hidden = self._grammar.hides(topic)
@@ -117,7 +120,10 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return set().union(*found)
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches.  The cheapest tests come first."""
+        """Return whether any subscription matches `topic`.
+
+        The cheapest tests come first, and the first match ends the call.
+        """
         words = self._grammar.parse_topic(topic)
         hidden = self._grammar.hides(topic)
         return (
@@ -130,22 +136,25 @@ class OptimizedInvertedBitmap(Generic[Value]):
     def __len__(self) -> int:
         return len(self._subscriptions)
 
-    # -- the counts of a pattern
+    # -- the counts of a pattern: they are in one of three places
 
     def _counts(self, words: Words) -> dict[Value, int]:
-        """Return the counts of a pattern, and make them if it is new."""
+        """Return the counts of a pattern, and add the pattern if it is new."""
+        # 1. No wildcard: the dict.
         if _is_exact(words):
             return self._exact.setdefault(words, {})
+        # 2. A `#` before the end: the trie.
         if MANY in words[:-1]:
             node = self._inner.node(words)
             if node.value is None:
                 node.value = {}
             return node.value
+        # 3. All other patterns: a column of the tables.
         column = self._ids.get(words)
         return self._columns[self._add_column(words) if column is None else column]
 
     def _remove(self, words: Words) -> None:
-        """Remove a pattern that has no subscription any more."""
+        """Remove a pattern whose last subscription has ended."""
         if _is_exact(words):
             del self._exact[words]
         elif MANY in words[:-1]:
@@ -161,8 +170,10 @@ class OptimizedInvertedBitmap(Generic[Value]):
         column = self._free.pop() if self._free else len(self._columns)
         self._columns[column] = {}
         self._ids[words] = column
+        # If this column is the longest so far, it needs new tables.  They begin with
+        # the earlier columns that end with a `#` before the position: those match any
+        # word.
         for position in range(len(self._tables), len(words) - (words[-1] is MANY)):
-            # A pattern whose `#` comes earlier matches any word at this position.
             tails = [row for length, row in self._tails.items() if length <= position]
             self._tables.append({ONE: _union(tails).copy()} if tails else {})
         for rows, key in self._rows_of(words):
@@ -170,20 +181,25 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return column
 
     def _remove_column(self, words: Words) -> None:
-        """Remove a pattern's column, and clear its bit in every row."""
-        # A bit that is left would belong to the next pattern that gets the id.
+        """Remove a pattern's column, and clear its bit in every row.
+
+        A bit that stayed would belong to the next pattern with this id.
+        """
         column = self._ids.pop(words)
         del self._columns[column]
         for rows, key in self._rows_of(words):
             rows[key].discard(column)
             if not rows[key]:
                 del rows[key]
+        # The tables after the last word of the longest column are empty, or have only
+        # columns with a `#` before them.
         del self._tables[max((*self._lengths, *self._tails), default=0) :]
         self._free.append(column)
 
     def _rows_of(self, words: Words) -> Iterator[tuple[dict[Any, BitMap], object]]:
         """Iterate over (rows, key) of each row that the column of `words` is in."""
         fixed = words[:-1] if words[-1] is MANY else words
+        # The key of a `*` is ONE, which is also the key of the row `other`.
         yield from zip(self._tables, fixed, strict=False)
         if len(fixed) == len(words):
             yield self._lengths, len(words)
@@ -194,17 +210,21 @@ class OptimizedInvertedBitmap(Generic[Value]):
             yield self._leading, words[0]
 
     def _start(self, length: int, hidden: bool) -> BitMap:
-        """Return the columns that may match a topic of `length` words; read-only."""
+        """Return the columns that may match a topic of `length` words.
+
+        The result must not be changed: it may be a row.
+        """
         rows = [row for words, row in self._tails.items() if words <= length]
         if (row := self._lengths.get(length)) is not None:
             rows.append(row)
         start = _union(rows)
+        # A hidden topic: no pattern that begins with a wildcard matches it.
         for row in self._leading.values() if hidden else ():
             start = start - row
         return start
 
     def _matching(self, words: list[str], hidden: bool) -> BitMap:
-        """Return the columns that match."""
+        """Return the columns that match `words`; the result must not be changed."""
         left = self._start(len(words), hidden)
         for table, word in zip(self._tables, words, strict=False):
             if not left:
@@ -213,7 +233,10 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return left
 
     def _any_matching(self, words: list[str], hidden: bool) -> bool:
-        """Return whether `_matching` would not be empty."""
+        """Return whether any column matches `words`.
+
+        As `_matching`, but the last AND stops at the first common column.
+        """
         left = self._start(len(words), hidden)
         steps = list(zip(self._tables, words, strict=False))
         if not steps:
@@ -229,6 +252,8 @@ class OptimizedInvertedBitmap(Generic[Value]):
         self._inner._check()
         assert sorted([*self._columns, *self._free]) == list(range(len(self._columns) + len(self._free)))
         assert all(handle < self._next for handle in self._subscriptions)
+        # A second engine with the same subscriptions has the same rows, apart from the
+        # ids of the columns.
         again: OptimizedInvertedBitmap[Value] = OptimizedInvertedBitmap(self._grammar)
         for words, value in self._subscriptions.values():
             count_in(again._counts(words), value)
@@ -255,7 +280,10 @@ def _lists(trie: Trie[str, dict[Value, int]]) -> dict[Words, dict[Value, int]]:
 
 
 def _taking(table: _Table, word: str) -> BitMap:
-    """Return the columns that match `word` at the position of `table`; read-only."""
+    """Return the columns that match `word` at the position of `table`.
+
+    The result must not be changed: it may be a row.
+    """
     row, other = table.get(word), table.get(ONE)
     if row is None:
         return BitMap() if other is None else other
@@ -263,8 +291,11 @@ def _taking(table: _Table, word: str) -> BitMap:
 
 
 def _union(rows: list[BitMap]) -> BitMap:
-    """Return the union of `rows`; a single row itself."""
-    # BitMap.union is slower for few and small ones.
+    """Return the union of `rows`.
+
+    The result must not be changed: a single row is returned itself.
+    """
+    # BitMap.union is slower for few and small bitmaps.
     if not rows:
         return BitMap()
     union, *others = rows

@@ -4,14 +4,16 @@
     subscribe("#.usd", "bob")    = 1                               │
     lookup("forex.usd")               ─►  SkipFilter     forex.usd ─► {0, 1}, cursor = 2
 
-The index finds the bitmaps of a topic's patterns by a trie; the filter caches their
-union for topics that repeat.
+The index has a bitmap for each pattern, and finds the patterns that match a topic with
+a trie.  The filter caches the union of their bitmaps, for topics that repeat.
 
     subscribe            O(|pattern|)
     unsubscribe          O(|pattern| + log n), whatever is cached
-    lookup               O(matches) for a cached topic; a walk of the trie for a new one
+    lookup               O(matches) for a cached topic; a walk of the trie for a new
+                         one, and after new subscriptions
     matches              O(1) for a cached topic that matches
     memory               an id in the pattern's bitmap, and in that of each cached topic
+                         that it matches
 
 Source: K. Burns, skipfilter (Go), 2022, over the index of skipfilter/index.py.
 """
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
 
 
 class SkipFilterEngine(Generic[Value]):
-    """Subscriptions in a SkipFilter.
+    """Subscriptions in a SkipFilter that caches up to `capacity` topics.
 
-    Any thread may call any method; the filter's lock is held during each call.
+    Any thread may call any method.  A call holds the filter's lock, so only one runs at
+    a time.
     """
 
     def __init__(self, grammar: Grammar, *, capacity: int = 100_000) -> None:
@@ -42,14 +45,17 @@ class SkipFilterEngine(Generic[Value]):
         self._index = SelectorIndex(max_length=sys.maxsize)  # the grammar has limits of its own
         # Its values are (handle, value).
         self._filter: SkipFilter[tuple[int, Value], str] = SkipFilter(self._index, capacity=capacity)
-        self._lock = threading.Lock()  # held by writers; guards the next two
+        self._lock = threading.Lock()  # held by writers; guards the next two attributes
         self._values: dict[int, Value] = {}  # by handle
-        self._next = 0
+        self._next = 0  # the next handle
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """Add a subscription.  Takes O(|pattern|)."""
+        """Add a subscription.
+
+        Takes O(|pattern|).
+        """
         with self._lock:
             handle = self._next
             self._filter.add((handle, value), [(self._matcher_type, pattern)])
@@ -58,20 +64,26 @@ class SkipFilterEngine(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """End a subscription.  Takes O(|pattern| + log n)."""
+        """End a subscription.
+
+        Takes O(|pattern| + log n) for n subscriptions, however many topics are cached.
+        """
         with self._lock:
             self._filter.remove((handle, self._values.pop(handle)))
 
     def lookup(self, topic: str) -> set[Value]:
-        """Return the values that match: O(matches) if the topic is cached, else
-        a walk.
+        """Return the values of the subscriptions that match `topic`.
+
+        Takes O(matches) if the topic is cached.  The trie is walked, too, if the topic
+        is new or if subscriptions were added since its last lookup.
         """
         return {value for _, value in self._filter.match_any(topic)}
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches.
+        """Return whether any subscription matches `topic`.
 
-        Takes O(1) if the topic is cached.
+        Takes O(1) if a match is cached.  Otherwise the trie is walked if the topic is
+        new or if subscriptions were added since its last lookup.
         """
         return self._filter.matches(topic)
 

@@ -3,21 +3,22 @@
     now ─► root ─a──► · ─b──► {0}    subscribe("a.c"):  now ─► root' ─a──► ·' ─c──► {1}
             └────c──► {2}                                       │          └──b──► {0} *
                                                                 └────c──► {2} *
+                                     * shared by both tries
 
-A writer copies the nodes from the root to the changed posting list and shares all
-others. Then it sets one reference.  This is the linearization point: the change happens
-for all readers at once.  A reader reads the reference once and walks a trie that never
-changes, so it needs no lock, and a snapshot costs nothing.
+A writer copies the nodes from the root to the changed posting list, and shares all
+others.  Then it sets one reference.  This is the linearization point: the change
+happens for all readers at once.  A reader reads the reference once, and walks a trie
+that never changes.  So it needs no lock, and a snapshot costs nothing.
 
     subscribe, unsubscribe  O(words * log children), while holding the writers' lock
-    lookup, matches         as a trie, without a lock; the children of a node are a hash
-                            trie, which is slower to read than a dict
+    lookup, matches         as in a trie, without a lock; the children of a node are a
+                            hash trie, which is slower to read than a dict
     snapshot                O(1)
 
-Source:  A.  Prokopec et al., Concurrent Tries with Efficient Non-Blocking Snapshots,
-2012, as applied to subscriptions by T.  Treat's matchbox (Breaking and Entering, 2016).
-Their writers loop on compare-and-swap and need no lock; Python has no compare-and-swap,
-so writers here take one.
+Source: A. Prokopec et al., Concurrent Tries with Efficient Non-Blocking Snapshots,
+2012, as applied to subscriptions by T. Treat's matchbox (Breaking and Entering, 2016).
+Their writers loop on compare-and-swap and need no lock.  Python has no
+compare-and-swap, so writers here take a lock.
 """
 
 from __future__ import annotations
@@ -41,15 +42,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Node(Generic[Value]):
-    """A node as in `skipfilter.trie`, but immutable.
-
-    `value` is counts by value, or None.
-    """
+    """An immutable node, with the attributes that `skipfilter.trie` reads in a walk."""
 
     words: Map[str, _Node[Value]]
     one: _Node[Value] | None = None
     many: _Node[Value] | None = None
     value: Map[Value, int] | None = None
+    """The counts by value; None if no pattern ends here."""
 
     def child(self, word: str | Wildcard) -> _Node[Value] | None:
         """Return the child for a word or wildcard, or None."""
@@ -81,32 +80,36 @@ class _Node(Generic[Value]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot(Generic[Value]):
-    """The subscriptions at one moment, made by SnapshotTrie.snapshot, for any
-    thread.
+    """The subscriptions of a SnapshotTrie at one moment.
+
+    Any thread may call any method.
     """
 
     _grammar: Grammar
     _root: _Node[Value]
-    _inner_manys: int
-    _subscriptions: Map[int, tuple[str, Value]]
+    _inner_manys: int  # the number of `many` nodes with a child
+    _subscriptions: Map[int, tuple[str, Value]]  # (pattern, value) by handle
 
     def lookup(self, topic: str) -> set[Value]:
-        """Return the values that match, as the engine does."""
+        """Return the values of the subscriptions that match `topic`."""
         find = find_all if self._inner_manys else find_simple
         return set().union(*find(self._root, self._grammar.parse_topic(topic), self._grammar.hides(topic)))
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches, as the engine does."""
+        """Return whether any subscription matches `topic`."""
         return finds(self._root, self._grammar.parse_topic(topic), self._grammar.hides(topic))
 
     def subscriptions(self) -> list[tuple[str, Value]]:
-        """Return (pattern, value) of each subscription, oldest first.  O(n log n)."""
+        """Return (pattern, value) of each subscription, oldest first.
+
+        Takes O(n log n) for n subscriptions.
+        """
         return [subscription for _, subscription in sorted(self._subscriptions.items(), key=lambda item: item[0])]
 
     def topics(self, value: Value) -> list[str]:
         """Return the patterns of `value`, oldest first, without repeats.
 
-        O(n log n).
+        Takes O(n log n) for n subscriptions of all values.
         """
         return list(dict.fromkeys(pattern for pattern, other in self.subscriptions() if other == value))
 
@@ -118,10 +121,10 @@ class Snapshot(Generic[Value]):
 class SnapshotTrie(Generic[Value]):
     """Subscriptions in an immutable trie.
 
-    Any thread may call any method.  Readers take no lock; writers take one, and wait
-    only for each other.  For that, one thread must be able to read an attribute while
-    another sets it, and several threads to read one `immutables.Map`.  Both hold under
-    CPython's global lock; a build without it is not tested.
+    Any thread may call any method.  Readers take no lock.  Writers take one, and wait
+    only for each other.  This is safe if a thread can read an attribute while another
+    thread sets it, and if several threads can read one `immutables.Map`.  CPython's
+    global lock guarantees both.  A build without it is not tested.
 
     Raises ImportError if the package immutables is missing; version 0.21 has no wheel
     for CPython 3.14.
@@ -141,23 +144,26 @@ class SnapshotTrie(Generic[Value]):
         except ImportError as error:
             raise ImportError("SnapshotTrie needs immutables: pip install skipfilter[snapshot]") from error
         self._grammar = grammar
-        self._empty: _Node[Value] = _Node(Map())
-        self._none: Map[Value, int] = Map()
-        self._lock = threading.Lock()  # held by writers; guards the next two
+        self._empty: _Node[Value] = _Node(Map())  # stands for a node that does not exist
+        self._none: Map[Value, int] = Map()  # the counts of a pattern without subscriptions
+        self._lock = threading.Lock()  # held by writers; guards the next two attributes
         self._now: Snapshot[Value] = Snapshot(grammar, self._empty, 0, Map())
-        self._next = 0
+        self._next = 0  # the next handle
 
     __reduce__ = not_copied
 
     def snapshot(self) -> Snapshot[Value]:
-        """Return the present subscriptions, which later changes do not affect.
+        """Return the present subscriptions; later changes do not affect the result.
 
-        O(1).
+        Takes O(1).
         """
         return self._now
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """Add a subscription.  Takes O(words * log children)."""
+        """Add a subscription.
+
+        Takes O(words * log children).
+        """
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         with self._lock:
@@ -167,18 +173,27 @@ class SnapshotTrie(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """End a subscription.  Takes O(words * log children)."""
+        """End a subscription.
+
+        Takes O(words * log children).
+        """
         with self._lock:
             pattern, value = self._now._subscriptions[handle]
             words = self._grammar.parse_pattern(pattern)
             self._now = self._counted(words, value, -1, self._now._subscriptions.delete(handle))
 
     def lookup(self, topic: str) -> set[Value]:
-        """Return the values that match.  Takes O(words * nodes reached)."""
+        """Return the values of the subscriptions that match `topic`.
+
+        Takes O(words * nodes reached), and the values found.
+        """
         return self._now.lookup(topic)
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches.  Takes O(words * nodes reached)."""
+        """Return whether any subscription matches `topic`.
+
+        Takes O(words * nodes reached); stops at the first `#` that ends its pattern.
+        """
         return self._now.matches(topic)
 
     def __len__(self) -> int:
@@ -187,21 +202,30 @@ class SnapshotTrie(Generic[Value]):
     def _counted(
         self, words: Words, value: Value, more: int, subscriptions: Map[int, tuple[str, Value]]
     ) -> Snapshot[Value]:
-        """Return the present state with `more` subscriptions of `words` to `value`."""
-        # The nodes from the root to the pattern's own, old or new.
+        """Return the present state after adding `more` to the count of `value`.
+
+        The count is that of the pattern `words`; `subscriptions` are the subscriptions
+        after the change.
+        """
+        # 1. The nodes from the root to that of the pattern; nodes that do not exist yet
+        # are empty.
         path = [self._now._root]
         for word in words:
             path.append(path[-1].child(word) or self._empty)
+        # 2. The new counts of the pattern.
         counts = path[-1].value or self._none
         count = counts.get(value, 0) + more
         counts = counts.set(value, count) if count else counts.delete(value)
-        # Copy them from the bottom to the top; leave out nodes that became useless.
+        # 3. Copies of the nodes, from the bottom to the top, without nodes that are no
+        # longer needed.
         node = path[-1].with_value(counts or None)
         inner_manys = self._now._inner_manys
         for depth in range(len(words), 0, -1):
             parent = path[depth - 1]
             stays = node.value is not None or node.leads_on()
             node = parent.with_child(words[depth - 1], node if stays else None)
+            # The parent is a `many` node: it may have got its first child, or lost its
+            # last.
             if depth > 1 and words[depth - 2] is MANY:
                 inner_manys += node.leads_on() - parent.leads_on()
         return Snapshot(self._grammar, node, inner_manys, subscriptions)

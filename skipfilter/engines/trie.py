@@ -1,5 +1,4 @@
-"""Trie: patterns with the same beginning share nodes; a lookup walks all branches at
-once.
+"""Trie: patterns that begin alike share nodes; a lookup walks all branches at once.
 
     0 forex.*   1 stock.nyse   2 index   3 stock.*
 
@@ -10,12 +9,14 @@ once.
      └─index─► {2}
 
     subscribe, unsubscribe O(|pattern|)
-    lookup                 O(words * nodes reached) + the values found; not exponential
+    lookup                 O(words * nodes reached) + the values found
     matches                as lookup, but stops at the first `#` that ends its pattern
-    memory                 up to O(words) nodes a pattern, less if beginnings are shared
+    memory                 up to a node for each word of each pattern, fewer if patterns
+                           begin alike
 
 Source: RabbitMQ, Very fast and scalable topic routing, 2010; T. Treat, Fast Topic
-Matching, 2016.  Both backtrack; `skipfilter.trie` walks a set of nodes.
+Matching, 2016.  Both backtrack.  `skipfilter.trie` walks a set of nodes instead, so a
+lookup is never exponential.
 """
 
 from __future__ import annotations
@@ -31,18 +32,24 @@ if TYPE_CHECKING:
 
 
 class TrieEngine(Generic[Value]):
-    """Subscriptions in a trie.  One thread at a time."""
+    """Subscriptions in a trie.
+
+    One thread at a time.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         self.trie: Trie[str, dict[Value, int]] = Trie()  # pattern -> counts by value
         self._grammar = grammar
         self._subscriptions: dict[int, tuple[Words, Value]] = {}  # by handle
-        self._next = 0
+        self._next = 0  # the next handle
 
     __reduce__ = not_copied
 
     def subscribe(self, pattern: str, value: Value) -> int:
-        """Add a subscription.  Takes O(|pattern|)."""
+        """Add a subscription, and the nodes of its pattern if they are new.
+
+        Takes O(|pattern|).
+        """
         words = self._grammar.parse_pattern(pattern)
         hash(value)
         node = self.trie.node(words)
@@ -55,7 +62,10 @@ class TrieEngine(Generic[Value]):
         return handle
 
     def unsubscribe(self, handle: int) -> None:
-        """End a subscription.  Takes O(|pattern|)."""
+        """End a subscription, and remove the nodes that only it needed.
+
+        Takes O(|pattern|).
+        """
         words, value = self._subscriptions.pop(handle)
         node = self.trie.node(words)
         assert node.value is not None
@@ -65,14 +75,20 @@ class TrieEngine(Generic[Value]):
             self.trie.prune(words)
 
     def lookup(self, topic: str) -> set[Value]:
-        """Return the values that match.  Takes O(words * nodes reached)."""
+        """Return the values of the subscriptions that match `topic`.
+
+        Takes O(words * nodes reached), and the values found.
+        """
         grammar, trie = self._grammar, self.trie
-        find = find_all if trie.inner_manys else find_simple  # Trie.find costs one call more
+        find = find_all if trie.inner_manys else find_simple  # as Trie.find, which is one call more
         found = find(trie.root, grammar.parse_topic(topic), grammar.hides(topic))
         return set(found[0]) if len(found) == 1 else set().union(*found)
 
     def matches(self, topic: str) -> bool:
-        """Return whether any subscription matches.  Takes O(words * nodes reached)."""
+        """Return whether any subscription matches `topic`.
+
+        Takes O(words * nodes reached); stops at the first `#` that ends its pattern.
+        """
         return self.trie.finds(self._grammar.parse_topic(topic), hidden=self._grammar.hides(topic))
 
     def __len__(self) -> int:
