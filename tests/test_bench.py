@@ -31,19 +31,19 @@ def test_a_benchmark_has_cases_and_a_result(name: str) -> None:
 
 
 @pytest.mark.processes
-def test_a_measurement_runs_and_its_ways_agree() -> None:
+def test_a_measurement_runs_and_its_variants_agree() -> None:
     made = next(iter(load("container").cases(True))).measure(1)
     assert list(made)[:3] == ["test every subscriber", "1 match", "100 matches"]
     assert all(row["min"] == row["median"] == row["max"] > 0 for row in made.values())
 
 
-def test_a_ratio_is_to_the_first_way_in_the_same_round() -> None:
+def test_a_ratio_is_to_the_first_variant_in_the_same_round() -> None:
     slow, fast = [90.0, 91.0, 180.0, 92.0, 90.0], [9.0, 9.0, 19.0, 9.0, 9.0]
     assert figures(slow, slow) == {"min": 90, "median": 91, "max": 180, "ratio": 1}
     assert figures(fast, slow) == {"min": 9, "median": 9, "max": 19, "ratio": pytest.approx(0.1)}
 
 
-def test_the_tables_are_those_of_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_agree_with_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def draw_one(document: Document, path: Path) -> None:
         if path.stem == "container":
             draw(document, path)
@@ -70,14 +70,14 @@ def test_a_result_without_a_page_gets_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["bench", "project"])
-def test_the_figures_of_a_page_are_those_of_the_results(page: Path) -> None:
+def test_the_figures_of_a_page_agree_with_the_results(page: Path) -> None:
     text = page.read_text("utf-8")
     wrong = re.sub(r"[^\s|(]*(<!-- \w+: )", r"0\1", text)
     assert wrong != text
     assert fill(wrong, BENCH / "results") == text
 
 
-def test_a_figure_of_no_result_is_an_error() -> None:
+def test_a_figure_without_a_result_is_an_error() -> None:
     with pytest.raises(KeyError, match="nothing"):
         fill("1<!-- publish: no subscribers / nothing -->", BENCH / "results")
     with pytest.raises(FileNotFoundError):

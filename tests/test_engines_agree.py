@@ -331,7 +331,7 @@ BY_NAME = [pytest.param(name, id=name) for name in every_engine(AMQP)]
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_two_subscriptions_may_be_alike_and_each_ends_by_itself(name: str) -> None:
+def test_two_equal_subscriptions_end_independently(name: str) -> None:
     for pattern in ("a.b", "a.*", "a.#", "#.a.b"):
         engine = every_engine(AMQP)[name]
         first, second = engine.subscribe(pattern, "x"), engine.subscribe(pattern, "x")
@@ -346,7 +346,7 @@ def test_two_subscriptions_may_be_alike_and_each_ends_by_itself(name: str) -> No
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_is_refused_changes_nothing(name: str) -> None:
+def test_a_refused_pattern_changes_nothing(name: str) -> None:
     engine: Engine[Any] = every_engine(AMQP)[name]
     for pattern in ("a..b", "a.b*", "*" + 100 * ".*"):
         with pytest.raises(PatternError):
@@ -366,7 +366,7 @@ def test_what_is_refused_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_spellings_of_one_language_are_one_pattern(name: str) -> None:
+def test_equivalent_spellings_are_one_pattern(name: str) -> None:
     engine = filled(every_engine(AMQP)[name], "a.#.*", "a.*.#", "a.#.*.#", "a.#.#.*")
     assert engine.lookup("a.b") == {"a.#.*", "a.*.#", "a.#.*.#", "a.#.#.*"}
     assert engine.lookup("a") == set()
@@ -381,7 +381,7 @@ def test_a_topic_outside_the_space_of_an_inverted_bitmap() -> None:
 
 @pytest.mark.parametrize("grammar", [AMQP, MQTT], ids=lambda grammar: grammar.name)
 @pytest.mark.parametrize("topic", [None, 0, b"a", ["a"]])
-def test_a_topic_that_is_no_text_is_named(grammar: Grammar, topic: Any) -> None:
+def test_a_topic_that_is_not_a_string_is_named(grammar: Grammar, topic: Any) -> None:
     for name, engine in every_engine(grammar).items():
         for count in range(2):  # without a subscription, and with one
             for ask in (engine.lookup, engine.matches):
@@ -391,7 +391,7 @@ def test_a_topic_that_is_no_text_is_named(grammar: Grammar, topic: Any) -> None:
             engine.subscribe("#", f"x{count}")
 
 
-def test_a_budget_of_no_state() -> None:
+def test_a_budget_without_states_works() -> None:
     with pytest.raises(ValueError, match="budget must be at least 1, not 0"):
         LazyDfa(AMQP, budget=0)
 
@@ -400,7 +400,7 @@ def test_a_budget_of_no_state() -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_an_id_that_is_used_again_leaves_no_row_of_its_first_use(name: str) -> None:
+def test_a_reused_id_has_no_rows_of_its_first_use(name: str) -> None:
     """T. Treat's optimized inverted bitmap kept the null rows: lookup("b") found b.c."""
     for first, second, topic in (("a", "b.c", "b"), ("*", "*.b", "a"), ("a.*", "a.*.b", "a.b"), ("*.#", "*.b", "a")):
         engine = every_engine(AMQP)[name]
@@ -425,7 +425,7 @@ def test_unsubscribing_twice_gives_no_id_to_two(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_pattern_that_is_dropped_and_comes_back_brings_no_old_answer(name: str) -> None:
+def test_a_pattern_that_is_added_again_has_no_old_results(name: str) -> None:
     """A cached result whose stamp was the sum of its patterns' counters served who had left."""
     for pattern in ("a", "*", "#", "#.a"):
         engine = every_engine(AMQP)[name]

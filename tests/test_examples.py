@@ -23,7 +23,7 @@ def run(*command: str) -> str:
     ).stdout
 
 
-def test_the_flights_arrive_as_the_readme_shows_them(hub: HubProcess) -> None:
+def test_the_flights_of_the_examples_arrive(hub: HubProcess) -> None:
     out = run("examples/flights.py", "--hub", hub.url, "--speed", "1e6", "--flights", "60")
     assert "60/60" in out
     shown = re.search(r"^Departures that match .*?(?=^```)", EXAMPLES, re.MULTILINE | re.DOTALL)
@@ -33,7 +33,7 @@ def test_the_flights_arrive_as_the_readme_shows_them(hub: HubProcess) -> None:
     assert board.splitlines() == lines
 
 
-def test_what_follows_before_it_is_published_arrives_live(hub: HubProcess) -> None:
+def test_flights_published_after_the_subscription_arrive_live(hub: HubProcess) -> None:
     board = subprocess.Popen(
         [sys.executable, "examples/departures.py", "--hub", hub.url, "--airport", "LGA", "--count", "3"],
         stdout=subprocess.PIPE,
@@ -65,12 +65,12 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
     assert {"run", "test"} <= named <= targets
 
 
-def test_the_readme_s_python_prints_what_it_should(hub: HubProcess) -> None:
+def test_the_python_of_the_readme_prints_its_output(hub: HubProcess) -> None:
     script = next(block for block in re.findall(r"```python\n(.*?)```", HUB_PAGE, re.DOTALL) if "Client(" in block)
     assert run("-c", script.replace("http://localhost:3000/.well-known/mercure", hub.url)) == "a new chapter\n"
 
 
-def test_the_readme_s_requests_are_answered(hub: HubProcess) -> None:
+def test_the_requests_of_the_readme_work(hub: HubProcess) -> None:
     blocks = [block for block in re.findall(r"```sh\n(.*?)```", README + HUB_PAGE, re.DOTALL) if "curl" in block]
     script = "\n".join(blocks).replace("http://localhost:3000", hub.origin)
     assert script.count(hub.url) == 4

@@ -27,7 +27,7 @@ VERSIONS = sorted(path.name for path in FORMATS.glob("[0-9]*"))
 HISTORY = [*UPDATES[:3], ARRIVAL, *UPDATES[3:]]
 
 
-def test_there_is_a_version() -> None:
+def test_there_is_at_least_one_version() -> None:
     assert "0.1.0" in VERSIONS
 
 
@@ -91,7 +91,7 @@ def test_an_event_log_becomes_tables(spark: SparkSession, written: Path, tmp_pat
     check_tables(spark, tmp_path / "out")
 
 
-def test_tables_are_read_and_gone_on_with(spark: SparkSession, written: Path) -> None:
+def test_tables_are_read_and_continued(spark: SparkSession, written: Path) -> None:
     moved(written / "tables", PLACEHOLDER, written.as_uri())
     check_tables(spark, written / "tables")
     fanout = spark.read.parquet(str(written / "tables" / "fanout")).collect()

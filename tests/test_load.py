@@ -61,7 +61,7 @@ def test_nothing_is_lost_or_doubled(load: Load, shared_hub: HubProcess) -> None:
     assert found["lost"] == found["doubled"] == found["closed"] == 0
 
 
-def test_who_comes_and_goes_is_not_waited_for(shared_hub: HubProcess) -> None:
+def test_visitors_are_not_waited_for(shared_hub: HubProcess) -> None:
     found = run(Load(connections=10, rate=100, seconds=0.3, visitors=100), target(shared_hub))
     assert found["came"] == 29
     assert found["refused"] == found["lost"] == found["closed"] == 0
@@ -97,14 +97,14 @@ PATIENCE = 10.0
 
 
 @pytest.mark.parametrize(("fault", "missing"), [("lost", 20), ("doubled", -20)])
-def test_what_is_missing_and_what_is_too_much_is_told(fault: str, missing: int, shared_hub: HubProcess) -> None:
+def test_missing_and_repeated_deliveries_are_reported(fault: str, missing: int, shared_hub: HubProcess) -> None:
     load = replace(SMALL, groups=1, publishers=1, patience=PATIENCE)  # one publisher, so that the last one comes last
     found = run(load, target(shared_hub, Faulty(shared_hub.url, fault)))
     assert {name: found[name] for name in ("lost", "doubled")} == {"lost": 0, "doubled": 0} | {fault: 20}
     assert found["deliveries"] == 29 * 20 - missing
 
 
-def test_what_one_reader_got_twice_does_not_hide_what_another_misses() -> None:
+def test_a_repeated_delivery_does_not_hide_a_missing_one_of_another_reader() -> None:
     with closing(Clients(SMALL, Target("127.0.0.1", 9, Mercure("http://127.0.0.1:9/hub")))) as clients:
         clients._subscribers = {1: Subscriber("reader", 0), 2: Subscriber("probe", 0)}
         clients._published[0] = 1
@@ -118,7 +118,7 @@ def test_what_one_reader_got_twice_does_not_hide_what_another_misses() -> None:
         assert clients._is_delivered()
 
 
-def test_a_subscriber_who_hears_nothing_is_found_before_the_measurement(shared_hub: HubProcess) -> None:
+def test_a_subscriber_without_deliveries_is_found_before_the_measurement(shared_hub: HubProcess) -> None:
     class Deaf(Mercure):
         asked = 0
 
@@ -130,7 +130,7 @@ def test_a_subscriber_who_hears_nothing_is_found_before_the_measurement(shared_h
         run(replace(SMALL, groups=1, patience=PATIENCE), target(shared_hub, Deaf(shared_hub.url)))
 
 
-def test_what_the_hub_refuses_is_told(start_hub: Callable[..., HubProcess]) -> None:
+def test_a_refusal_of_the_hub_is_reported(start_hub: Callable[..., HubProcess]) -> None:
     hub = start_hub(HUB_MAX_CONNECTIONS="30")
     found = run(Load(connections=20, rate=100, seconds=0.2, newcomers=100, spin=False), target(hub))
     assert (found["came"], found["refused"]) == (10, 9)
@@ -141,14 +141,14 @@ def test_what_the_hub_refuses_is_told(start_hub: Callable[..., HubProcess]) -> N
 
 
 @pytest.mark.parametrize("cut", range(41))
-def test_a_time_may_be_torn_in_two(cut: int) -> None:
+def test_a_time_may_be_split_between_two_reads(cut: int) -> None:
     text = b"data: ~%019d\n\n" % 5 + b"data: ~%019d" % 6
     first, rest = due_times(text[:cut])
     second, end = due_times(rest + text[cut:])
     assert (first + second, end) == ([5, 6], b"")
 
 
-def test_any_hub_can_be_given_by_its_url(shared_hub: HubProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_hub_can_be_measured_by_its_url(shared_hub: HubProcess, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--connections", "5", "--rate", "100", "--seconds", "0.2", "--no-poisson", "--no-spin", "--json"]
     main(["--url", shared_hub.url, "--token", shared_hub.token, *flags])
     found = json.loads(capsys.readouterr().out)
@@ -159,7 +159,7 @@ def test_any_hub_can_be_given_by_its_url(shared_hub: HubProcess, capsys: pytest.
 
 
 @pytest.mark.processes
-def test_a_hub_can_be_watched_for_long(tmp_path: Path) -> None:
+def test_a_hub_can_be_watched_for_a_long_time(tmp_path: Path) -> None:
     samples: list[Figures] = []
     made = hold(Load(connections=20, groups=2, rate=100, seconds=0.5, visitors=20, spin=False), 0.1, samples.append)
     assert 0 < len(samples) <= 4  # a busy machine may miss some

@@ -24,14 +24,14 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("package", PUBLIC)
-def test_the_public_names_are_these_and_each_says_what_it_is(package: str) -> None:
+def test_the_public_names_are_these_and_each_has_a_docstring(package: str) -> None:
     module = importlib.import_module(package)
     assert sorted(module.__all__) == sorted(PUBLIC[package].split())
     assert [name for name in module.__all__ if callable(public := getattr(module, name)) and not public.__doc__] == []
 
 
 @pytest.mark.parametrize("package", [skipfilter, hub])
-def test_every_public_name_exists_but_the_application_that_is_made_when_asked_for(package: object) -> None:
+def test_every_public_name_exists_except_the_application_that_is_created_on_demand(package: object) -> None:
     for name in package.__all__:  # type: ignore[attr-defined]
         assert name == "app" or hasattr(package, name)
     assert (Path(package.__file__).parent / "py.typed").exists()  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ TIMES = st.lists(st.floats(0, 3), max_size=60)
 
 
 @given(st.sampled_from([0.25, 1.0, 3.0, 10.0]), TIMES)
-def test_never_more_than_the_rate_and_one_seconds_worth_at_once(rate: float, gaps: list[float]) -> None:
+def test_a_bucket_admits_the_rate_with_bursts_of_one_second(rate: float, gaps: list[float]) -> None:
     bucket, now = TokenBucket(rate, 0.0), 0.0
     taken: list[float] = []
     for gap in gaps:
@@ -34,7 +34,7 @@ def test_never_more_than_the_rate_and_one_seconds_worth_at_once(rate: float, gap
 
 
 @given(st.sampled_from([0.25, 1.0, 3.0, 10.0]), TIMES)
-def test_whoever_waits_as_told_gets_a_token(rate: float, gaps: list[float]) -> None:
+def test_a_client_that_waits_as_asked_is_admitted(rate: float, gaps: list[float]) -> None:
     bucket, now = TokenBucket(rate, 0.0), 0.0
     for gap in gaps:
         now += gap
@@ -44,7 +44,7 @@ def test_whoever_waits_as_told_gets_a_token(rate: float, gaps: list[float]) -> N
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3)), max_size=60))
-def test_each_client_has_a_bucket_of_its_own_however_idle_it_was(comings: list[tuple[str, float]]) -> None:
+def test_each_client_has_its_own_bucket_even_after_a_long_pause(comings: list[tuple[str, float]]) -> None:
     now = 0.0
     buckets = Rates(2.0, clock=lambda: now)
     alone = {client: TokenBucket(2.0, 0.0) for client in "abc"}
@@ -53,7 +53,7 @@ def test_each_client_has_a_bucket_of_its_own_however_idle_it_was(comings: list[t
         assert buckets.take(client) == pytest.approx(alone[client].take(now))
 
 
-def test_there_are_no_more_buckets_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "CLIENTS", 10)
     buckets = Rates(1.0, clock=lambda: 0.0)
     for n in range(1_000):
@@ -61,7 +61,7 @@ def test_there_are_no_more_buckets_than_some(monkeypatch: pytest.MonkeyPatch) ->
     assert len(buckets._buckets) == 10
 
 
-async def test_n23_more_subscribers_than_the_rate_are_told_to_come_again() -> None:
+async def test_n23_subscribers_above_the_rate_get_retry_after() -> None:
     async with world(plain(connection_rate=2)) as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
@@ -76,7 +76,7 @@ async def test_n23_more_subscribers_than_the_rate_are_told_to_come_again() -> No
         assert again.begun
 
 
-async def test_n23_one_client_that_comes_too_often_does_not_keep_others_out() -> None:
+async def test_n23_a_client_that_connects_too_often_does_not_keep_others_out() -> None:
     async with world(plain(connection_rate_per_client=0.1, connection_rate=3)) as here:
         connections = [await here.connect("a", address=address) for address in ("one", "one", "one", "one", "other")]
         await here.settle()
@@ -91,7 +91,7 @@ async def test_n23_one_client_that_comes_too_often_does_not_keep_others_out() ->
 @pytest.mark.parametrize(("settings", "status"), [
     ({"connection_rate": 0.01}, 503), ({"connection_rate_per_client": 0.01}, 429),
 ])  # fmt: skip
-async def test_n23_the_answer_says_when_to_come_again(settings: dict[str, Any], status: int) -> None:
+async def test_n23_the_response_has_the_time_to_wait(settings: dict[str, Any], status: int) -> None:
     async with application(**settings) as app, follow(app, ("match", "a")):
         answer = await ask(app, "GET", f"{PATH}?match=a")
         assert answer.status == status

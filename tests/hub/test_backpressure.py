@@ -47,7 +47,7 @@ class Log:
 
 
 @pytest.mark.anyio
-async def test_so_many_updates_have_room_and_the_next_one_waits_for_dispatch() -> None:
+async def test_an_update_beyond_the_room_waits_for_dispatch() -> None:
     log = Log(updates=3, size=100 * UPDATE.size)
     await log.append(UPDATE, UPDATE)
     await log.append(UPDATE)
@@ -60,7 +60,7 @@ async def test_so_many_updates_have_room_and_the_next_one_waits_for_dispatch() -
 
 
 @pytest.mark.anyio
-async def test_so_many_bytes_have_room_exactly() -> None:
+async def test_the_bound_of_bytes_is_exact() -> None:
     log = Log(updates=100, size=3 * UPDATE.size)
     await log.append(UPDATE, UPDATE)
     await asyncio.wait_for(log.append(UPDATE), 10)
@@ -72,7 +72,7 @@ async def test_so_many_bytes_have_room_exactly() -> None:
 
 
 @pytest.mark.anyio
-async def test_one_that_is_larger_than_all_room_goes_alone() -> None:
+async def test_an_update_larger_than_the_room_goes_alone() -> None:
     log = Log(updates=100, size=3 * UPDATE.size)
     large = Update(("t",), "x" * 10 * UPDATE.size)
     log.backpressure.check(1, large.size)
@@ -93,14 +93,14 @@ async def test_one_that_is_larger_than_all_room_goes_alone() -> None:
     ("count", "size", "fits"),
     [(3, 300, True), (4, 300, False), (3, 301, False), (2, 301, False), (1, 301, True), (1, 10**9, True), (0, 0, True)],
 )
-def test_n56_what_never_has_room_is_refused(count: int, size: int, fits: bool) -> None:
+def test_n56_a_batch_that_never_has_room_is_refused(count: int, size: int, fits: bool) -> None:
     backpressure = Log(updates=3, size=300).backpressure
     with contextlib.nullcontext() if fits else pytest.raises(TooLarge, match=f"{count} updates, of about {size} bytes"):
         backpressure.check(count, size)
 
 
 @pytest.mark.anyio
-async def test_publishers_have_their_turn_so_small_ones_do_not_keep_a_batch_out() -> None:
+async def test_publishers_take_turns_so_that_single_updates_do_not_starve_a_batch() -> None:
     log = Log(updates=4, size=100 * UPDATE.size)
     order: list[str] = []
 
@@ -120,7 +120,7 @@ async def test_publishers_have_their_turn_so_small_ones_do_not_keep_a_batch_out(
 
 
 @pytest.mark.anyio
-async def test_room_that_is_given_back_is_somebody_s_at_once() -> None:
+async def test_returned_room_goes_to_a_waiting_publisher_at_once() -> None:
     log = Log(updates=2, size=100 * UPDATE.size)
     fails: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
 
@@ -141,7 +141,7 @@ async def test_room_that_is_given_back_is_somebody_s_at_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_who_stops_waiting_has_taken_nothing_and_keeps_nobody_out() -> None:
+async def test_a_cancelled_publisher_takes_no_room_and_blocks_no_other() -> None:
     log = Log(updates=2, size=100 * UPDATE.size)
     await log.append(UPDATE)
     waiting = [asyncio.ensure_future(log.append(*[UPDATE] * count)) for count in (2, 2, 1)]
@@ -162,7 +162,7 @@ async def test_who_stops_waiting_has_taken_nothing_and_keeps_nobody_out() -> Non
         max_size=30,
     ),
 )
-def test_what_is_outstanding_has_room_or_is_alone_and_all_come_through_in_their_order(
+def test_outstanding_updates_fit_or_are_alone_and_publishers_finish_in_order(
     updates: int, size: int, actions: list[tuple[str, ...] | str]
 ) -> None:
     async def run() -> None:

@@ -41,7 +41,7 @@ classic_hub = both_dialects
 
 
 @pytest.mark.anyio
-async def test_n55_v22_ids_come_back_in_order_one_a_line(hub: Watched) -> None:
+async def test_n55_v22_ids_are_returned_in_order_one_per_line(hub: Watched) -> None:
     reply = await hub.post_lines('{"topic": "a", "id": "urn:z"}', '{"topic": "b"}', '{"topic": "a", "id": "é\u2028"}')
     assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; charset=utf-8")
     first, second, third, rest = reply.text.split("\n")
@@ -60,7 +60,7 @@ async def test_n55_v22_ids_come_back_in_order_one_a_line(hub: Watched) -> None:
         b'{"topic":"\\u0061","\\u0069d":"1"}\n{"id":"2","topic":["a"]}\n',
     ],
 )
-async def test_a_line_is_an_update_and_an_empty_line_is_nothing(hub: Watched, body: bytes) -> None:
+async def test_a_line_is_an_update_and_empty_lines_are_ignored(hub: Watched, body: bytes) -> None:
     assert (await hub.post(body, NDJSON_HEADER)).text == "1\n2\n"
     assert [event.id for event in await hub.arrived()] == ["1", "2"]
 
@@ -110,7 +110,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
     st.booleans(),
     st.booleans(),
 )
-def test_n42_n50_n54_v20_a_line_says_what_a_form_says(
+def test_n42_n50_n54_v20_a_line_means_the_same_as_a_form(
     topics: list[str], members: dict[str, Any], private: bool, ascii: bool
 ) -> None:
     fields = [("topic", topic) for topic in topics] + [(name, str(value)) for name, value in members.items()]
@@ -175,7 +175,7 @@ LINES = [
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("line", "told"), LINES, ids=[line[:40] for line, _ in LINES])
-async def test_n41_n43_n44_n48_n49_n50_n51_n52_n53_n96_t54_a_line_that_is_refused_refuses_all(
+async def test_n41_n43_n44_n48_n49_n50_n51_n52_n53_n96_t54_one_refused_line_refuses_the_batch(
     line: str, told: str
 ) -> None:
     good = ['{"topic":"a"}', '{"topic":"a","private":true}']
@@ -198,7 +198,7 @@ async def test_n41_a_body_without_an_update_is_refused(classic_hub: Watched, bod
 
 
 @pytest.mark.anyio
-async def test_n3_n40_n49_bytes_that_are_no_utf_8_are_refused(classic_hub: Watched) -> None:
+async def test_n3_n40_n49_bytes_that_are_not_utf_8_are_refused(classic_hub: Watched) -> None:
     for line in (
         b'{"topic":"\xff"}',
         b'{"topic":"a","data":"\xed\xa0\x80"}',
@@ -215,7 +215,7 @@ async def test_n3_n40_n49_bytes_that_are_no_utf_8_are_refused(classic_hub: Watch
 @pytest.mark.anyio
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("topics", ['"b"', '["a","b"]', '["b","a"]'])
-async def test_n80_n92_t51_one_topic_that_is_not_granted_refuses_all(hub: Watched, place: int, topics: str) -> None:
+async def test_n80_n92_t51_one_topic_without_a_grant_refuses_the_batch(hub: Watched, place: int, topics: str) -> None:
     lines = ['{"topic":"a"}', '{"topic":["a","a"],"private":true}']
     lines.insert(place, f'{{"topic":{topics}}}')
     tokens = [
@@ -233,7 +233,7 @@ async def test_n80_n92_t51_one_topic_that_is_not_granted_refuses_all(hub: Watche
 
 
 @pytest.mark.anyio
-async def test_r14_n56_a_request_has_at_most_so_many_updates(hub: Watched) -> None:
+async def test_r14_n56_the_number_of_updates_in_a_request_is_bounded(hub: Watched) -> None:
     lines = ['{"topic":"a"}'] * 1_000
     assert len((await hub.post_lines(*lines)).text.splitlines()) == 1_000
     reply = await hub.post_lines(*lines, '{"topic":"a"}')
@@ -261,7 +261,7 @@ async def test_n56_the_limits_of_an_update_are_those_of_each_line() -> None:
 
 
 @pytest.mark.anyio
-async def test_n56_t22_t24_the_limit_of_a_body_holds_for_lines_too() -> None:
+async def test_n56_t22_t24_the_limit_of_a_body_applies_to_lines_too() -> None:
     body = b'{"topic":"a"}\n'.ljust(100)
     for limit, statuses in ((100, [200, 413]), (0, [200, 200])):
         async with watched(max_body=limit) as hub:
@@ -269,7 +269,7 @@ async def test_n56_t22_t24_the_limit_of_a_body_holds_for_lines_too() -> None:
 
 
 @pytest.mark.anyio
-async def test_n56_a_batch_that_the_log_could_not_hold_until_it_is_dispatched_is_refused() -> None:
+async def test_n56_a_batch_that_the_history_cannot_hold_until_it_is_dispatched_is_refused() -> None:
     async with watched(history_updates=8) as hub:
         assert (await hub.post_lines(*['{"topic":"a"}'] * 4)).status == 200
         assert (await hub.post_lines(*['{"topic":"a"}'] * 5)).status == 413
@@ -334,7 +334,7 @@ def nestings(depth: int) -> Iterator[bytes]:
             yield f'{{"topic":"a","{member}":{nested}}}'.encode()
 
 
-def test_json_is_read_or_refused_however_deep() -> None:
+def test_deep_json_is_read_or_refused() -> None:
     limit = sys.getrecursionlimit()
     for depth in (10, *range(limit - 150, limit + 5)):
         for line in nestings(depth):
@@ -342,7 +342,7 @@ def test_json_is_read_or_refused_however_deep() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_line_that_is_deep_is_no_error_of_the_hub(classic_hub: Watched) -> None:
+async def test_a_deeply_nested_line_is_not_a_server_error(classic_hub: Watched) -> None:
     for depth in (10, 900, 930, 960, 990, 100_000):
         for line in nestings(depth):
             assert (await classic_hub.post(line, NDJSON_HEADER)).status in ((200, 400) if b'"x"' in line else (400,))
@@ -353,7 +353,7 @@ async def test_a_line_that_is_deep_is_no_error_of_the_hub(classic_hub: Watched) 
 
 
 @pytest.mark.anyio
-async def test_n4_r43_a_batch_stands_together_in_the_log_whoever_else_publishes(hub: Watched) -> None:
+async def test_n4_r43_a_batch_is_contiguous_in_the_history_despite_other_publishers(hub: Watched) -> None:
     async def batch(name: str) -> None:
         reply = await hub.post_lines(*(f'{{"topic":"{name}","data":"{n}"}}' for n in range(50)))
         assert reply.status == 200
@@ -397,7 +397,7 @@ class Slow(MemoryHistory):
 
 
 @pytest.mark.anyio
-async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_and_lose_nothing() -> None:
+async def test_n112_n115_batches_wait_for_room_in_the_backlog_and_lose_nothing() -> None:
     history = Slow(Retention(max_updates=8, max_bytes=10**6))
     app = create_app(
         Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8), history=history
@@ -419,7 +419,7 @@ async def test_n112_n115_batches_larger_than_what_is_left_of_the_backlog_wait_an
 
 
 @pytest.mark.anyio
-async def test_a_big_batch_is_one_append_and_few_writes_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_batch_is_one_append_and_few_writes_per_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "PAGE_ENTRIES", 100)
     history = Slow(Retention(max_updates=10_000, max_bytes=2**26))
     app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False), history=history)
@@ -446,7 +446,7 @@ async def test_a_big_batch_is_one_append_and_few_writes_a_reader(monkeypatch: py
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(0, 3))
-def test_n80_all_of_a_batch_or_nothing_of_it(sizes: list[int], bad: int) -> None:
+def test_n80_a_batch_is_published_wholly_or_not_at_all(sizes: list[int], bad: int) -> None:
     """Batches of these sizes; in each that is long enough, update `bad` is one that the token does not allow."""
 
     async def run() -> list[str]:

@@ -83,7 +83,7 @@ GRANTED = st.lists(st.sampled_from(["a/{n}", "a/2", "b", "*"]), max_size=1)
 
 @settings(max_examples=60)
 @given(st.lists(UPDATES, min_size=1, max_size=150), st.lists(st.tuples(WANTED, GRANTED, st.booleans()), max_size=12))
-def test_n21_n22_n81_v50_v89_each_gets_one_write_with_what_a_naive_filter_says(
+def test_n21_n22_n81_v50_v89_each_subscriber_gets_one_write_that_agrees_with_a_naive_filter(
     updates: list[Update], wanted: list[Any]
 ) -> None:
     readers = [(receiver(subscribed=subscribed, granted=granted), gone) for subscribed, granted, gone in wanted]
@@ -98,7 +98,7 @@ def test_n21_n22_n81_v50_v89_each_gets_one_write_with_what_a_naive_filter_says(
         assert writes(one) == ([(b"".join(frames), len(updates))] if frames else [])
 
 
-async def test_n106_who_has_not_caught_up_is_not_written_to_and_keeps_its_place() -> None:
+async def test_n106_a_subscriber_that_is_behind_is_not_written_to_and_keeps_its_position() -> None:
     live, behind, other = (receiver(subscribed=["a"]) for _ in range(3))
     hub = broadcaster(live, behind, other)
     hub.leave(behind)
@@ -113,7 +113,7 @@ async def test_n106_who_has_not_caught_up_is_not_written_to_and_keeps_its_place(
     assert (hub.live, hub.connected) == (2, 2)
 
 
-async def test_who_is_behind_cannot_join() -> None:
+async def test_a_subscriber_that_is_behind_cannot_join() -> None:
     one = receiver(subscribed=["a"])
     hub = broadcaster(one)
     hub.leave(one)
@@ -122,7 +122,7 @@ async def test_who_is_behind_cannot_join() -> None:
         hub.join(one)
 
 
-async def test_who_comes_after_another_went_does_not_get_what_was_on_its_way_to_that(
+async def test_a_new_subscriber_does_not_get_the_updates_of_one_that_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hub.broadcaster.SLICE_WRITES", 1)
@@ -139,7 +139,7 @@ async def test_who_comes_after_another_went_does_not_get_what_was_on_its_way_to_
     assert (len(writes(first)), writes(second), writes(third)) == (1, [], [])
 
 
-def test_n22_a_subscription_is_not_a_right_and_a_right_is_no_subscription() -> None:
+def test_n22_a_subscription_is_not_a_grant_and_a_grant_is_not_a_subscription() -> None:
     live: SkipFilter[Receiver, Key] = SkipFilter(Interest(BASE))
     one = receiver(subscribed=["/books/{id}", "/{"], granted=["/films/1"])
     other = receiver(subscribed=["*"], granted=["/books/1"])
@@ -154,7 +154,7 @@ def test_n22_a_subscription_is_not_a_right_and_a_right_is_no_subscription() -> N
     live._check()
 
 
-def test_who_cannot_be_taken_in_leaves_nothing_to_the_next() -> None:
+def test_a_subscriber_that_is_refused_leaves_nothing_behind() -> None:
     live: SkipFilter[Receiver, Key] = SkipFilter(Interest(BASE))
     broken: Any = receiver(subscribed=["/secret"], granted=["/secret"])
     broken.subscriber.grant = Grant(subscribe=cast("Any", (None,)))
@@ -167,7 +167,7 @@ def test_who_cannot_be_taken_in_leaves_nothing_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("too_many", ["subscribed", "granted"])
-def test_n23_who_has_patterns_that_are_too_much_alike_leaves_nothing_behind(too_many: str) -> None:
+def test_n23_a_subscriber_with_too_many_similar_patterns_leaves_nothing_behind(too_many: str) -> None:
     alike = ["{+a}" + "{b}" * (n % 16) + "{+c}" * (n // 16) for n in range(257)]
     first = receiver(subscribed=alike[:256], granted=alike[:256], type="uritemplate")
     hub = broadcaster(first)
@@ -179,7 +179,7 @@ def test_n23_who_has_patterns_that_are_too_much_alike_leaves_nothing_behind(too_
     assert hub.connected == 2
 
 
-def test_the_connected_are_told_by_their_id_and_in_the_order_of_their_coming() -> None:
+def test_connected_subscribers_are_listed_by_id_in_the_order_of_connecting() -> None:
     first, second, third = (receiver(subscribed=["a"]) for _ in range(3))
     hub = broadcaster(first, second, third)
     hub.disconnect(second)
@@ -211,7 +211,7 @@ class Turns:
 
 
 @pytest.mark.parametrize(("size", "at_most"), [(10, 16), (4_000, 16), (12_000, 6), (2**20, 1)])
-async def test_the_larger_the_frames_the_fewer_are_written_at_a_time(
+async def test_fewer_large_frames_are_written_at_a_time(
     size: int, at_most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hub.broadcaster.SLICE_WRITES", 16)
@@ -222,7 +222,7 @@ async def test_the_larger_the_frames_the_fewer_are_written_at_a_time(
     assert sum(slices) == 40
 
 
-async def test_others_run_while_it_is_found_out_who_wants_what(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tasks_run_while_receivers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here nobody wants the same, so that each receiver's choice is found one by one."""
     monkeypatch.setattr("hub.broadcaster.IDS", 10)
     monkeypatch.setattr("hub.broadcaster.MATCHES", 4)
@@ -240,7 +240,7 @@ async def test_others_run_while_it_is_found_out_who_wants_what(monkeypatch: pyte
 
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("more", [[], [Update(("t/0",))]])
-async def test_others_run_while_the_receivers_of_very_many_topics_are_looked_up(
+async def test_other_tasks_run_while_the_receivers_of_many_topics_are_looked_up(
     private: bool, more: list[Update]
 ) -> None:
     reader = receiver(subscribed=["t/{n}"], granted=["t/{n}"])
@@ -261,7 +261,7 @@ async def test_others_run_while_the_receivers_of_very_many_topics_are_looked_up(
     assert len(writes(reader)) == 1
 
 
-async def test_who_leaves_while_it_is_found_out_is_not_written_to_and_who_joins_has_read_it() -> None:
+async def test_subscribers_that_leave_or_join_during_the_lookup_are_not_written_to() -> None:
     several = [receiver(subscribed=[str(n), "all"]) for n in range(4)]
     late = receiver(subscribed=["all"])
     hub = broadcaster(*several)
@@ -277,7 +277,7 @@ async def test_who_leaves_while_it_is_found_out_is_not_written_to_and_who_joins_
     assert [len(writes(one)) for one in [*several, late]] == [0, 0, 1, 1, 0]
 
 
-async def test_updates_of_the_same_topics_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_updates_of_the_same_topics_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     several = [receiver(subscribed=["a"], granted=["a"]) for _ in range(3)]
     hub = broadcaster(*several)
     asked: list[tuple[tuple[str, ...], bool]] = []
@@ -299,7 +299,7 @@ async def test_updates_of_the_same_topics_ask_once(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("count", [50, 400])
-async def test_n8_heartbeats_of_many_that_were_written_the_same_are_spread(count: int) -> None:
+async def test_n8_heartbeats_of_subscribers_with_equal_last_writes_are_spread(count: int) -> None:
     """Over the last quarter of their time; and no longer than that is anybody without one."""
     now = 0.0
     hub = Broadcaster(heartbeat=40, cached_topics=9, base_url=BASE, clock=lambda: now)

@@ -185,7 +185,7 @@ def cookie(token: str, name: str = "mercureAuthorization") -> str:
     return f"{name}={token}; Path={PATH}; Secure; HttpOnly; SameSite=strict"
 
 
-def test_v45_v51_v6_v50_a_client_of_0_x_reads_what_is_its_own_from_its_cursor_on(
+def test_v45_v51_v6_v50_a_client_of_0_x_reads_its_updates_from_its_cursor_on(
     classic_hub: HubProcess, shop: Site, page: Page
 ) -> None:
     book = "https://example.com/books/1"
@@ -230,7 +230,7 @@ def test_v61_v60_presence_reaches_onmessage_of_a_client_of_0_x(classic_hub: HubP
     assert going == coming | {"active": False}
 
 
-def test_v63_v64_n98_a_client_of_0_x_asks_who_is_there_and_follows_from_then_on(
+def test_v63_v64_n98_a_client_of_0_x_lists_subscriptions_and_follows_from_then_on(
     classic_hub: HubProcess, shop: Site, page: Page
 ) -> None:
     api = classic_hub.url + "/subscriptions"
@@ -279,7 +279,7 @@ def test_v51_n106_r33_a_browser_misses_nothing_when_connections_are_ended_and_th
 # -- a client of the current dialect
 
 
-def test_t90_n15_n38_n124_n126_t93_a_current_client_follows_and_sees_who_comes_and_goes(
+def test_t90_n15_n38_n124_n126_t93_a_current_client_follows_and_sees_presence(
     any_hub: HubProcess, shop: Site, page: Page
 ) -> None:
     anybody = PATH + "/subscriptions/:match_type/:match/:subscriber"
@@ -320,7 +320,7 @@ def test_t90_n15_n38_n124_n126_t93_a_current_client_follows_and_sees_who_comes_a
     assert got(page, len(matchers) + len(topics) + 1)[-1] == ("message", secret, "")
 
 
-def test_t90_n130_n135_n136_n98_a_page_of_another_origin_asks_who_is_there(
+def test_t90_n130_n135_n136_n98_a_page_of_another_origin_lists_subscriptions(
     any_hub: HubProcess, shop: Site, page: Page
 ) -> None:
     shop.visit(page, cookie(current(any_hub), "mercure_access_token"))
@@ -372,7 +372,7 @@ def test_n10_n12_n13_n99_n98_a_page_of_another_origin_subscribes_by_query(
     assert page.evaluate("streamed.indexOf('data: one\\n') < streamed.indexOf('data: two\\n')")
 
 
-def test_n90_n154_n156_n152_n98_a_page_of_any_origin_finds_out_what_the_hub_wants(
+def test_n90_n154_n156_n152_n98_a_page_of_any_origin_discovers_the_metadata(
     any_hub: HubProcess, shop: Site, desk: Site, page: Page
 ) -> None:
     shop.visit(page)
@@ -417,7 +417,7 @@ def test_n97_r5_any_origin_means_without_credentials(open_hub: HubProcess, shop:
     page.evaluate("source.close()")
 
 
-def test_n99_preflights_let_through_what_clients_send_and_no_more(any_hub: HubProcess, shop: Site, page: Page) -> None:
+def test_n99_preflights_allow_the_headers_of_clients_and_no_others(any_hub: HubProcess, shop: Site, page: Page) -> None:
     shop.visit(page)
     asked: list[tuple[dict[str, Any], int | None]] = [
         ({"method": "HEAD", "headers": {"Last-Event-ID": "earliest", "Cache-Control": "no-cache"}}, 200),
@@ -522,7 +522,7 @@ def _any_updates(seed: int, count: int) -> list[dict[str, Any]]:
     return updates
 
 
-def test_n26_n28_n49_r21_n51_n52_event_source_reads_every_update_as_it_was_published(
+def test_n26_n28_n49_r21_n51_n52_event_source_reads_every_update_unchanged(
     any_hub: HubProcess, shop: Site, page: Page
 ) -> None:
     updates = _any_updates(seed=1, count=400)
@@ -587,7 +587,7 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
 
 
-def test_r29_the_debugger_says_why_it_was_refused(open_hub: HubProcess, page: Page) -> None:
+def test_r29_the_debugger_shows_the_reason_of_a_refusal(open_hub: HubProcess, page: Page) -> None:
     page.goto(open_hub.origin)
     page.get_by_text("Token", exact=True).click()
     page.locator("#token").fill("nonsense")

@@ -68,7 +68,7 @@ def terms(document: Any) -> set[str]:
 # -- updates
 
 
-async def test_v60_v61_an_update_literally_when_a_subscription_begins_and_when_it_ends(app: HubApplication) -> None:
+async def test_v60_v61_the_exact_presence_updates_of_a_subscription(app: HubApplication) -> None:
     token = classic_token(subscribe=["x"], payload={"foo": "bär"})
     async with follow(app, ("match_urlpattern", BELOW + "/*"), headers=[bearer(EVERYTHING)]) as watcher:
         await watcher.next_event()
@@ -85,7 +85,7 @@ async def test_v60_v61_an_update_literally_when_a_subscription_begins_and_when_i
     )
 
 
-async def test_v61_only_who_is_granted_sees_them(app: HubApplication) -> None:
+async def test_v61_presence_updates_need_a_grant(app: HubApplication) -> None:
     template = BELOW + "{/topic}{/subscriber}"
     async with (
         follow(app, ("topic", "*")) as anonymous,
@@ -120,7 +120,7 @@ async def test_v84_an_update_is_in_the_dialect_of_the_subscription(app: HubAppli
     assert json.loads(current.data) == document("exact", "a", subscriber)
 
 
-async def test_v84_v61_updates_about_classic_subscriptions_may_have_the_type_of_the_others() -> None:
+async def test_v84_v61_presence_updates_of_classic_subscriptions_may_have_the_current_type() -> None:
     async with (
         application(typed_classic_events=True) as app,
         follow(app, ("topic", "*"), headers=[bearer(CLASSIC)]) as watcher,
@@ -155,7 +155,7 @@ ENTRY = {"match": "a", "payload": {"of": "the entry"}}
     ],
 )
 @pytest.mark.parametrize("parameter", ["topic", "match"])
-async def test_v73_t79_the_payload_is_of_the_entry_that_matches_or_of_the_claim(
+async def test_v73_t79_the_payload_comes_from_the_matching_entry_or_from_the_claim(
     claim: dict[str, Any], expected: Any, parameter: str, app: HubApplication
 ) -> None:
     token = signing.sign({"mercure": claim}, key=DEVELOPMENT_KEY)
@@ -173,7 +173,7 @@ async def test_v73_t79_the_payload_is_of_the_entry_that_matches_or_of_the_claim(
         assert type(told.get("payload")) is type(expected)
 
 
-async def test_v73_n126_a_current_token_s_payload_is_told_of_classic_subscriptions_too(app: HubApplication) -> None:
+async def test_v73_n126_classic_subscriptions_show_the_payload_of_a_current_token(app: HubApplication) -> None:
     token = signing.current(
         signing.detail({"match": "https://example.com/*", "match_type": "urlpattern"}, payload={"of": "url"}),
         signing.detail({"match": TEMPLATE, "match_type": "uritemplate"}, payload={"of": "template"}),
@@ -227,7 +227,7 @@ async def test_v63_v65_v74_t81_the_documents_of_the_three_routes(app: HubApplica
     }  # fmt: skip
 
 
-async def test_v63_the_documents_literally(app: HubApplication) -> None:
+async def test_v63_the_exact_documents(app: HubApplication) -> None:
     assert (await get(app)).text == (
         '{"@context":"https://mercure.rocks/","id":"/.well-known/mercure/subscriptions","type":"Subscriptions",'
         '"lastEventID":"earliest","subscriptions":[]}'
@@ -251,7 +251,7 @@ async def test_v63_the_documents_literally(app: HubApplication) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "/a"])
-async def test_v63_the_id_of_a_list_is_the_uri_that_was_asked_for(below: str, app: HubApplication) -> None:
+async def test_v63_the_id_of_a_list_is_the_requested_uri(below: str, app: HubApplication) -> None:
     for query in ("?last_event_id=x", "?a=%2F+b&c"):
         assert (await get(app, below + query)).json()["id"] == BELOW + below + query
 
@@ -262,7 +262,7 @@ async def test_v42_v63_a_token_in_the_query_is_not_repeated(app: HubApplication)
         assert (answer.status, answer.json()["id"]) == (200, f"{BELOW}/a{shown}")
 
 
-async def test_v63_t81_a_subscription_that_is_not_there_is_404(app: HubApplication) -> None:
+async def test_v63_t81_a_missing_subscription_is_404(app: HubApplication) -> None:
     async with follow(app, ("topic", "a"), ("match", "b")):
         one = encoded(subscribers(app)[0])
         assert (await get(app, f"/a/{one}")).status == 200
@@ -272,7 +272,7 @@ async def test_v63_t81_a_subscription_that_is_not_there_is_404(app: HubApplicati
     assert (await get(app, f"/a/{one}")).status == 404
 
 
-async def test_v60_n139_a_plus_is_a_space_in_a_classic_path_and_no_other(app: HubApplication) -> None:
+async def test_v60_n139_a_plus_is_only_a_space_in_a_classic_path(app: HubApplication) -> None:
     topics = ["a b", "a+b", "a  b"]
     async with follow(app, *[("topic", topic) for topic in topics], ("match", "a b"), ("match", "a+b")):
         [id] = {encoded(subscriber) for subscriber in subscribers(app)}
@@ -332,7 +332,7 @@ async def test_v63_head_has_the_headers_of_get(app: HubApplication) -> None:
         (CLASSIC, "application/json, application/ld+json", True),
     ],
 )
-async def test_v84_all_are_listed_in_one_dialect_or_the_other(
+async def test_v84_every_subscription_is_listed_in_its_dialect(
     token: str, accept: str | None, is_classic: bool, app: HubApplication
 ) -> None:
     headers = [] if accept is None else [("accept", accept)]
@@ -355,7 +355,9 @@ async def test_v84_all_are_listed_in_one_dialect_or_the_other(
 
 @pytest.mark.parametrize("token", [EVERYTHING, CLASSIC])
 @pytest.mark.parametrize("accept", ["application/json", "application/ld+json"])
-async def test_v84_v74_of_one_matcher_the_path_says_which(token: str, accept: str, app: HubApplication) -> None:
+async def test_v84_v74_the_path_selects_the_dialect_of_one_matcher(
+    token: str, accept: str, app: HubApplication
+) -> None:
     async with follow(app, ("topic", "a"), ("match", "a")):
         one = encoded(subscribers(app)[0])
         for below, type in (
@@ -368,7 +370,7 @@ async def test_v84_v74_of_one_matcher_the_path_says_which(token: str, accept: st
             assert (answer.status, answer.headers["content-type"]) == (200, type)
 
 
-async def test_v84_v88_a_hub_of_the_current_dialect_alone_has_no_classic_documents() -> None:
+async def test_v84_v88_a_hub_without_the_classic_dialect_has_no_classic_documents() -> None:
     async with application(classic=False) as app:
         answer = await get(app, "", ("accept", "application/ld+json"), token=EVERYTHING)
         assert answer.headers["content-type"] == "application/json"
@@ -380,7 +382,7 @@ async def test_v84_v88_a_hub_of_the_current_dialect_alone_has_no_classic_documen
 
 
 @pytest.mark.parametrize("type", MATCHER_TYPES)
-async def test_v87_v74_a_first_segment_that_is_a_matcher_type_is_one(type: str, app: HubApplication) -> None:
+async def test_v87_v74_a_first_segment_may_be_a_matcher_type(type: str, app: HubApplication) -> None:
     matcher = (f"match_{type}", "/a")
     async with follow(app, ("topic", type), matcher):
         [subscriber] = subscribers(app)
@@ -394,7 +396,7 @@ async def test_v87_v74_a_first_segment_that_is_a_matcher_type_is_one(type: str, 
     assert upper.status == 404
 
 
-async def test_v74_t81_three_segments_are_of_the_current_dialect(app: HubApplication) -> None:
+async def test_v74_t81_three_segments_belong_to_the_current_dialect(app: HubApplication) -> None:
     async with follow(app, ("topic", "a"), ("topic", "topic")):
         one = encoded(subscribers(app)[0])
         assert (await get(app, f"/topic/a/{one}")).status == 400
@@ -412,7 +414,7 @@ TOPICS = TEXTS.filter(lambda text: text not in MATCHER_TYPES)
 @given(st.lists(TOPICS, min_size=1, max_size=4, unique=True))
 @example(["", "+", " ", "%2F", "%", "*", "é", "{}", TEMPLATE, "{", "{?a,b*}"])
 @example([".", "..", "/", "//", "a/../b", "?", "#", "\\", "\U0010ffff", "a" * 4096])
-def test_v60_v63_t80_a_subscription_is_found_at_its_path_and_only_there(topics: list[str]) -> None:
+def test_v60_v63_t80_a_subscription_is_only_found_at_its_path(topics: list[str]) -> None:
     async def play() -> None:
         async with (
             application() as app,
@@ -510,7 +512,7 @@ async def test_v64_v82_t75_t76_the_token_grants_the_path_without_the_query(
 
 
 @pytest.mark.parametrize("path", [BELOW, OF_FOO, ONE])
-async def test_v64_t75_a_token_is_needed_also_where_subscribers_need_none(path: str, app: HubApplication) -> None:
+async def test_v64_t75_a_token_is_required_even_if_subscribers_need_none(path: str, app: HubApplication) -> None:
     assert (await ask(app, "GET", path)).status == 401
     assert (await ask(app, "GET", path, [bearer(classic_token(publish=["*"]))])).status == 403
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_publishes_many_at_once_or_none(hub: HubProcess) -> None:
+async def test_a_batch_is_published_wholly_or_not_at_all(hub: HubProcess) -> None:
     async with Client(hub.url, token=hub.token) as client:
         ids = await client.publish_all(
             {"topic": "a", "data": "é", "id": "urn:1"}, {"topic": ["b", "a"], "private": True, "retry": 5}
@@ -44,7 +44,9 @@ async def test_it_publishes_many_at_once_or_none(hub: HubProcess) -> None:
         {"match_urlpattern": "/.well-known/a/:x"},
     ],
 )
-async def test_it_subscribes_in_the_current_dialect(hub: HubProcess, matchers: dict[str, str | list[str]]) -> None:
+async def test_the_client_subscribes_in_the_current_dialect(
+    hub: HubProcess, matchers: dict[str, str | list[str]]
+) -> None:
     async with Client(hub.url, token=hub.token) as client:
         await client.publish("a/b", data="x")
         async for event in client.subscribe(last_event_id="earliest", **matchers):
@@ -52,7 +54,7 @@ async def test_it_subscribes_in_the_current_dialect(hub: HubProcess, matchers: d
             break
 
 
-async def test_what_it_sends_is_one_json_object_a_line(hub: HubProcess) -> None:
+async def test_the_client_sends_one_json_object_per_line(hub: HubProcess) -> None:
     async with Client(hub.url, token=hub.token) as client:
         (id,) = await client.publish_all({"topic": "a", "data": json.dumps({"lines": "a\nb\u2028c"})})
         async for event in client.subscribe("a", last_event_id="earliest"):

@@ -46,7 +46,7 @@ BEAT = 10
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 15), st.sampled_from(["wanted", "unwanted", "batch"])), max_size=12))
-def test_n8_r34_t64_silence_is_never_longer_than_a_heartbeat_and_no_beat_comes_before(plan: list[Any]) -> None:
+def test_n8_r34_t64_a_heartbeat_comes_after_its_interval_of_silence_and_not_before(plan: list[Any]) -> None:
     async def play() -> None:
         async with world(plain(heartbeat=BEAT)) as here:
             connection = await here.connect("wanted")
@@ -70,7 +70,7 @@ def test_n8_r34_t64_silence_is_never_longer_than_a_heartbeat_and_no_beat_comes_b
     asyncio.run(play())
 
 
-async def test_r2_no_heartbeats_and_no_end_if_the_settings_say_so() -> None:
+async def test_r2_heartbeats_and_lifetimes_can_be_turned_off() -> None:
     async with world(plain(heartbeat=0, max_lifetime=0)) as here:
         connection = await here.connect("a")
         await here.pass_by(50)
@@ -85,7 +85,7 @@ def test_r2_the_defaults_are_those_of_the_reference() -> None:
     assert (chosen.heartbeat, chosen.max_lifetime) == (40, 600)
 
 
-async def test_who_is_still_catching_up_gets_no_heartbeat() -> None:
+async def test_a_stream_that_is_catching_up_gets_no_heartbeat() -> None:
     async with world(plain(heartbeat=BEAT)) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -102,7 +102,7 @@ async def test_who_is_still_catching_up_gets_no_heartbeat() -> None:
 # -- lifetime
 
 
-async def test_n82_r33_a_connection_lasts_at_random_four_fifths_of_its_time_to_all_of_it() -> None:
+async def test_n82_r33_a_connection_lasts_a_random_four_fifths_to_all_of_its_lifetime() -> None:
     async with world(plain(max_lifetime=100)) as here:
         connections = [await here.connect("a") for _ in range(200)]
         await here.settle()
@@ -121,7 +121,7 @@ async def test_n82_r33_a_connection_lasts_at_random_four_fifths_of_its_time_to_a
 
 
 @pytest.mark.parametrize("lifetime", [0, 1_000])
-async def test_n82_v54_r35_t65_a_stream_ends_before_its_token_whatever_the_lifetime(lifetime: float) -> None:
+async def test_n82_v54_r35_t65_a_stream_ends_before_its_token_regardless_of_the_lifetime(lifetime: float) -> None:
     async with world(plain(max_lifetime=lifetime)) as here:
         connection = await here.connect("a", granted=["a"], seconds=30)
         await here.settle()
@@ -137,7 +137,7 @@ async def test_n82_v54_r35_t65_a_stream_ends_before_its_token_whatever_the_lifet
         assert connection.ids == ["1"]
 
 
-async def test_r33_a_lifetime_that_ends_before_the_token_is_the_one_that_counts() -> None:
+async def test_r33_a_lifetime_that_ends_before_the_token_counts() -> None:
     async with world(plain(max_lifetime=20)) as here:
         connection = await here.connect("a", seconds=1_000)
         await here.settle()
@@ -147,7 +147,7 @@ async def test_r33_a_lifetime_that_ends_before_the_token_is_the_one_that_counts(
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 1.5, 2])
-async def test_n82_t66_a_token_that_ends_before_the_next_look_at_the_clock_could_tell_reads_nothing(
+async def test_n82_t66_a_token_that_expires_before_the_next_check_reads_nothing(
     seconds: float,
 ) -> None:
     async with world(plain()) as here:
@@ -162,7 +162,7 @@ async def test_n82_t66_a_token_that_ends_before_the_next_look_at_the_clock_could
 
 
 @pytest.mark.parametrize("lifetime", [1, 0.1])
-async def test_t66_a_lifetime_within_the_margin_ends_at_the_next_look(lifetime: float) -> None:
+async def test_t66_a_lifetime_within_the_margin_ends_at_the_next_check(lifetime: float) -> None:
     async with world(plain(max_lifetime=lifetime)) as here:
         await here.publish("a")
         await here.caught_up()
@@ -175,7 +175,7 @@ async def test_t66_a_lifetime_within_the_margin_ends_at_the_next_look(lifetime: 
         assert connection.ended
 
 
-async def test_n82_the_end_of_a_token_is_by_the_clock_on_the_wall_and_counts_from_now() -> None:
+async def test_n82_the_expiry_of_a_token_is_wall_clock_time() -> None:
     """The application's own clocks, of which one counts from 1970."""
     token = current_token(subscribe=["a"], seconds=10_000)
     async with application() as app, follow(app, ("match", "a"), headers=[bearer(token)]):
@@ -194,7 +194,7 @@ async def test_r32_a_write_that_does_not_end_is_cut_off_at_the_end_of_the_lifeti
         assert (connection.ended, connection.cut, connection.disconnected) == (False, True, True)
 
 
-async def test_t66_a_clock_that_leaps_ends_what_is_due_and_nothing_else() -> None:
+async def test_t66_if_the_clock_leaps_only_due_connections_end() -> None:
     async with world(plain(heartbeat=BEAT)) as here:
         short, long = await here.connect("a", seconds=100), await here.connect("a", seconds=100_000)
         await here.settle()
@@ -219,7 +219,7 @@ async def following(app: ASGIApp, count: int, **options: Any) -> AsyncIterator[l
 
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize("method", ["GET", "QUERY"])
-async def test_n23_n94_one_more_subscriber_than_there_may_be_is_429(classic: bool, method: str) -> None:
+async def test_n23_n94_a_subscriber_above_the_limit_gets_429(classic: bool, method: str) -> None:
     async with application(max_connections=2, classic=classic) as app:
         async with following(app, 2) as streams:
             answer = await refused(app, method=method)
@@ -233,7 +233,7 @@ async def test_n23_n94_one_more_subscriber_than_there_may_be_is_429(classic: boo
             assert [stream.status for stream in streams] == [200, 200]
 
 
-async def test_n23_one_that_leaves_makes_room_for_one() -> None:
+async def test_n23_a_subscriber_that_leaves_makes_room_for_another() -> None:
     async with application(max_connections=2) as app, following(app, 1):
         async with following(app, 1):
             assert (await refused(app)).status == 429
@@ -242,7 +242,7 @@ async def test_n23_one_that_leaves_makes_room_for_one() -> None:
             assert (await refused(app)).status == 429
 
 
-async def test_n23_who_has_not_caught_up_counts_too() -> None:
+async def test_n23_a_subscriber_that_is_catching_up_counts() -> None:
     async with world(plain(max_connections=2)) as here:
         first, _, third = [await here.connect("a") for _ in range(3)]  # none of which has begun
         await here.settle()
@@ -279,13 +279,13 @@ async def test_n23_anonymous_subscribers_count_by_address_and_by_network_of_ipv6
     assert app.state.hub.admission._clients == {}
 
 
-async def test_n23_where_the_server_knows_no_address_all_are_one_client() -> None:
+async def test_n23_without_addresses_all_subscribers_are_one_client() -> None:
     async with application(max_connections_per_client=1) as app, following(app, 1, client=None):
         assert (await refused(app, client=None)).status == 429
 
 
 @pytest.mark.parametrize("classic", [False, True])
-async def test_n23_n82_subscribers_with_a_token_count_by_its_subject_wherever_they_are(classic: bool) -> None:
+async def test_n23_n82_subscribers_with_a_token_count_by_its_subject(classic: bool) -> None:
     alice, bob = ([bearer(current_token(subscribe=["a"], subject=name))] for name in ("alice", "bob"))
     nobody = [bearer(current_token(subscribe=["a"]))]
     async with application(max_connections_per_client=2, classic=classic) as app:
@@ -301,14 +301,14 @@ async def test_n23_n82_subscribers_with_a_token_count_by_its_subject_wherever_th
     assert app.state.hub.admission._clients == {}
 
 
-async def test_n23_a_limit_of_0_is_none_and_publishing_is_not_limited() -> None:
+async def test_n23_0_means_no_limit_and_publishing_is_not_limited() -> None:
     async with application(max_connections=40) as app, following(app, 40):
         for _ in range(3):
             await publish(app, current_token(["a"]), ("topic", "a"))
         assert app.state.hub.admission._clients == {"address 127.0.0.1": 40}
 
 
-async def test_n23_patterns_that_are_too_many_are_429_and_leave_nothing_behind() -> None:
+async def test_n23_too_many_patterns_get_429_and_leave_nothing_behind() -> None:
     wanted = [("match_urlpattern", f"/a/:id/{n}") for n in range(3)]
     async with application(max_url_patterns=1, subscriptions=True) as app:
         hub = app.state.hub
@@ -369,7 +369,7 @@ async def test_n23_patterns_of_a_request_that_fails_are_given_back(headers: list
             assert (len(hub.compiler._url_patterns), hub.admission._clients) == (0, {})
 
 
-async def test_n23_patterns_of_who_does_not_wait_count_for_as_long_as_it_reads() -> None:
+async def test_n23_patterns_of_a_replay_count_while_it_lasts() -> None:
     wanted = [("match_urlpattern", f"/a/:id/{n}") for n in range(3)]
     async with application(max_url_patterns=3, subscriptions=False) as app:
         hub = app.state.hub
@@ -389,7 +389,7 @@ async def _parts(reading: Reading) -> AsyncIterator[Part]:
         yield part
 
 
-async def test_n23_patterns_of_tokens_that_are_only_remembered_keep_nobody_out() -> None:
+async def test_n23_patterns_of_cached_tokens_do_not_count() -> None:
     async with application(max_url_patterns=2) as app:
         token = current_token(subscribe=[("urlpattern", f"/a/:id/{n}") for n in range(2)])
         async with follow(app, ("match", "a"), headers=[bearer(token)]):
@@ -398,7 +398,7 @@ async def test_n23_patterns_of_tokens_that_are_only_remembered_keep_nobody_out()
             assert stream.status == 200
 
 
-async def test_n23_t68_who_is_refused_is_not_announced() -> None:
+async def test_n23_t68_a_refused_subscriber_is_not_announced() -> None:
     async with world(plain(subscriptions=True, max_connections_per_client=1)) as here:
         first = await here.connect("a", address="one")
         await here.caught_up()
@@ -415,7 +415,7 @@ async def test_n23_t68_who_is_refused_is_not_announced() -> None:
 # -- when to come back
 
 
-async def test_n30_a_stream_begins_with_a_hint_when_to_come_back_at_random() -> None:
+async def test_n30_a_stream_begins_with_a_random_retry_hint() -> None:
     async with world(plain(retry=2)) as here:
         connections = [await here.connect("a") for _ in range(100)]
         await here.settle()
@@ -428,7 +428,7 @@ async def test_n30_a_stream_begins_with_a_hint_when_to_come_back_at_random() -> 
         assert len(set(hints)) > 50
 
 
-async def test_n30_a_hint_of_0_is_none() -> None:
+async def test_n30_0_means_no_retry_hint() -> None:
     async with world(plain(retry=0)) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -439,7 +439,7 @@ async def test_n30_a_hint_of_0_is_none() -> None:
 
 
 @pytest.mark.parametrize("subscriptions", [False, True])
-async def test_r20_n127_whoever_has_the_headers_is_in_and_misses_nothing(subscriptions: bool) -> None:
+async def test_r20_n127_a_client_that_has_the_headers_misses_nothing(subscriptions: bool) -> None:
     async with world(plain(subscriptions=subscriptions)) as here:
         connection = await here.connect("a")
         connected = []
@@ -468,7 +468,7 @@ async def test_t69_n127_a_subscriber_sees_itself_arrive(classic: bool) -> None:
 
 
 @pytest.mark.parametrize("rounds", range(8))
-async def test_closing_while_a_connection_is_taken_in_ends_it_at_once(rounds: int) -> None:
+async def test_closing_while_a_connection_is_accepted_ends_it_at_once(rounds: int) -> None:
     async with world(plain(subscriptions=True)) as here:
         connection = await here.connect("a")
         await here.settle(rounds)
@@ -480,7 +480,7 @@ async def test_closing_while_a_connection_is_taken_in_ends_it_at_once(rounds: in
 
 
 @pytest.mark.parametrize("rounds", range(8))
-async def test_n120_who_is_cancelled_while_it_is_announced_is_announced_to_have_gone(rounds: int) -> None:
+async def test_n120_a_subscriber_cancelled_during_its_announcement_is_announced_as_gone(rounds: int) -> None:
     async with world(plain(subscriptions=True)) as here:
         connection = await here.connect("a", "b")
         await here.settle(rounds)
@@ -515,7 +515,7 @@ async def test_t68_a_registration_that_fails_leaves_nothing_behind() -> None:
     await again.task
 
 
-async def test_a_log_that_hangs_while_somebody_is_announced_does_not_hold_up_the_end(
+async def test_a_history_that_hangs_during_an_announcement_does_not_delay_the_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Stuck(MemoryHistory):
@@ -539,7 +539,7 @@ async def test_a_log_that_hangs_while_somebody_is_announced_does_not_hold_up_the
         (lambda connection: connection.stream.close("a reason"), "a reason"),
     ],
 )
-async def test_r37_r53_an_end_is_removed_announced_and_logged(
+async def test_r37_r53_a_subscriber_that_leaves_is_removed_announced_and_logged(
     end: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "hub")
@@ -562,7 +562,7 @@ async def test_r37_r53_an_end_is_removed_announced_and_logged(
     assert (came.levelno, went.levelno) == (logging.INFO, logging.INFO)
 
 
-async def test_r53_n163_updates_are_logged_for_debugging_and_without_what_is_in_them(
+async def test_r53_n163_updates_are_logged_at_debug_level_without_their_data(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "hub")
@@ -580,7 +580,7 @@ async def test_r53_n163_updates_are_logged_for_debugging_and_without_what_is_in_
     assert token not in caplog.text
 
 
-async def test_r53_what_is_refused_is_logged_with_the_reason_and_a_bad_token_as_a_warning(
+async def test_r53_a_refusal_is_logged_with_its_reason_and_a_bad_token_as_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "hub")

@@ -124,7 +124,7 @@ async def assert_is_at(app: Any, path: str, **scope: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["/hub", "/a/b/c", "/live/.well-known/mercure", "/x.y~z"])
-async def test_n6_n145_n44_n121_n130_everything_is_where_the_path_says(path: str) -> None:
+async def test_n6_n145_n44_n121_n130_all_routes_are_below_the_path(path: str) -> None:
     hub = new_hub(path)
     async with hub.running():
         await assert_is_at(hub, path)
@@ -135,7 +135,7 @@ async def test_n6_n145_n44_n121_n130_everything_is_where_the_path_says(path: str
 
 
 @HOSTS
-async def test_n6_a_mounted_hub_is_where_its_path_says(host: Any) -> None:
+async def test_n6_a_mounted_hub_answers_at_its_path(host: Any) -> None:
     path = f"/live{PATH}"
     app = host(("/live", new_hub(path)))
     async with running(app):
@@ -172,7 +172,7 @@ async def test_n6_a_server_with_a_root_path(http: str) -> None:
 
 
 @HOSTS
-async def test_n9_n26_what_the_application_wraps_around_it_does_not_hold_a_stream_up(host: Any) -> None:
+async def test_n9_n26_middleware_of_the_application_does_not_delay_a_stream(host: Any) -> None:
     async def pass_on(request: Any, call_next: Any) -> Any:
         return await call_next(request)
 
@@ -195,7 +195,7 @@ async def test_n9_n26_what_the_application_wraps_around_it_does_not_hold_a_strea
 
 @HOSTS
 @pytest.mark.parametrize("http", ["httptools", "h11"])
-async def test_v42_n163_the_access_log_of_the_server_has_no_token_either(
+async def test_v42_n163_the_access_log_of_the_outer_server_has_no_token(
     host: Any, http: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -210,7 +210,7 @@ async def test_v42_n163_the_access_log_of_the_server_has_no_token_either(
 
 
 @HOSTS
-async def test_a_mounted_hub_that_was_not_entered_says_so(host: Any) -> None:
+async def test_a_mounted_hub_that_does_not_run_reports_it(host: Any) -> None:
     app = host(("/live", new_hub(f"/live{PATH}")))
     for target in (f"/live{PATH}?match=a", METADATA + f"/live{PATH}"):
         with pytest.raises(
@@ -224,12 +224,12 @@ async def test_a_mounted_hub_that_was_not_entered_says_so(host: Any) -> None:
         await ask(app, "GET", f"/live{PATH}?match=a")
 
 
-async def test_its_own_lifespan_enters_it_where_a_server_runs_that() -> None:
+async def test_the_lifespan_of_the_application_runs_the_hub() -> None:
     async with served(new_hub(PATH)) as server, await request(server, "GET", f"{PATH}?match=a") as reply:
         assert reply.status == 200
 
 
-async def test_r12_n44_the_program_publishes_without_a_token_and_by_the_same_rules() -> None:
+async def test_r12_n44_the_program_publishes_without_a_token_under_the_same_rules() -> None:
     hub = new_hub(PATH, dev=False, embedded=True, anonymous=True)
     async with hub.running(), follow(hub, ("match", "a")) as stream:
         await hub.state.hub.publish(Update(("a", "b"), "1", id="i"), Update(("a",), "2"))
@@ -251,7 +251,7 @@ async def test_r12_n44_the_program_publishes_without_a_token_and_by_the_same_rul
 
 
 @HOSTS
-async def test_n6_several_hubs_in_one_process_have_nothing_in_common(host: Any) -> None:
+async def test_n6_several_hubs_in_one_process_share_nothing(host: Any) -> None:
     here, there = f"/here{PATH}", f"/there{PATH}"
     one = new_hub(here, subscriptions=False, cookie="here")
     other = new_hub(there, subscriptions=False, classic=False, max_matchers=2)
@@ -275,7 +275,7 @@ async def test_n6_several_hubs_in_one_process_have_nothing_in_common(host: Any) 
         assert (await ask(app, "GET", METADATA + here)).json()["mercure_cookie"] == "here"
 
 
-async def test_t26_n34_relative_url_patterns_are_relative_to_the_hub_that_is_asked() -> None:
+async def test_t26_n34_relative_url_patterns_are_relative_to_the_requested_hub() -> None:
     one = new_hub("/one/hub", public_urls="https://one.example")
     other = new_hub("/two/hub", public_urls="https://two.example")
     for hub, path, at, own, foreign in (
@@ -293,7 +293,7 @@ async def test_t26_n34_relative_url_patterns_are_relative_to_the_hub_that_is_ask
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_ends_the_streams_of_every_hub_and_goes_on_to_who_handled_it(number: signal.Signals) -> None:
+async def test_a_signal_ends_the_streams_of_every_hub_and_reaches_the_earlier_handler(number: signal.Signals) -> None:
     heard: list[int] = []
     before = signal.signal(number, lambda number, _: heard.append(number))
     try:
@@ -315,7 +315,7 @@ async def test_a_signal_ends_the_streams_of_every_hub_and_goes_on_to_who_handled
         signal.signal(number, before)
 
 
-def test_a_hub_may_run_in_a_thread_that_hears_no_signals() -> None:
+def test_a_hub_can_run_in_a_thread_without_signals() -> None:
     async def run() -> None:
         hub = new_hub(PATH)
         async with hub.running(), follow(hub, ("match", "a")) as stream:
@@ -332,7 +332,7 @@ def test_a_hub_may_run_in_a_thread_that_hears_no_signals() -> None:
 # -- the example
 
 
-async def test_the_example_s_page_follows_the_votes() -> None:
+async def test_the_page_of_the_example_follows_the_votes() -> None:
     app = embedded.app
     async with running(app):
         page = await ask(app, "GET", "/")

@@ -30,13 +30,13 @@ def test_n80_n79_a_topic_must_be_granted() -> None:
             grant.require_publish(topic)
 
 
-def test_n92_what_is_not_granted_is_403() -> None:
+def test_n92_a_topic_that_is_not_granted_is_403() -> None:
     with pytest.raises(InsufficientScope) as caught:
         publisher().require_publish("a")
     assert (caught.value.status, caught.value.challenge) == (403, "insufficient_scope")
 
 
-def test_n79_an_action_is_not_the_other() -> None:
+def test_n79_a_grant_to_publish_is_not_one_to_subscribe() -> None:
     with pytest.raises(InsufficientScope):
         reader(("exact", "*")).require_publish("a")
     with pytest.raises(InsufficientScope):
@@ -61,7 +61,7 @@ def test_n131_n32_n33_reading_needs_one_matcher_of_the_whole_topic() -> None:
             reader(matcher).require_read(topic)
 
 
-def test_n84_anonymous_may_do_nothing() -> None:
+def test_n84_the_anonymous_grant_allows_nothing() -> None:
     assert Grant(publish=(), subscribe=(), expires=None, classic=False, subject=None, payloads=()) == ANONYMOUS
     with pytest.raises(InsufficientScope):
         ANONYMOUS.require_publish("a")

@@ -179,7 +179,7 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
         (b" data: x\nDATA: x\n\n", []),
     ],
 )
-def test_the_parser_is_the_standard_s(stream: bytes, expected: list[tuple[str, str, str]]) -> None:
+def test_the_parser_agrees_with_the_standard(stream: bytes, expected: list[tuple[str, str, str]]) -> None:
     assert read([stream]) == expected
     assert read(cut(stream, [1])) == expected
 
@@ -200,7 +200,9 @@ def test_n26_n28_n29_n8_v55_readers_get_the_updates_back_and_skip_comments(
 
 @settings(deadline=None)
 @given(UPDATES, st.integers(0, 10**6))
-def test_n30_the_hint_is_taken_at_once_and_is_no_part_of_the_first_event(update: Update, milliseconds: int) -> None:
+def test_n30_the_retry_hint_is_read_at_once_and_is_not_a_part_of_the_first_event(
+    update: Update, milliseconds: int
+) -> None:
     source = EventSource()
     assert list(source.feed(HEARTBEAT + retry(milliseconds / 1000))) == []
     assert source.reconnection_time == milliseconds
@@ -240,7 +242,7 @@ def in_json(update: Update, *, ascii: bool) -> bytes:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(UPDATES, min_size=1, max_size=5, unique_by=lambda update: update.id), SIZES)
 @example([Update(("a",), "x\r\n\ry\u2028\x85\0\ufeff", id="é\u2028:", type=" t:", retry=0)], [1])
-def test_n26_n49_v55_what_was_published_is_what_is_read(updates: list[Update], sizes: list[int]) -> None:
+def test_n26_n49_v55_a_reader_gets_the_published_data(updates: list[Update], sizes: list[int]) -> None:
     async def run() -> tuple[bytes, bytes]:
         async with application(subscriptions=False) as app:
             sender = bearer(current_token(publish=["*"]))

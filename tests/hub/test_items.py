@@ -59,7 +59,7 @@ def test_each_rule_has_a_test_or_a_mark(rules: dict[str, Rule], citations: list[
     assert items.find_untested(rules, citations) == []
 
 
-def test_no_test_is_about_a_rule_marked_as_one_without_tests(rules: dict[str, Rule], citations: list[Citation]) -> None:
+def test_no_test_cites_a_rule_marked_as_untested(rules: dict[str, Rule], citations: list[Citation]) -> None:
     assert items.find_contradictions(rules, citations) == []
 
 
@@ -107,13 +107,13 @@ def test_rules_are_in_order_and_each_has_one_line(first: str, second: str) -> No
         "  a second line of text",
     ],
 )
-def test_a_line_that_only_looks_like_a_rule_or_mark_is_an_error(line: str) -> None:
+def test_a_malformed_rule_or_mark_is_an_error(line: str) -> None:
     with pytest.raises(ValueError, match="neither a rule nor its mark"):
         items.parse_rules(f"- **N1** one\n{line}\n")
 
 
 @pytest.mark.parametrize("text", ["  *In part: a.*\n", "- **N1** one\n  *In part: a.*\n  *No test: b.*\n"])
-def test_a_mark_belongs_to_a_rule_and_a_rule_has_one(text: str) -> None:
+def test_a_mark_belongs_to_a_rule_and_a_rule_has_at_most_one(text: str) -> None:
     with pytest.raises(ValueError, match="neither a rule nor its mark"):
         items.parse_rules(text)
 
@@ -170,7 +170,7 @@ def test_tests_and_prose_cite_rules_in_all_folders(tmp_path: Path) -> None:
 # -- comparing them
 
 
-def test_a_citation_of_no_rule_is_found_with_its_place() -> None:
+def test_a_citation_of_an_unknown_rule_is_found_with_its_file_and_line() -> None:
     assert items.find_unknown(RULES, citing("N1", "N999", "V1", "N01")) == [
         "a.py:2: N999 is not a rule",
         "a.py:4: N01 is not a rule",
@@ -178,7 +178,7 @@ def test_a_citation_of_no_rule_is_found_with_its_place() -> None:
     assert items.find_unknown(RULES, citing("T1", test="test_t1_x")) == ["a.py::test_t1_x: T1 is not a rule"]
 
 
-def test_a_rule_that_names_no_rule_is_found() -> None:
+def test_a_rule_that_refers_to_an_unknown_rule_is_found() -> None:
     rules = items.parse_rules("- **N1** As N3.\n- **N2** two\n  *No test: see N4 and N1.*\n")
     assert items.find_unknown(rules, []) == [
         "PROTOCOL.md: N3, which the lines of N1 cite, is not a rule",
@@ -193,7 +193,7 @@ def test_a_rule_without_a_test_is_found_unless_it_is_marked() -> None:
     assert items.find_untested(RULES, citing("N1", "N10", test="test_n1_n10_x")) == []
 
 
-def test_a_test_of_a_rule_that_is_marked_as_one_without_is_found() -> None:
+def test_a_test_of_a_rule_marked_as_untested_is_found() -> None:
     assert items.find_contradictions(RULES, citing("N1", "N2", "N10", "V1", "N999")) == []
     assert items.find_contradictions(RULES, citing("N1", "N2", "N10", "V1", "N999", test="test_x")) == [
         "a.py::test_x is about N2, which is marked 'Not implemented'",
@@ -223,7 +223,7 @@ def test_the_summary_counts_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == summary
 
 
-def test_what_is_wrong_comes_before_the_summary(small_protocol: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_come_before_the_summary(small_protocol: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(small_protocol / "tests" / "test_some.py", "def test_n1_n2_x(): ...  # R1\n")
     assert items.main([]) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -246,6 +246,6 @@ def test_a_rule_is_shown_with_its_tests_and_citations(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("small_protocol")
-def test_a_number_that_is_no_rule_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert items.main(["N1", "N3", "x"]) == 2
     assert capsys.readouterr() == ("", "PROTOCOL.md has no rule N3, x\n")

@@ -64,7 +64,7 @@ def types_of(*, classic: bool) -> tuple[str, ...]:
     ),
 )  # fmt: skip
 @settings(max_examples=500, deadline=None)
-def test_a_matcher_that_may_match_presence_updates_says_so(type: str, parts: list[str]) -> None:
+def test_a_matcher_that_may_match_presence_updates_is_recognized(type: str, parts: list[str]) -> None:
     try:
         matcher = COMPILER.compile(type, "".join(parts))
     except (PatternError, ValueError):
@@ -73,7 +73,7 @@ def test_a_matcher_that_may_match_presence_updates_says_so(type: str, parts: lis
     assert may_match_below(type, "".join(parts), f"{PATH}/subscriptions") or not any(map(matcher.match, topics))
 
 
-def test_a_matcher_of_other_topics_does_not_seem_to_match_presence_updates() -> None:
+def test_a_matcher_of_other_topics_is_not_taken_for_a_presence_matcher() -> None:
     below = f"{PATH}/subscriptions"
     for type, pattern in (
         ("exact", "a"), ("exact", "https://hub.example" + below + "/exact/a/b"), ("uritemplate", "https://a.example/{a}"),
@@ -258,7 +258,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("type", "pattern", "topic"), WHOLE)
-def test_n39_a_matcher_is_about_the_whole_topic(type: str, pattern: str, topic: str) -> None:
+def test_n39_a_matcher_matches_the_whole_topic(type: str, pattern: str, topic: str) -> None:
     matcher = COMPILER.compile(type, pattern)
     assert matcher.match(topic)
     for other in (
@@ -295,7 +295,7 @@ NO_TEMPLATES = ["{", "{a", "a}", "{}", "a b", "{a b}", "{=a}", "{a:0}", "%4", "<
 
 
 @both_dialects
-async def test_v83_n17_what_is_no_template_is_refused_in_requests_and_tokens(classic: bool) -> None:
+async def test_v83_n17_invalid_templates_are_refused_in_requests_and_tokens(classic: bool) -> None:
     async with a_hub(classic=classic) as app:
         for pattern in NO_TEMPLATES:
             for extra in ([], [("match", "a")]):
@@ -362,7 +362,7 @@ async def test_n37_t37_an_unknown_type_is_refused_and_never_skipped(type: str, c
 
 
 @both_dialects
-async def test_n38_n37_v83_the_types_that_are_announced_are_those_there_are(classic: bool) -> None:
+async def test_n38_n37_v83_the_metadata_lists_all_matcher_types(classic: bool) -> None:
     async with a_hub(classic=classic) as app:
         metadata = await ask(app, "GET", f"/.well-known/oauth-protected-resource{PATH}")
         types = metadata.json()["mercure_matcher_types_supported"]
@@ -375,7 +375,7 @@ async def test_n38_n37_v83_the_types_that_are_announced_are_those_there_are(clas
 
 
 @both_dialects
-async def test_t25_n17_what_is_told_of_a_bad_url_pattern_is_nothing_of_the_inside(classic: bool) -> None:
+async def test_t25_n17_the_error_of_a_bad_url_pattern_shows_no_internals(classic: bool) -> None:
     async with a_hub(classic=classic, public_urls=(ORIGIN,)) as app:
         for pattern in ("/(unclosed", "/{a", "/:", "/:a/:a", "/([)", "https://[", "/(a{2})", "/" + "*a" * 20):
             answer = await ask(app, "GET", f"{PATH}?{urlencode({'match_urlpattern': pattern})}")
@@ -388,7 +388,7 @@ async def test_t25_n17_what_is_told_of_a_bad_url_pattern_is_nothing_of_the_insid
 
 
 @both_dialects
-async def test_t39_n18_so_many_matchers_and_so_many_bytes_and_no_more(classic: bool) -> None:
+async def test_t39_n18_the_number_and_the_bytes_of_matchers_are_bounded(classic: bool) -> None:
     types = [type for type in types_of(classic=False) if type not in ("urlpattern", "amqp", "mqtt")]
     async with a_hub(classic=classic) as app:
         for name in ("match", *map(parameter, types)):
@@ -436,7 +436,7 @@ DEAR = [
 
 
 @both_dialects
-async def test_n38_n36_what_would_cost_too_much_is_refused_in_requests_and_tokens(classic: bool) -> None:
+async def test_n38_n36_expensive_patterns_are_refused_in_requests_and_tokens(classic: bool) -> None:
     async with a_hub(classic=classic) as app:
         for type, pattern in DEAR:
             assert (await ask(app, "GET", f"{PATH}?{urlencode({parameter(type): pattern})}")).status == 400
@@ -456,14 +456,16 @@ async def test_n38_n36_what_would_cost_too_much_is_refused_in_requests_and_token
         ("mqtt", "+/" * 98 + "a/#", "/" * 4_000),
     ],
 )
-def test_n36_n38_what_explodes_under_backtracking_ends_here(type: str, pattern: str, topic: str) -> None:
+def test_n36_n38_patterns_that_explode_under_backtracking_are_matched_in_bounded_steps(
+    type: str, pattern: str, topic: str
+) -> None:
     assert not COMPILER.compile(type, pattern).match(topic)
 
 
 # -- one matcher for all who ask the same
 
 
-def test_matchers_are_equal_by_type_and_pattern_and_shared_while_held() -> None:
+def test_matchers_with_equal_type_and_pattern_are_shared_while_in_use() -> None:
     held = [COMPILER.compile(type, "a") for type in EVERY_TYPE]
     assert [matcher.type for matcher in held] == list(EVERY_TYPE)
     assert all(COMPILER.compile(matcher.type, "a") is matcher for matcher in held)
@@ -471,14 +473,14 @@ def test_matchers_are_equal_by_type_and_pattern_and_shared_while_held() -> None:
     assert len({COMPILER.compile("exact", "a"), COMPILER.compile("exact", "a"), COMPILER.compile("exact", "b")}) == 2
 
 
-def test_a_matcher_that_nobody_holds_is_forgotten() -> None:
+def test_an_unused_matcher_is_released() -> None:
     compiler = MatcherCompiler(HUB)
     held = compiler.compile("exact", "a")
     compiler.compile("exact", "b")
     assert list(compiler._held) == [(held.type, held.pattern)]
 
 
-def test_t26_what_one_hub_has_compiled_is_not_another_s() -> None:
+def test_t26_two_hubs_do_not_share_compiled_matchers() -> None:
     here, there = MatcherCompiler(HUB), MatcherCompiler("https://there.example" + PATH)
     assert here.compile("urlpattern", "/a").match("https://hub.example/a")
     assert not there.compile("urlpattern", "/a").match("https://hub.example/a")
@@ -578,7 +580,7 @@ WANTED = st.lists(st.one_of(MATCHERS), max_size=3).map(compiled)
 @given(
     st.lists(st.tuples(WANTED, WANTED, st.booleans()), min_size=1, max_size=5), st.lists(TOPICS, min_size=1, max_size=3)
 )
-def test_n21_n39_t36_the_index_finds_whom_the_matchers_match_while_connections_come_and_go(
+def test_n21_n39_t36_the_index_agrees_with_the_matchers_while_connections_come_and_go(
     wanted: list[tuple[list[TopicMatcher], list[TopicMatcher], bool]], topics: list[str]
 ) -> None:
     readers: SkipFilter[Receiver, Key] = SkipFilter(Interest(HUB), capacity=2)
@@ -609,7 +611,7 @@ FEW = st.lists(st.sampled_from([("exact", "a"), (CLASSIC, "b"), ("amqp", "b.#"),
     ),
     st.booleans(),
 )
-def test_n21_n4_what_is_written_live_is_what_a_subscriber_wants(
+def test_n21_n4_a_live_subscriber_gets_the_updates_that_it_matches(
     wanted: list[tuple[list[TopicMatcher], list[TopicMatcher]]],
     published: list[tuple[list[str], bool]],
     at_a_time: bool,
@@ -627,7 +629,7 @@ def test_n21_n4_what_is_written_live_is_what_a_subscriber_wants(
         assert one.bodies == b"".join(entry.frame for entry in entries if wants(one.subscriber, entry.update))
 
 
-def test_r44_r45_an_answer_is_remembered_and_extended_by_those_who_came_since() -> None:
+def test_r44_r45_a_cached_result_is_extended_by_newer_subscribers() -> None:
     readers: SkipFilter[Receiver, Key] = SkipFilter(interest := Interest(HUB), capacity=10)
     # Which only the matcher can tell: a question to it counts.
     pattern = [COMPILER.compile("uritemplate", "{+a}b{+c}d")]
@@ -651,7 +653,7 @@ def asked(interest: Interest) -> int:
 
 
 @both_dialects
-async def test_r44_who_comes_later_gets_what_comes_later(classic: bool) -> None:
+async def test_r44_a_later_subscriber_gets_later_updates(classic: bool) -> None:
     async with a_hub(classic=classic, cached_topics=1) as app:
         hub = app.state.hub
         async with follow(app, ("match", "a")) as first:

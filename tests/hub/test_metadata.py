@@ -44,13 +44,13 @@ async def test_n145_n148_n149_n150_n151_n152_n153_the_whole_document(classic: bo
     }
 
 
-async def test_n147_authorization_servers_are_named_where_there_are_any() -> None:
+async def test_n147_authorization_servers_are_listed_if_there_are_any() -> None:
     assert "authorization_servers" not in await metadata(issuers=(ISSUER,))
     document = await metadata(issuers=(SERVER, ISSUER, OTHER_SERVER))
     assert document["authorization_servers"] == ["https://server.example", "https://a.server.example/tenant"]
 
 
-async def test_n151_n140_subscriptions_are_told_where_they_are_on() -> None:
+async def test_n151_n140_subscriptions_are_listed_if_they_are_on() -> None:
     for on in (True, False):
         assert (await metadata(subscriptions=on)).get("mercure_subscriptions") == (True if on else None)
         async with application(subscriptions=on) as app:
@@ -58,7 +58,7 @@ async def test_n151_n140_subscriptions_are_told_where_they_are_on() -> None:
             assert answer.status == (200 if on else 404)
 
 
-async def test_n150_r4_the_cookie_is_the_one_that_counts() -> None:
+async def test_n150_r4_the_document_names_the_configured_cookie() -> None:
     assert (await metadata(**PRODUCTION, issuers=(ISSUER,)))["mercure_cookie"] == "__Secure-mercure_access_token"
     document = await metadata(cookie="name")
     assert document["mercure_cookie"] == "name"
@@ -68,7 +68,7 @@ async def test_n150_r4_the_cookie_is_the_one_that_counts() -> None:
             assert (await ask(app, "GET", f"{PATH}?match=a", [("cookie", f"{name}={token}")])).status == status
 
 
-async def test_n152_n38_each_type_that_is_told_can_be_subscribed_to_and_no_other() -> None:
+async def test_n152_n38_exactly_the_listed_types_can_be_subscribed_to() -> None:
     types = (await metadata())["mercure_matcher_types_supported"]
     async with application() as app:
         for type in types:
@@ -81,7 +81,7 @@ async def test_n152_n38_each_type_that_is_told_can_be_subscribed_to_and_no_other
         assert refused.endswith(", ".join(f"match_{type}" for type in types))
 
 
-async def test_n153_a_hub_of_classic_tokens_alone_has_no_metadata() -> None:
+async def test_n153_a_hub_with_only_classic_tokens_has_no_metadata() -> None:
     async with application(**PRODUCTION, publisher_key="k" * 32) as app:
         for method in ("GET", "HEAD"):
             assert (await ask(app, method, METADATA)).status == 404
@@ -108,7 +108,7 @@ async def test_n153_a_hub_of_classic_tokens_alone_has_no_metadata() -> None:
         ({"public_urls": "https://hub.example"}, f"https://hub.example{METADATA}"),
     ],
 )
-async def test_n154_n146_the_challenge_leads_to_the_resource_whatever_the_host_header_says(
+async def test_n154_n146_the_challenge_names_the_resource_regardless_of_the_host_header(
     settings: dict[str, str], url: str | None
 ) -> None:
     async with application(anonymous=False, **settings) as app:
@@ -126,14 +126,14 @@ async def test_n154_n146_the_challenge_leads_to_the_resource_whatever_the_host_h
         assert (await ask(app, "GET", METADATA)).status == 200
 
 
-async def test_n154_r6_of_several_public_urls_the_challenge_names_the_one_that_was_asked_for() -> None:
+async def test_n154_r6_of_several_public_urls_the_challenge_names_the_requested_one() -> None:
     async with application(anonymous=False, public_urls="https://hub.example https://other.example") as app:
         for host in ("hub.example", "other.example"):
             challenge = (await ask(app, "GET", f"{PATH}?match=a", [("host", host)])).headers["www-authenticate"]
             assert challenge == f'Bearer resource_metadata="https://{host}{METADATA}"'
 
 
-async def test_n146_n69_t48_r6_the_resource_is_what_tokens_must_name() -> None:
+async def test_n146_n69_t48_r6_the_resource_is_the_audience_of_tokens() -> None:
     for settings, headers in (
         ({}, []),
         ({}, [("host", "other.example:8080")]),
@@ -149,7 +149,7 @@ async def test_n146_n69_t48_r6_the_resource_is_what_tokens_must_name() -> None:
                 assert (await ask(app, "GET", f"{PATH}?match=a", [token, *headers])).status == status
 
 
-async def test_n145_by_head_too_and_by_no_other_method() -> None:
+async def test_n145_only_get_and_head_are_allowed() -> None:
     async with application() as app:
         head = await ask(app, "HEAD", METADATA)
         got = await ask(app, "GET", METADATA)
@@ -161,7 +161,7 @@ async def test_n145_by_head_too_and_by_no_other_method() -> None:
             assert (await ask(app, "GET", target)).status in (307, 404)
 
 
-async def test_n145_n154_the_challenge_leads_there() -> None:
+async def test_n145_n154_the_url_in_the_challenge_works() -> None:
     async with application() as app:
         challenge = (await ask(app, "POST", PATH)).headers["www-authenticate"]
         assert challenge == f'Bearer resource_metadata="https://hub.example{METADATA}"'
@@ -170,7 +170,7 @@ async def test_n145_n154_the_challenge_leads_there() -> None:
 
 @pytest.mark.parametrize("listed", ["", "*", "https://page.example"])
 @pytest.mark.parametrize("origin", ["https://page.example", "https://evil.example", "null"])
-async def test_n156_pages_of_any_origin_may_read_it_without_credentials(listed: str, origin: str) -> None:
+async def test_n156_pages_of_any_origin_may_read_the_metadata_without_credentials(listed: str, origin: str) -> None:
     async with application(cors_origins=listed, anonymous=False) as app:
         for method in ("GET", "HEAD"):
             answer = await ask(app, method, METADATA, [("origin", origin)])
@@ -183,7 +183,7 @@ async def test_n156_pages_of_any_origin_may_read_it_without_credentials(listed: 
 
 
 @DIALECTS
-async def test_r29_the_page_and_what_it_needs_to_know(classic: bool) -> None:
+async def test_r29_the_page_and_its_configuration(classic: bool) -> None:
     async with application(classic=classic) as app:
         page = await ask(app, "GET", f"{PATH}/debug/")
         assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -199,7 +199,7 @@ async def test_r29_the_page_and_what_it_needs_to_know(classic: bool) -> None:
         assert (await ask(app, "GET", f"{PATH}/subscriptions", [token])).status == 200
 
 
-async def test_r29_a_token_is_told_in_development_alone() -> None:
+async def test_r29_the_page_only_has_a_token_in_development() -> None:
     async with application(**PRODUCTION, publisher_key="k" * 32, debugger=True) as app:
         answer = await ask(app, "GET", f"{PATH}/debug/config.json")
         assert (answer.status, answer.json()["token"]) == (200, "")
@@ -211,7 +211,7 @@ def leads_to(answer: Answer) -> str:
     return answer.headers["location"]
 
 
-async def test_r29_the_root_leads_there_where_it_is_on() -> None:
+async def test_r29_the_root_redirects_to_the_page_if_it_is_on() -> None:
     async with application() as app:
         assert leads_to(await ask(app, "GET", "/")) == f"{PATH}/debug/"
         assert leads_to(await ask(app, "GET", f"{PATH}/debug")).endswith(f"{PATH}/debug/")

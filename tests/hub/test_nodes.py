@@ -61,7 +61,7 @@ async def two_nodes(path: Path, **settings: Any) -> AsyncIterator[tuple[HubAppli
 # -- one hub
 
 
-async def test_r76_what_is_published_at_one_node_reaches_the_subscribers_of_all(tmp_path: Path) -> None:
+async def test_r76_updates_of_one_node_reach_the_subscribers_of_all_nodes(tmp_path: Path) -> None:
     async with two_nodes(tmp_path, subscriptions=False) as nodes:
         async with (
             follow(nodes[0], ("match", "a")) as here,
@@ -81,7 +81,7 @@ async def test_r76_what_is_published_at_one_node_reaches_the_subscribers_of_all(
                 assert [event.id for event in await stream.until("end")] == ids[16:-1]
 
 
-async def test_n130_n120_all_nodes_know_who_is_on_each(tmp_path: Path) -> None:
+async def test_n130_n120_all_nodes_list_the_subscribers_of_each(tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as (one, other):
         async with follow(one, ("match_urlpattern", BELOW + "/*"), headers=[bearer(EVERYTHING)]) as watcher:
             assert json.loads((await watcher.next_event()).data)["active"]  # itself
@@ -142,7 +142,7 @@ async def test_n120_the_subscribers_of_a_node_that_is_killed_or_stopped_are_anno
             assert (await stream.next_event()).id == id
 
 
-async def test_n120_who_was_there_when_all_nodes_were_killed_is_announced_by_who_comes_next(
+async def test_n120_after_all_nodes_were_killed_the_next_node_announces_their_subscribers_as_gone(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     environment = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db?synchronous=normal", "HUB_NODE_TIMEOUT": "1"}
@@ -158,7 +158,7 @@ async def test_n120_who_was_there_when_all_nodes_were_killed_is_announced_by_who
 # -- workers
 
 
-async def test_workers_are_one_hub_and_one_that_is_killed_is_started_again(
+async def test_workers_are_one_hub_and_a_killed_worker_is_restarted(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     hub = start_hub("--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
@@ -195,9 +195,7 @@ async def test_workers_are_one_hub_and_one_that_is_killed_is_started_again(
     assert hub.log().count("a worker died") == 3
 
 
-async def test_workers_end_with_their_parent_however_it_ends(
-    tmp_path: Path, start_hub: Callable[..., HubProcess]
-) -> None:
+async def test_workers_end_with_their_parent(tmp_path: Path, start_hub: Callable[..., HubProcess]) -> None:
     for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)):
         hub = start_hub("--workers", "2", HUB_HISTORY_URL=f"sqlite:///{tmp_path}/log.db", HUB_SUBSCRIPTIONS="0")
         async with await subscribe_to(hub, ("match", "a")) as stream:
@@ -228,7 +226,7 @@ sys.exit(workers.supervise(4, lambda: time.sleep(600)))
 
 
 @pytest.mark.processes
-def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
+def test_a_worker_is_restarted_until_it_can_start(tmp_path: Path) -> None:
     done = supervised(f"""
 workers._RESTART_SECONDS = 0
 starts = {str(tmp_path / "starts")!r}
@@ -247,7 +245,7 @@ sys.exit(workers.supervise(1, work))
 
 
 @pytest.mark.processes
-async def test_a_hub_that_cannot_open_its_log_does_not_start(tmp_path: Path) -> None:
+async def test_a_hub_that_cannot_open_its_history_does_not_start(tmp_path: Path) -> None:
     for arguments in ([], ["--workers", "2"]):
         done = subprocess.run(
             [sys.executable, "-m", "hub", "serve", "--dev", "--port", "0", *arguments],
@@ -262,7 +260,7 @@ async def test_a_hub_that_cannot_open_its_log_does_not_start(tmp_path: Path) -> 
 
 
 @pytest.mark.processes
-async def test_several_workers_need_a_log_that_they_can_share() -> None:
+async def test_several_workers_need_a_history_that_they_can_share() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hub", "serve", "--dev", "--port", "0", "--workers", "2"],
         env=os.environ | {"HUB_HISTORY_URL": "memory://"},
@@ -277,7 +275,7 @@ async def test_several_workers_need_a_log_that_they_can_share() -> None:
 # -- another epoch
 
 
-async def test_n108_whoever_was_there_in_an_epoch_that_was_lost_is_told_so(tmp_path: Path) -> None:
+async def test_n108_clients_of_a_lost_epoch_are_informed(tmp_path: Path) -> None:
     async with two_nodes(tmp_path, subscriptions=False) as nodes:
         last = await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "lost"))
         async with follow(nodes[0], ("match", "a")) as here, follow(nodes[1], ("match", "a")) as there:
@@ -343,7 +341,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module, "CACHED", 0)
 
 
-async def test_a_log_that_is_away_is_503_and_says_when_to_come_back(quick: None) -> None:
+async def test_an_unavailable_history_is_503_with_retry_after(quick: None) -> None:
     log = FailingLog()
     async with application_on(log) as app:
         log.works = False
@@ -362,7 +360,7 @@ async def test_a_log_that_is_away_is_503_and_says_when_to_come_back(quick: None)
         assert len(log._entries) == 1
 
 
-async def test_n107_a_stream_whose_cursor_cannot_be_found_now_ends_and_keeps_its_cursor(quick: None) -> None:
+async def test_n107_a_stream_whose_cursor_cannot_be_looked_up_ends_and_keeps_its_cursor(quick: None) -> None:
     """EventSource comes back after an end, and never after a 503."""
     log = FailingLog()
     async with application_on(log, retry=3) as app:
@@ -374,7 +372,7 @@ async def test_n107_a_stream_whose_cursor_cannot_be_found_now_ends_and_keeps_its
         assert app.state.hub.admission._clients == {}
 
 
-async def test_n120_n127_a_stream_without_a_cursor_begins_while_the_log_is_away_and_is_announced_later(
+async def test_n120_n127_a_stream_without_a_cursor_begins_while_the_history_is_unavailable_and_is_announced_later(
     quick: None,
 ) -> None:
     log = FailingLog()
@@ -396,7 +394,7 @@ async def test_n120_n127_a_stream_without_a_cursor_begins_while_the_log_is_away_
         assert ['"active":true' in update.data for update in announced] == [True, False]
 
 
-async def test_n120_n127_a_stream_does_not_wait_for_a_log_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_n120_n127_a_stream_does_not_wait_for_a_slow_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "ANNOUNCE_TIMEOUT", 0.001)
     log = FailingLog()
     announce, locked = log.announce, asyncio.Event()
@@ -417,7 +415,7 @@ async def test_n120_n127_a_stream_does_not_wait_for_a_log_that_is_slow(monkeypat
                 await asyncio.sleep(0)
 
 
-async def test_n120_a_coming_that_fails_after_its_stream_has_begun_is_logged(
+async def test_n120_a_failed_announcement_of_a_running_stream_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(presence, "ANNOUNCE_TIMEOUT", 0.001)
@@ -437,7 +435,7 @@ async def test_n120_a_coming_that_fails_after_its_stream_has_begun_is_logged(
                 await asyncio.sleep(0)
 
 
-async def test_a_hub_starts_while_its_log_is_away_and_serves_when_it_is_there(quick: None) -> None:
+async def test_a_hub_starts_while_its_history_is_unavailable_and_serves_when_it_is_available(quick: None) -> None:
     log = FailingLog()
     await log.append([Update(("a",), "old")])
     log.works = False
@@ -481,7 +479,9 @@ async def test_r51_readiness_fails_at_once_and_liveness_after_a_while(
         assert await health() == [503, 200]
 
 
-async def test_r51_a_log_that_does_not_answer_is_not_ready(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r51_a_hub_whose_history_does_not_respond_is_not_ready(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Silent(MemoryHistory):
         async def check(self) -> None:
             await asyncio.Event().wait()
@@ -491,7 +491,7 @@ async def test_r51_a_log_that_does_not_answer_is_not_ready(quick: None, monkeypa
         assert (await ask(app, "GET", f"{PATH}/health/ready")).status == 503
 
 
-async def test_n120_whoever_goes_while_the_log_is_away_is_announced_when_it_is_back(quick: None) -> None:
+async def test_n120_a_subscriber_that_leaves_while_the_history_is_unavailable_is_announced_later(quick: None) -> None:
     log = FailingLog()
     async with application_on(log) as app:
         async with follow(app, ("match", "a")), follow(app, ("match", "b")):
@@ -506,7 +506,7 @@ async def test_n120_whoever_goes_while_the_log_is_away_is_announced_when_it_is_b
             assert [one.matchers[0][1] for one in await log.present()] == ["d"]
 
 
-async def test_a_stream_that_catches_up_waits_for_a_log_that_is_away(quick: None) -> None:
+async def test_a_stream_that_catches_up_waits_for_an_unavailable_history(quick: None) -> None:
     log = FailingLog()
     async with application_on(log, subscriptions=False) as app:
         for data in "12":
@@ -526,7 +526,7 @@ async def test_a_stream_that_catches_up_waits_for_a_log_that_is_away(quick: None
             assert [(await late.next_event()).data for _ in "12"] == ["1", "2"]
 
 
-async def test_subscribers_that_the_log_has_forgotten_are_announced_again(quick: None) -> None:
+async def test_subscribers_that_the_history_lost_are_announced_again(quick: None) -> None:
     """As when this node was taken for dead, or the log has lost what it knew; and those it knows too much are gone."""
     log = FailingLog()
     stale = Present("stale", (("exact", "gone", None), ("exact", "too", None)))
@@ -548,7 +548,7 @@ async def test_subscribers_that_the_log_has_forgotten_are_announced_again(quick:
         assert said(await log.read(0)) == [("a", True), ("b", True), ("gone", False), ("too", False), ("a", True)]
 
 
-async def test_a_going_that_failed_for_another_reason_is_found_and_announced(quick: None) -> None:
+async def test_a_failed_announcement_of_a_departure_is_found_and_repeated(quick: None) -> None:
     log = FailingLog()
     async with application_on(log, node_timeout=1) as app:
         real = log.announce
@@ -565,7 +565,7 @@ async def test_a_going_that_failed_for_another_reason_is_found_and_announced(qui
         assert said(await log.read(0)) == [("a", True), ("a", False)]
 
 
-async def test_many_who_are_gone_are_announced_some_at_a_time_and_who_comes_need_not_wait(
+async def test_many_departures_are_announced_in_portions_and_new_subscribers_need_not_wait(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "BATCH_CHANGES", 10)
@@ -583,7 +583,9 @@ async def test_many_who_are_gone_are_announced_some_at_a_time_and_who_comes_need
 # -- what is forgotten of presence
 
 
-async def test_n108_whoever_may_miss_what_is_forgotten_of_presence_is_told(tmp_path: Path) -> None:
+async def test_n108_a_reconnecting_client_is_informed_of_trimmed_presence_updates_that_it_may_read(
+    tmp_path: Path,
+) -> None:
     watching = ("match_urlpattern", BELOW + "/*")
     async with two_nodes(tmp_path, presence_updates=10) as (one, other):
         first = await publish(one, EVERYTHING, ("topic", "a"), ("data", "first"))
@@ -607,7 +609,7 @@ async def test_n108_whoever_may_miss_what_is_forgotten_of_presence_is_told(tmp_p
                     assert ids[:1] == ([first] if cursor == "earliest" else ids[:0])
 
 
-async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_miss_it() -> None:
+async def test_a_slow_stream_is_informed_of_trimmed_presence_updates_that_it_may_read() -> None:
     log = MemoryHistory(Retention(max_updates=1_000, max_bytes=2**20, presence_updates=4))
     async with application_on(log) as app, AsyncExitStack() as stack:
         hub = app.state.hub
@@ -647,7 +649,7 @@ async def test_who_falls_behind_what_is_forgotten_of_presence_is_told_if_it_may_
 # -- ids that were published
 
 
-async def test_n162_an_id_that_was_published_is_answered_again_and_dispatched_once(tmp_path: Path) -> None:
+async def test_n162_a_repeated_id_gets_the_same_response_and_is_dispatched_once(tmp_path: Path) -> None:
     async with two_nodes(tmp_path, subscriptions=False, idempotency_window=60) as (one, other):
         async with follow(one, ("match", "a")) as stream:
             for node in (one, other, one):
@@ -688,7 +690,7 @@ async def test_a_publisher_cannot_suppress_what_another_one_publishes(tmp_path: 
         assert [event.data for event in events] == ["1", "2"]
 
 
-async def test_n115_an_id_may_be_used_again_unless_the_operator_says_otherwise() -> None:
+async def test_n115_an_id_can_be_reused_unless_the_operator_forbids_it() -> None:
     async with started(subscriptions=False) as app, follow(app, ("match", "a")) as stream:
         for _ in range(2):
             await publish(app, EVERYTHING, ("topic", "a"), ("id", "same"))

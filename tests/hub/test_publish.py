@@ -47,7 +47,7 @@ async def test_n40_n55_v22_success_is_200_and_the_id_as_plain_text(hub: Watched)
 
 
 @pytest.mark.parametrize("given", [b"", b"&id="])
-async def test_n27_n51_t52_v55_r22_an_id_is_made_and_is_the_one_that_arrives(hub: Watched, given: bytes) -> None:
+async def test_n27_n51_t52_v55_r22_a_generated_id_arrives_at_subscribers(hub: Watched, given: bytes) -> None:
     replies = [await hub.post(b"topic=a" + given) for _ in range(3)]
     ids = [reply.text for reply in replies]
     assert [event.id for event in await hub.arrived()] == ids
@@ -55,7 +55,7 @@ async def test_n27_n51_t52_v55_r22_an_id_is_made_and_is_the_one_that_arrives(hub
     assert all(uuid.UUID(id).urn == id for id in ids)
 
 
-async def test_n42_n4_r43_topics_are_in_their_order_and_make_one_update(hub: Watched) -> None:
+async def test_n42_n4_r43_topics_keep_their_order_and_make_one_update(hub: Watched) -> None:
     reply = await hub.post_form(("topic", "b"), ("topic", "a"), ("data", "x"), ("topic", "c"), ("topic", "a"))
     entry = await hub.app.state.hub.history.newest()
     assert (entry.position, entry.update.topics) == (1, ("b", "a", "c", "a"))
@@ -96,14 +96,14 @@ async def test_n49_n52_n53_n54_t53_t20_v20_the_fields_arrive(
     assert await classic_hub.arrived() == [expected]
 
 
-async def test_n49_n28_line_ends_of_data_come_out_as_lf(hub: Watched) -> None:
+async def test_n49_n28_line_ends_of_data_become_lf(hub: Watched) -> None:
     await hub.post(b"topic=a&data=a%0Db%0D%0Ac%0A%0D")
     (event,) = await hub.arrived()
     assert event.data == "a\nb\nc\n\n"
 
 
 @pytest.mark.parametrize("body", [b"%74opic=%61", b"&&topic=a&", b"topic=a&x=%zz&%=%&=", b"topic=a&a;topic=*"])
-async def test_n40_n54_a_form_is_read_as_the_whatwg_reads_it(classic_hub: Watched, body: bytes) -> None:
+async def test_n40_n54_a_form_is_parsed_as_the_whatwg_defines(classic_hub: Watched, body: bytes) -> None:
     assert (await classic_hub.post(body)).status == 200
     assert (await classic_hub.app.state.hub.history.newest()).update.topics == ("a",)
 
@@ -130,7 +130,7 @@ async def test_n40_the_content_type_may_have_parameters_and_any_case(classic_hub
         ("data=private", False),
     ],
 )
-async def test_n50_v20_private_counts_by_being_there(hub: Watched, field: str, private: bool) -> None:
+async def test_n50_v20_private_counts_with_any_value(hub: Watched, field: str, private: bool) -> None:
     async with follow(hub.app, ("match", "a")) as anonymous:
         reply = await hub.post(b"topic=a&" + field.encode())
         assert [event.id for event in await hub.arrived()] == [reply.text]  # who may read it, does
@@ -173,7 +173,7 @@ REFUSED: list[tuple[str, list[Field], str]] = [
 @pytest.mark.parametrize(
     ("item", "fields", "told"), REFUSED, ids=[f"{item} {fields}"[:60] for item, fields, _ in REFUSED]
 )
-async def test_n41_n43_n44_n48_n51_n52_n53_n29_n96_t50_t54_t20_t21_v21_400_whatever_the_token(
+async def test_n41_n43_n44_n48_n51_n52_n53_n29_n96_t50_t54_t20_t21_v21_invalid_requests_are_400_for_every_token(
     classic_hub: Watched, item: str, fields: list[Field], told: str
 ) -> None:
     hub = classic_hub
@@ -194,7 +194,7 @@ async def test_n41_n43_n44_n48_n51_n52_n53_n29_n96_t50_t54_t20_t21_v21_400_whate
         b"topic=a&data=%ED%A0%80",
     ],
 )
-async def test_n40_n49_t20_bytes_that_are_no_utf_8_are_refused(classic_hub: Watched, body: bytes) -> None:
+async def test_n40_n49_t20_bytes_that_are_not_utf_8_are_refused(classic_hub: Watched, body: bytes) -> None:
     reply = await classic_hub.post(body)
     assert reply.status == 400
     assert "is not valid UTF-8" in reply.detail
@@ -228,7 +228,7 @@ FREE = [
 
 
 @pytest.mark.parametrize("topic", RESERVED)
-async def test_n46_n44_t35_v21_reserved_topics_are_400_as_any_topic_and_with_any_token(
+async def test_n46_n44_t35_v21_reserved_topics_are_400_in_any_position_and_with_any_token(
     hub: Watched, topic: str
 ) -> None:
     for topics in ([topic], ["a", topic], [topic, "a"]):
@@ -240,7 +240,9 @@ async def test_n46_n44_t35_v21_reserved_topics_are_400_as_any_topic_and_with_any
 
 
 @pytest.mark.parametrize("topic", FREE)
-async def test_n46_n45_n48_t35_v21_topics_that_only_look_like_it_are_taken(classic_hub: Watched, topic: str) -> None:
+async def test_n46_n45_n48_t35_v21_topics_that_only_look_reserved_are_accepted(
+    classic_hub: Watched, topic: str
+) -> None:
     reply = await classic_hub.post_form(("topic", topic), ("topic", "a"))
     assert reply.status == 200
     assert [event.id for event in await classic_hub.arrived()] == [reply.text]
@@ -259,7 +261,9 @@ async def test_n46_n45_n48_t35_v21_topics_that_only_look_like_it_are_taken(class
         Update(("a",), retry=-1),
     ],
 )
-async def test_n2_n29_n44_n52_the_program_itself_may_publish_no_more_and_a_stream_goes_on(update: Update) -> None:
+async def test_n2_n29_n44_n52_the_program_has_the_same_rules_and_streams_continue_after_a_refusal(
+    update: Update,
+) -> None:
     async with watched() as hub:
         with pytest.raises((InvalidRequest, UnicodeEncodeError)):
             await hub.app.state.hub.publish(Update(("a",)), update)
@@ -271,7 +275,7 @@ async def test_n2_n29_n44_n52_the_program_itself_may_publish_no_more_and_a_strea
 
 
 @pytest.mark.parametrize("name", ["topic", "id", "type"])
-async def test_n56_a_field_is_at_most_so_many_bytes(name: str) -> None:
+async def test_n56_the_bytes_of_a_field_are_bounded(name: str) -> None:
     async with watched(max_topic=20) as hub:
         for value, status in (("é" * 10, 200), ("x" * 20, 200), ("é" * 10 + "x", 413), ("x" * 21, 413)):
             reply = await hub.post_form(("topic", "a"), (name, value))
@@ -282,7 +286,7 @@ async def test_n56_a_field_is_at_most_so_many_bytes(name: str) -> None:
         assert len(await hub.arrived()) == 2
 
 
-async def test_n56_t50_an_update_has_at_most_so_many_topics() -> None:
+async def test_n56_t50_the_number_of_topics_of_an_update_is_bounded() -> None:
     async with watched(max_topics=3) as hub:
         assert (await hub.post(b"topic=a&topic=b&topic=a")).status == 200
         reply = await hub.post(b"topic=a&topic=a&topic=a&topic=a")
@@ -290,7 +294,7 @@ async def test_n56_t50_an_update_has_at_most_so_many_topics() -> None:
         assert len(await hub.arrived()) == 1
 
 
-async def test_r14_n56_t22_the_default_limits_exactly_and_one_above(hub: Watched) -> None:
+async def test_r14_n56_t22_the_default_limits_are_exact(hub: Watched) -> None:
     longest = 2**20 - len(b"topic=a&data=")
     for body, above in (
         (b"topic=a&data=" + b"x" * longest, b"x"),
@@ -303,7 +307,7 @@ async def test_r14_n56_t22_the_default_limits_exactly_and_one_above(hub: Watched
     assert len(await hub.arrived()) == 4
 
 
-async def test_n56_t22_a_body_is_counted_as_it_comes_and_no_further() -> None:
+async def test_n56_t22_a_body_is_counted_while_it_is_read_and_reading_stops_at_the_limit() -> None:
     async with watched(max_body=100) as hub:
         came = 0
 
@@ -322,7 +326,7 @@ async def test_n56_t22_a_body_is_counted_as_it_comes_and_no_further() -> None:
         assert await hub.arrived() == []
 
 
-async def test_t24_a_limit_of_0_is_none() -> None:
+async def test_t24_0_means_no_limit() -> None:
     async with watched(max_body=0) as hub:
         assert (await hub.post(b"topic=a&id=1&data=" + b"x" * 2**21)).status == 200
         (event,) = await hub.arrived()
@@ -332,7 +336,7 @@ async def test_t24_a_limit_of_0_is_none() -> None:
 # -- who may
 
 
-async def test_n80_n92_t51_an_alternate_that_is_not_granted_and_nobody_gets_anything(hub: Watched) -> None:
+async def test_n80_n92_t51_an_alternate_topic_without_a_grant_refuses_the_update(hub: Watched) -> None:
     token = current_token(publish=["a", ("urlpattern", "https://example.com/books/:id")])
     for topics in (["b"], ["a", "b"], ["b", "a"], ["a", "https://example.com/books/1/2"]):
         for private in ([], [("private", "")]):
@@ -391,9 +395,7 @@ FAULTS = [*chain.from_iterable(combinations(ORDER, count) for count in range(len
 
 @pytest.mark.parametrize("type", [FORM, NDJSON], ids=["form", "lines"])
 @pytest.mark.parametrize(("classic", "classic_tokens"), [(True, True), (True, False), (False, False)])
-async def test_n96_n80_of_several_faults_the_first_in_this_order_counts(
-    type: Field, classic: bool, classic_tokens: bool
-) -> None:
+async def test_n96_n80_errors_are_checked_in_this_order(type: Field, classic: bool, classic_tokens: bool) -> None:
     signed = classic_token if classic_tokens else current_token
     async with watched(classic=classic, max_body=200) as hub:
         for faults in FAULTS:
@@ -413,7 +415,7 @@ async def test_n96_n80_of_several_faults_the_first_in_this_order_counts(
 
 
 @pytest.mark.parametrize("body", [b"topic=b&" * 4, b"topic=b" + b"b" * 20, b"topic=b&id=" + b"b" * 21])
-async def test_n96_n56_a_field_over_its_limit_counts_before_the_scope(body: bytes) -> None:
+async def test_n96_n56_a_field_above_its_limit_counts_before_the_scope(body: bytes) -> None:
     async with watched(max_topics=3, max_topic=20) as hub:
         assert (await hub.post(body, token=current_token(publish=["a"]))).status == 413
         assert (await hub.post(body, token=None)).status == 401
@@ -434,7 +436,7 @@ class Faulty(MemoryHistory):
 
 
 @pytest.mark.parametrize(("type", "body"), [(FORM, b"topic=a"), (NDJSON, b'{"topic": "a"}\n' * 3)])
-async def test_t55_a_history_that_fails_is_500_each_time_and_then_it_goes_on(type: Field, body: bytes) -> None:
+async def test_t55_a_failing_history_is_500_each_time_until_it_recovers(type: Field, body: bytes) -> None:
     history = Faulty(Retention(max_updates=8, max_bytes=10**6))
     app = create_app(
         Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, history_updates=8), history=history

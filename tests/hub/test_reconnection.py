@@ -80,13 +80,13 @@ async def test_n105_v51_v85_n106_t63_the_cursor_is_taken_from_the_query(name: st
 
 @pytest.mark.parametrize("name", ["lastEventId", "Last-Event-ID"])
 @CLASSIC
-async def test_v51_v85_v88_names_of_old_clients_are_of_the_classic_dialect(name: str, classic: bool) -> None:
+async def test_v51_v85_v88_names_of_old_clients_belong_to_the_classic_dialect(name: str, classic: bool) -> None:
     async with hub("1", "2", "3", classic=classic) as app:
         assert await replayed(app, (name, "1")) == (([b"1"], ["2", "3"]) if classic else ([], []))
 
 
 @pytest.mark.parametrize("name", ["last_event_ID", "lasteventid", "Last_Event_Id", "last-event-id", "last_event_id "])
-async def test_n105_other_names_are_no_cursor(name: str) -> None:
+async def test_n105_other_names_are_not_a_cursor(name: str) -> None:
     async with hub("1", "2") as app:
         assert await replayed(app, (name, "1")) == ([], [])
 
@@ -98,7 +98,7 @@ async def test_n105_n106_v51_t63_the_cursor_is_taken_from_the_header(classic: bo
 
 
 @pytest.mark.parametrize("first", range(5))
-async def test_v85_n13_n105_each_place_of_a_cursor_comes_before_the_next(first: int) -> None:
+async def test_v85_n13_n105_the_sources_of_a_cursor_have_this_order(first: int) -> None:
     names = ["last_event_id", "lastEventID", "lastEventId", "Last-Event-ID"]
     headers = [("Last-Event-ID", "1")] if first == 0 else []
     parameters = [(name, "1" if place == first else "2") for place, name in enumerate(names, 1) if place >= first]
@@ -106,7 +106,7 @@ async def test_v85_n13_n105_each_place_of_a_cursor_comes_before_the_next(first: 
         assert await replayed(app, *reversed(parameters), headers=headers) == ([b"1"], ["2", "3"])
 
 
-async def test_n105_of_a_cursor_that_is_given_twice_the_first_counts() -> None:
+async def test_n105_if_a_cursor_is_given_twice_the_first_counts() -> None:
     async with hub("1", "2", "3") as app:
         expected = ([b"1"], ["2", "3"])
         assert await replayed(app, ("last_event_id", "1"), ("last_event_id", "2")) == expected
@@ -139,7 +139,7 @@ async def test_n13_n107_an_empty_header_hides_no_other_cursor() -> None:
 
 
 @CLASSIC
-async def test_n107_v52_without_a_cursor_nothing_answers_it(classic: bool) -> None:
+async def test_n107_v52_without_a_cursor_the_response_has_none(classic: bool) -> None:
     async with hub("1", classic=classic) as app:
         assert await replayed(app) == ([], [])
 
@@ -173,25 +173,25 @@ async def test_n107_n108_n109_n110_v52_v53_t63_the_answer_is_the_id_before_the_f
 
 @pytest.mark.parametrize("given", ["", "earliest", "1", "unknown"])
 @pytest.mark.parametrize("replay_unknown", [False, True])
-async def test_n107_n108_t63_an_empty_history_is_answered_by_earliest(given: str, replay_unknown: bool) -> None:
+async def test_n107_n108_t63_the_answer_of_an_empty_history_is_earliest(given: str, replay_unknown: bool) -> None:
     async with hub(replay_unknown=replay_unknown) as app:
         assert await replayed(app, ("last_event_id", given)) == ([b"earliest"], [])
 
 
 @pytest.mark.parametrize("given", ["", "unknown", "0"])
-async def test_n109_v53_an_unknown_cursor_may_replay_nothing_and_is_told_the_same(given: str) -> None:
+async def test_n109_v53_an_unknown_cursor_may_replay_nothing_and_gets_the_same_answer(given: str) -> None:
     async with hub("1", "2", replay_unknown=False) as app:
         assert await replayed(app, ("last_event_id", given)) == ([b"earliest"], [])
 
 
-async def test_n110_earliest_replays_whatever_is_done_with_unknown_cursors() -> None:
+async def test_n110_earliest_replays_regardless_of_the_setting_for_unknown_cursors() -> None:
     async with hub("1", "2", replay_unknown=False) as app:
         assert await replayed(app, ("last_event_id", "earliest")) == ([b"earliest"], ["1", "2"])
         assert await replayed(app, ("last_event_id", "1")) == ([b"1"], ["2"])
 
 
 @CLASSIC
-async def test_n112_n108_v53_what_is_discarded_is_no_longer_known(classic: bool) -> None:
+async def test_n112_n108_v53_a_trimmed_id_is_unknown(classic: bool) -> None:
     async with hub(*"123456", history_updates=4, classic=classic) as app:
         assert await replayed(app, ("last_event_id", "2")) == ([b"earliest"], ["3", "4", "5", "6"])
     async with hub(*"123456", history_updates=4, classic=classic) as app:
@@ -200,7 +200,7 @@ async def test_n112_n108_v53_what_is_discarded_is_no_longer_known(classic: bool)
         assert await replayed(app, ("last_event_id", "3")) == ([b"3"], ["4", "5", "6"])
 
 
-async def test_n108_the_answer_names_the_cursor_though_what_follows_it_is_not_wanted() -> None:
+async def test_n108_the_answer_is_the_cursor_even_if_later_updates_do_not_match() -> None:
     async with hub("1") as app:
         await publish_id(app, "2", topic="b")
         await publish_id(app, "3")
@@ -208,7 +208,7 @@ async def test_n108_the_answer_names_the_cursor_though_what_follows_it_is_not_wa
         assert await replayed(app, ("match", "a"), ("last_event_id", "2")) == ([b"2"], ["3"])
 
 
-async def test_n29_n108_no_cursor_gets_into_the_headers_that_is_not_in_the_history() -> None:
+async def test_n29_n108_only_cursors_of_the_history_get_into_the_headers() -> None:
     async with hub("1") as app:
         for given in ("x\r\nset-cookie: a=b", "x\0", "1\r\n", " 1", "1\n"):
             assert (await replayed(app, ("last_event_id", given)))[0] == [b"earliest"]
@@ -216,7 +216,7 @@ async def test_n29_n108_no_cursor_gets_into_the_headers_that_is_not_in_the_histo
 
 @pytest.mark.parametrize("id", ["earliest", "#", "#x", "%23x"])
 @pytest.mark.parametrize("classic", [False, True])
-async def test_n116_nobody_publishes_an_id_that_stands_for_something_else(id: str, classic: bool) -> None:
+async def test_n116_reserved_ids_cannot_be_published(id: str, classic: bool) -> None:
     async with hub(classic=classic) as app:
         token = classic_token(["*"]) if classic else WRITER
         body = urlencode([("topic", "a"), ("id", id)]).encode()
@@ -227,12 +227,12 @@ async def test_n116_nobody_publishes_an_id_that_stands_for_something_else(id: st
 # -- an id that came twice
 
 
-async def test_n115_a_cursor_stands_for_the_earliest_of_its_events_and_the_later_ones_follow() -> None:
+async def test_n115_a_repeated_id_is_a_cursor_for_its_earliest_event() -> None:
     async with hub("1", "x", "2", "x", "3") as app:
         assert await replayed(app, ("last_event_id", "x")) == ([b"x"], ["2", "x", "3"])
 
 
-async def test_n115_n112_when_the_earliest_is_discarded_the_next_is_it() -> None:
+async def test_n115_n112_after_trimming_a_repeated_id_means_the_next_event() -> None:
     async with hub("x", "1", "x", "2", "x", "3", history_updates=5) as app:
         assert await replayed(app, ("last_event_id", "x")) == ([b"x"], ["2", "x", "3"])
 
@@ -241,7 +241,7 @@ async def test_n115_n112_when_the_earliest_is_discarded_the_next_is_it() -> None
 
 
 @CLASSIC
-async def test_n83_n84_n111_t62_t63_nobody_reads_again_what_its_token_of_now_does_not_grant(classic: bool) -> None:
+async def test_n83_n84_n111_t62_t63_a_replay_obeys_the_current_token(classic: bool) -> None:
     async with hub(classic=classic) as app:
         for id, topic in [("1", "a"), ("p2", "a"), ("p3", "b"), ("4", "b")]:
             await publish_id(app, id, topic)
@@ -264,7 +264,7 @@ async def test_n83_n84_n111_t62_t63_nobody_reads_again_what_its_token_of_now_doe
             assert (await replayed(app, ("last_event_id", "earliest"), headers=headers))[1] == ids
 
 
-async def test_n83_n82_a_cursor_of_one_token_gets_what_another_one_grants() -> None:
+async def test_n83_n82_a_cursor_can_be_used_with_another_token() -> None:
     async with hub("1") as app:
         for id, topic in [("p2", "a"), ("p3", "b"), ("p4", "a"), ("p5", "b")]:
             await publish_id(app, id, topic)
@@ -276,7 +276,7 @@ async def test_n83_n82_a_cursor_of_one_token_gets_what_another_one_grants() -> N
 @pytest.mark.parametrize("given", ["", "earliest", "unknown", "1", "p4"])
 @pytest.mark.parametrize("replay_unknown", [False, True])
 @CLASSIC
-async def test_n111_n84_t63_no_id_of_a_private_update_is_told_to_who_did_not_send_it(
+async def test_n111_n84_t63_the_id_of_a_private_update_is_only_returned_to_a_client_that_sent_it(
     given: str, replay_unknown: bool, classic: bool
 ) -> None:
     async with (
@@ -292,7 +292,7 @@ async def test_n111_n84_t63_no_id_of_a_private_update_is_told_to_who_did_not_sen
 
 
 @pytest.mark.parametrize(("replay_unknown", "unknown"), [(True, ["1", "3"]), (False, [])])
-async def test_n111_n108_the_id_of_a_private_update_is_a_cursor_for_everybody_and_no_secret(
+async def test_n111_n108_the_id_of_a_private_update_is_a_cursor_for_all_clients(
     replay_unknown: bool, unknown: list[str]
 ) -> None:
     """To answer `earliest` would hide nothing: what is sent again tells a known id from an unknown one, too."""
@@ -354,7 +354,7 @@ async def dispatched(app: Any) -> None:
 
 
 @CLASSIC
-async def test_n24_without_a_token_one_reads_what_is_public_or_nothing(classic: bool) -> None:
+async def test_n24_without_a_token_a_client_reads_public_updates_or_nothing(classic: bool) -> None:
     async with hub("1", "p2", classic=classic) as app:
         assert await replayed(app, ("last_event_id", "earliest")) == ([b"earliest"], ["1"])
     async with hub("1", "p2", anonymous=False, classic=classic) as app:
@@ -363,7 +363,7 @@ async def test_n24_without_a_token_one_reads_what_is_public_or_nothing(classic: 
         assert await replayed(app, ("last_event_id", "earliest"), headers=headers) == ([b"earliest"], ["1"])
 
 
-async def test_n22_matchers_of_a_request_choose_and_never_permit() -> None:
+async def test_n22_matchers_of_a_request_select_and_never_grant() -> None:
     async with hub("p1", "2") as app:
         for name, pattern in [("match", "a"), ("match", "*"), ("topic", "{a}"), ("topic", "*"), ("match_mqtt", "#")]:
             assert (await replayed(app, (name, pattern), ("last_event_id", "earliest")))[1] == ["2"]
@@ -381,7 +381,7 @@ IDS = st.text(CHARACTERS | st.sampled_from('é\u0661\U0001f600"%+&=;,\\ '), min_
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(IDS, min_size=2, max_size=4, unique=True), st.sampled_from(["header", "last_event_id", "lastEventID"]))
-def test_r77_n107_v52_a_cursor_of_any_unicode_comes_back_as_it_was(ids: list[str], where: str) -> None:
+def test_r77_n107_v52_a_cursor_of_any_unicode_is_returned_unchanged(ids: list[str], where: str) -> None:
     async def play() -> None:
         async with hub() as app:
             for id in ids:
@@ -393,7 +393,7 @@ def test_r77_n107_v52_a_cursor_of_any_unicode_comes_back_as_it_was(ids: list[str
     asyncio.run(play())
 
 
-async def test_r77_a_header_that_is_no_utf_8_is_an_unknown_cursor() -> None:
+async def test_r77_a_header_that_is_not_utf_8_is_an_unknown_cursor() -> None:
     async with hub("é", "2") as app:
         assert await replayed(app, headers=[(b"Last-Event-ID", "é".encode("latin-1"))]) == ([b"earliest"], ["é", "2"])
 
@@ -402,7 +402,7 @@ async def test_r77_a_header_that_is_no_utf_8_is_an_unknown_cursor() -> None:
 
 
 @CLASSIC
-async def test_n106_r31_t71_what_is_published_during_a_replay_follows_it(classic: bool) -> None:
+async def test_n106_r31_t71_updates_published_during_a_replay_follow_it(classic: bool) -> None:
     async with (
         hub(*map(str, range(300)), classic=classic) as app,
         follow(app, ("match", "*"), ("last_event_id", "0")) as stream,
@@ -411,7 +411,7 @@ async def test_n106_r31_t71_what_is_published_during_a_replay_follows_it(classic
         assert [event.id for event in await stream.until("end")] == [str(n) for n in range(1, 399)]
 
 
-async def test_n106_a_batch_is_replayed_from_within() -> None:
+async def test_n106_a_replay_may_start_within_a_batch() -> None:
     async with hub() as app:
         lines = b"".join(b'{"topic":"a","id":"%d"}\n' % n for n in range(5))
         answer = await ask(app, "POST", PATH, [NDJSON, bearer(WRITER)], lines)
@@ -419,7 +419,7 @@ async def test_n106_a_batch_is_replayed_from_within() -> None:
         assert await replayed(app, ("last_event_id", "2")) == ([b"2"], ["3", "4"])
 
 
-async def test_r53_a_cursor_that_is_not_found_is_logged_and_a_found_one_and_earliest_are_not(
+async def test_r53_only_an_unknown_cursor_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -86,7 +86,7 @@ def refused(told: str | None, **values: Any) -> str:
         ),
     ],
 )
-def test_r12_a_hub_that_nobody_could_use_does_not_start(values: dict[str, Any], told: str) -> None:
+def test_r12_a_hub_without_possible_clients_does_not_start(values: dict[str, Any], told: str) -> None:
     refused(told, **values)
 
 
@@ -109,7 +109,7 @@ def test_r12_a_hub_that_nobody_could_use_does_not_start(values: dict[str, Any], 
         ({"embedded": True, "publisher_key": KEY, "anonymous": True}, True, True),
     ],
 )
-def test_r12_r7_what_is_enough(values: dict[str, Any], publish: bool, anonymous: bool) -> None:
+def test_r12_r7_the_smallest_settings_that_are_enough(values: dict[str, Any], publish: bool, anonymous: bool) -> None:
     settings = Settings(**values)
     assert (settings.can_publish, settings.can_subscribe, settings.anonymous) == (publish, True, anonymous)
     create_app(settings)
@@ -147,7 +147,7 @@ def test_r12_r7_what_is_enough(values: dict[str, Any], publish: bool, anonymous:
         ({"key": SECRET, "secret": SECRET}, "secret"),
     ],
 )
-def test_r7_t47_n65_keys_that_do_not_fit_stop_the_start(keys: dict[str, Any], told: str) -> None:
+def test_r7_t47_n65_keys_that_do_not_fit_prevent_the_start(keys: dict[str, Any], told: str) -> None:
     for roles in (
         {"keys": keys},
         {"keys": {"key": KEY}, "publisher": keys},
@@ -171,7 +171,9 @@ def test_r7_t47_n65_keys_that_do_not_fit_stop_the_start(keys: dict[str, Any], to
         ({"jwks_url": "file:///nowhere/keys.json"}, "_jwks_url"),
     ],
 )
-def test_r7_t47_v32_classic_keys_that_do_not_fit_stop_the_start(role: str, values: dict[str, Any], told: str) -> None:
+def test_r7_t47_v32_classic_keys_that_do_not_fit_prevent_the_start(
+    role: str, values: dict[str, Any], told: str
+) -> None:
     others = {"publisher_key": KEY, "anonymous": True}
     given = {f"{role}_{name}": value for name, value in values.items()}
     if "key" not in values and role == "publisher":
@@ -183,7 +185,7 @@ def test_r7_t47_v32_classic_keys_that_do_not_fit_stop_the_start(role: str, value
     ("key", "algorithm"),
     [(SECRET, None), (SECRET, "HS512"), (RSA, "RS256"), (RSA, "PS512"), (EC, "ES256"), (EDDSA, "EdDSA")],
 )
-def test_r7_t47_keys_that_fit(key: str, algorithm: str | None) -> None:
+def test_r7_t47_suitable_keys_are_accepted(key: str, algorithm: str | None) -> None:
     create_app(Settings(resource=HUB, issuers=[issuer(keys={"key": key, "algorithm": algorithm})]))
     create_app(Settings(publisher_key=key, publisher_algorithm=algorithm, anonymous=True))
 
@@ -204,7 +206,7 @@ def test_r7_the_algorithms_of_a_key_set_are_those_of_public_keys() -> None:
 @pytest.mark.parametrize(
     "url", ["https://x/keys", "http://localhost:8080/keys", "http://127.0.0.1/keys", "http://[::1]:1/keys"]
 )
-def test_r7_where_a_key_set_may_be(url: str) -> None:
+def test_r7_the_url_of_a_key_set_is_https_or_a_file(url: str) -> None:
     create_app(Settings(resource=HUB, issuers=[issuer(keys={"jwks_url": url})]))
 
 
@@ -233,17 +235,17 @@ def test_r7_a_key_set_in_a_file_is_read_at_the_start(tmp_path: Path) -> None:
         ([SECRET], "issuers"),
     ],
 )
-def test_r7_issuers_that_are_none(issuers: Any, told: str) -> None:
+def test_r7_invalid_issuers_are_refused(issuers: Any, told: str) -> None:
     refused(told, resource=HUB, issuers=issuers)
 
 
-def test_r7_n69_r6_issuers_need_the_name_of_the_hub() -> None:
+def test_r7_n69_r6_issuers_need_a_public_url_or_a_resource() -> None:
     told = refused("issuers need public_urls or resource", issuers=[issuer()])
     assert "a token names the hub that it is for" in told
     assert Settings(dev=True).issuers[0].id == DEVELOPMENT_ISSUER
 
 
-def test_v88_v76_r7_classic_keys_go_with_the_classic_dialect() -> None:
+def test_v88_v76_r7_classic_keys_need_the_classic_dialect() -> None:
     for name in ("publisher_key", "subscriber_key"):
         refused("classic is off", dev=True, classic=False, **{name: SECRET})
     refused("classic is off", dev=True, classic=False, publisher_jwks_url="https://x/keys")
@@ -269,7 +271,7 @@ def test_v88_v76_r7_classic_keys_go_with_the_classic_dialect() -> None:
         "1a:b",
     ],
 )
-def test_t33_r6_a_resource_that_is_no_absolute_url_stops_the_start(resource: str) -> None:
+def test_t33_r6_a_resource_that_is_not_an_absolute_url_prevents_the_start(resource: str) -> None:
     refused("resource", dev=True, resource=resource)
 
 
@@ -287,9 +289,7 @@ def test_t33_r6_a_resource_that_is_no_absolute_url_stops_the_start(resource: str
         ({"path": "/hub"}, "https://asked.example/hub", "http://mercure.invalid/hub"),
     ],
 )  # fmt: skip
-def test_r6_n69_n34_the_resource_and_the_url_that_patterns_are_relative_to(
-    values: dict[str, Any], resource: str, url: str
-) -> None:
+def test_r6_n69_n34_the_resource_and_the_base_url_of_patterns(values: dict[str, Any], resource: str, url: str) -> None:
     settings = Settings(dev=True, **values)
     assert (settings.resource_at("https://asked.example"), settings.url) == (resource, url)
 
@@ -301,7 +301,7 @@ def test_r6_a_public_url_is_a_scheme_and_an_authority(url: str) -> None:
     refused(r"public_urls\.0", dev=True, public_urls=[url])
 
 
-def test_r6_public_urls_are_in_lower_case_as_the_origins_of_requests_are() -> None:
+def test_r6_public_urls_are_lower_case_like_the_origins_of_requests() -> None:
     settings = Settings(dev=True, public_urls=["https://Hub.Example:8443", "http://b"])
     assert settings.public_urls == ("https://hub.example:8443", "http://b")
     assert settings.url == "https://hub.example:8443/.well-known/mercure"
@@ -311,19 +311,19 @@ def test_r6_public_urls_are_in_lower_case_as_the_origins_of_requests_are() -> No
     "path",
     ["hub", "", "/", "/a b", "/a\n", "/a/", "//a", "/a//b", "/a?b", "/a%20", "/é", "/a/../b", "/.", "/..", "/./a"],
 )
-def test_n6_a_path_that_a_url_would_spell_otherwise_stops_the_start(path: str) -> None:
+def test_n6_a_path_that_is_not_normal_in_a_url_prevents_the_start(path: str) -> None:
     refused("path", dev=True, path=path)
 
 
 @pytest.mark.parametrize("path", ["/hub", "/.well-known/mercure", "/a/b-c_d~e.f/.g", "/..a", "/-", "/1"])
-def test_n6_n145_the_metadata_goes_with_the_path(path: str) -> None:
+def test_n6_n145_the_path_of_the_metadata_follows_the_path_of_the_hub(path: str) -> None:
     assert Settings(dev=True, path=path).metadata_path == f"/.well-known/oauth-protected-resource{path}"
 
 
 # -- the rest
 
 
-def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> None:
+def test_r1_r2_r3_r4_r14_n18_n56_n77_the_defaults() -> None:
     settings = Settings(publisher_key=KEY, subscriber_key=KEY)
     for name in ("anonymous", "subscriptions", "debugger", "dev", "embedded"):
         assert getattr(settings, name) is False
@@ -362,7 +362,7 @@ def test_r1_r2_r3_r4_r14_n18_n56_n77_what_a_hub_is_unless_told_otherwise() -> No
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_out_of_range_or_unknown_is_named(values: dict[str, Any]) -> None:
+def test_values_out_of_range_and_unknown_settings_are_named(values: dict[str, Any]) -> None:
     refused(next(iter(values)), dev=True, **values)
 
 
@@ -407,9 +407,7 @@ async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
-def test_a_wrong_value_is_told_in_a_sentence_that_begins_with_the_name(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_wrong_value_begins_with_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_HISTORY_URL", "memory://")
     monkeypatch.setenv(f"HUB_{name.upper()}", "§ <")
@@ -446,16 +444,16 @@ def test_a_wrong_value_is_told_in_a_sentence_that_begins_with_the_name(
     ],
     ids=str,
 )
-def test_what_is_wrong_is_a_plain_sentence(values: dict[str, Any], told: str) -> None:
+def test_errors_are_plain_sentences(values: dict[str, Any], told: str) -> None:
     assert refused(None, **{"dev": True, "resource": HUB} | values).startswith(told)
 
 
-def test_r2_r3_zero_is_never_or_no_limit_where_that_makes_sense() -> None:
+def test_r2_r3_zero_means_never_or_no_limit_if_that_makes_sense() -> None:
     names = ("heartbeat", "max_lifetime", "retry", "max_body", "max_connections_per_client")
     create_app(Settings(dev=True, **dict.fromkeys(names, 0)))
 
 
-def test_several_errors_are_told_at_once() -> None:
+def test_several_errors_are_reported_at_once() -> None:
     told = refused("heartbeat", dev=True, heartbeat=-1, path="x", nonsense=SECRET)
     assert all(name in told for name in ("heartbeat", "path", "nonsense"))
 
@@ -468,7 +466,7 @@ def test_settings_do_not_change() -> None:
         settings.issuers[0].id = "x"
 
 
-def test_n163_a_key_is_never_repeated() -> None:
+def test_n163_a_key_is_never_shown() -> None:
     settings = Settings(dev=True, publisher_key=SECRET, issuers=[issuer(keys={"key": SECRET})])
     assert SECRET not in repr(settings) + str(settings) + repr(settings.classic_keys("publisher"))
     assert SECRET not in str(settings.model_dump()) + settings.model_dump_json()
@@ -481,7 +479,7 @@ def test_n163_a_key_is_never_repeated() -> None:
 # -- development
 
 
-def test_dev_fills_in_what_was_not_chosen() -> None:
+def test_dev_fills_in_settings_that_are_not_given() -> None:
     settings = Settings(dev=True)
     assert settings.anonymous
     assert settings.debugger
@@ -511,7 +509,7 @@ def test_without_dev_nothing_is_filled_in() -> None:
 # -- the environment
 
 
-def test_the_environment_is_read_when_asked_for_and_not_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_only_read_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_PUBLISHER_KEY", "p" * 32)
     monkeypatch.setenv("HUB_SUBSCRIBER_KEY", "s" * 32)
     monkeypatch.setenv("HUB_HEARTBEAT", "7")
@@ -554,9 +552,7 @@ def test_r7_issuers_come_from_the_environment_as_json(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "text", [f"[{SECRET}", SECRET, f'[{{"id": "{SECRET}"', f'["{SECRET}"]', f'{{"key": "{SECRET}"}}', ""]
 )
-def test_r7_n163_issuers_that_are_no_json_are_named_and_not_repeated(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_r7_n163_issuers_that_are_not_json_are_named_and_not_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_ISSUERS", text)
     monkeypatch.setenv("HUB_RESOURCE", HUB)
     with pytest.raises(ConfigurationError, match="issuers") as caught:
@@ -568,7 +564,7 @@ def test_r7_n163_issuers_that_are_no_json_are_named_and_not_repeated(
     ("name", "value"),
     [("HUB_HEARTBEAT", "often"), ("HUB_PATH", "x"), ("HUB_PUBLISHER_ALGORITHM", "none"), ("HUB_DEV", "perhaps")],
 )
-def test_what_is_wrong_in_the_environment_is_named_as_elsewhere(
+def test_errors_of_the_environment_have_the_same_sentences(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HUB_DEV", "1")
@@ -577,14 +573,14 @@ def test_what_is_wrong_in_the_environment_is_named_as_elsewhere(
         settings_from_environment()
 
 
-def test_r12_an_empty_key_in_the_environment_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r12_an_empty_key_in_the_environment_is_not_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_PUBLISHER_KEY", "")
     monkeypatch.setenv("HUB_ANONYMOUS", "1")
     with pytest.raises(ConfigurationError, match="publisher_key"):
         create_app(settings_from_environment())
 
 
-def test_development_may_be_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_select_development_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_ANONYMOUS", "0")
     settings = settings_from_environment()
@@ -594,7 +590,7 @@ def test_development_may_be_chosen_by_the_environment(monkeypatch: pytest.Monkey
     assert settings_from_environment().classic_keys("publisher") is None
 
 
-def test_a_server_keeps_its_log_in_a_file_and_a_program_in_memory_unless_told_otherwise(
+def test_the_default_history_of_a_server_is_a_file_and_of_a_program_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("HUB_HISTORY_URL", raising=False)

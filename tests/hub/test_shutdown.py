@@ -46,7 +46,7 @@ async def test_r36_t67_streams_end_evenly_over_the_drain_time(monkeypatch: pytes
         assert {one.reason for one in connections} == {"the hub is shutting down"}
 
 
-async def test_r36_whoever_is_still_there_is_written_to_and_may_go() -> None:
+async def test_r36_remaining_streams_still_get_updates_and_may_leave() -> None:
     async with world(plain(drain=10, subscriptions=True)) as here:
         staying, going = await here.connect("*"), await here.connect("a")
         await here.caught_up()
@@ -62,7 +62,7 @@ async def test_r36_whoever_is_still_there_is_written_to_and_may_go() -> None:
         assert not staying.ended
 
 
-async def test_a_stream_that_comes_while_the_hub_drains_ends_at_once() -> None:
+async def test_a_stream_that_starts_during_the_drain_ends_at_once() -> None:
     async with world(plain(drain=10)) as here:
         before = await here.connect("a")
         await here.caught_up()
@@ -84,7 +84,7 @@ async def test_closing_again_ends_all_streams_at_once() -> None:
         assert all(one.ended for one in connections)
 
 
-async def test_a_hub_that_ends_without_being_told_before_leaves_no_stream_open() -> None:
+async def test_a_hub_that_stops_without_a_drain_leaves_no_stream_open() -> None:
     async with world(plain(drain=1_000)) as here:
         connections = [await here.connect("a") for _ in range(10)]
         await here.caught_up()
@@ -108,7 +108,7 @@ PARK = pytest.mark.parametrize("park", ["--park", "--no-park"])
 
 
 @PARK
-async def test_r36_t67_after_a_signal_nobody_comes_in_and_streams_end_one_by_one(
+async def test_r36_t67_after_a_signal_no_stream_starts_and_streams_end_one_by_one(
     start_hub: Callable[..., HubProcess], park: str
 ) -> None:
     # The first streams end a minute before the last one, so that a slow machine sees the difference too.

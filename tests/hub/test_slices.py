@@ -99,7 +99,7 @@ async def walk(clock: Clock, shared: Slices, log: list[Entry], progress: list[in
 
 @pytest.mark.parametrize("readers", [1, 2, 7])
 @pytest.mark.parametrize("topics", [1, 30])
-async def test_other_tasks_wait_for_one_slice_however_many_read(readers: int, topics: int) -> None:
+async def test_other_tasks_wait_for_one_slice_regardless_of_the_number_of_readers(readers: int, topics: int) -> None:
     clock = Clock()
     shared, log = Slices(clock), history(60 // topics + 20, topics=topics)
     async with clock.watched():
@@ -157,7 +157,7 @@ async def test_readers_take_turns() -> None:
     await asyncio.gather(*readers)
 
 
-async def test_a_reader_that_goes_in_a_pause_keeps_nobody_waiting() -> None:
+async def test_a_reader_that_leaves_in_a_pause_delays_no_other_reader() -> None:
     clock = Clock()
     shared, log = Slices(clock), history(300)
     first = asyncio.ensure_future(walk(clock, shared, log, [0]))
@@ -173,7 +173,7 @@ async def test_a_reader_that_goes_in_a_pause_keeps_nobody_waiting() -> None:
 # -- all that read and compile share it
 
 
-async def test_a_stream_that_catches_up(clock: Clock) -> None:
+async def test_a_stream_that_catches_up_yields(clock: Clock) -> None:
     async with world() as here:
         here.hub.slices._clock = clock
         for n in range(200):
@@ -189,7 +189,7 @@ async def test_a_stream_that_catches_up(clock: Clock) -> None:
     assert SLICE_SECONDS <= clock.longest <= SLICE_SECONDS + WORK
 
 
-async def test_a_reader_that_does_not_wait(clock: Clock) -> None:
+async def test_a_reader_that_does_not_wait_yields(clock: Clock) -> None:
     async with application(subscriptions=False) as app:
         hub = app.state.hub
         hub.slices._clock = clock
@@ -203,7 +203,7 @@ async def test_a_reader_that_does_not_wait(clock: Clock) -> None:
     assert SLICE_SECONDS <= clock.longest <= SLICE_SECONDS + WORK
 
 
-async def test_a_reader_that_asks_for_the_metadata_of_updates_with_many_topics(clock: Clock) -> None:
+async def test_a_reader_with_metadata_of_many_topics_yields(clock: Clock) -> None:
     async with application(subscriptions=False) as app:
         hub = app.state.hub
         hub.slices._clock = clock
@@ -219,7 +219,7 @@ async def test_a_reader_that_asks_for_the_metadata_of_updates_with_many_topics(c
     assert SLICE_SECONDS <= clock.longest <= SLICE_SECONDS + WORK
 
 
-async def test_the_event_log_where_it_looks_for_the_end_of_a_connection(clock: Clock, tmp_path: Path) -> None:
+async def test_the_event_log_yields_while_it_searches_the_end_of_a_connection(clock: Clock, tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
         here.hub.slices._clock = clock
         for n in range(200):
@@ -234,7 +234,7 @@ async def test_the_event_log_where_it_looks_for_the_end_of_a_connection(clock: C
     assert SLICE_SECONDS <= clock.longest <= SLICE_SECONDS + WORK
 
 
-async def test_patterns_that_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compiling_patterns_yields(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     compile = MatcherCompiler._compile
 

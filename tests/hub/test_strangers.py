@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 # -- replay
 
 
-async def test_who_replays_shares_what_was_asked_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replaying_clients_share_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask_by_itself(matcher: TopicMatcher, topic: str) -> bool:
         raise AssertionError("a matcher was asked about an update")
 
@@ -42,7 +42,7 @@ async def test_who_replays_shares_what_was_asked_for_others(monkeypatch: pytest.
         assert connection.ids == ["1", "3"]
 
 
-async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r37_a_replay_stops_if_the_client_left_even_if_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.slices.SLICE_SECONDS", -1.0)  # each update is one
     async with world() as here:
         for n in range(300):
@@ -59,7 +59,7 @@ async def test_r37_who_went_is_not_replayed_to_also_where_nothing_is_sent(monkey
 # -- announcements
 
 
-async def test_readers_that_come_and_go_do_not_push_out_what_was_published() -> None:
+async def test_presence_updates_do_not_displace_published_updates() -> None:
     """Each connection is two presence updates a matcher, and needs no token."""
     bounds = {"history_updates": 50, "history_bytes": 100_000, "presence_updates": 80, "presence_bytes": 200_000}
     query = "&".join(f"match=x{n}" for n in range(20))  # more than may wait for dispatch at once
@@ -84,7 +84,7 @@ async def test_readers_that_come_and_go_do_not_push_out_what_was_published() -> 
 
 
 @pytest.mark.parametrize("bounds", [{"history_updates": 20}, {"history_bytes": 20_000}])
-async def test_n120_a_connection_with_more_matchers_than_the_log_holds_pushes_nobody_off_it(
+async def test_n120_presence_updates_of_very_many_matchers_do_not_disconnect_a_reader(
     bounds: dict[str, int],
 ) -> None:
     async with world(plain(subscriptions=True, **bounds)) as here:
@@ -98,7 +98,7 @@ async def test_n120_a_connection_with_more_matchers_than_the_log_holds_pushes_no
         assert other.begun  # though what it has announced itself may have pushed it off at once
 
 
-async def test_announcements_take_nobody_s_place_in_what_is_remembered() -> None:
+async def test_presence_topics_take_no_room_in_the_cache_of_topics() -> None:
     presence = "/.well-known/mercure/subscriptions{/topic,subscriber}"
     async with world(plain(subscriptions=True)) as here:
         await here.connect(presence, granted=[presence])
@@ -116,7 +116,7 @@ async def test_announcements_take_nobody_s_place_in_what_is_remembered() -> None
 
 
 @pytest.mark.parametrize("classic", [True, False])
-async def test_n18_n56_very_many_parameters_are_refused_before_they_are_looked_at(classic: bool) -> None:
+async def test_n18_n56_very_many_parameters_are_refused_before_they_are_parsed(classic: bool) -> None:
     async with application(classic=classic, max_matchers=5, max_classic_matchers=2, max_topics=5) as app:
         most = 7 if classic else 5
         for count, status in ((1_000 + most, 200), (1_001 + most, 400)):
@@ -130,7 +130,7 @@ async def test_n18_n56_very_many_parameters_are_refused_before_they_are_looked_a
             assert status == 200 or reply.detail == "more fields than 5 topics, and 1000 others"
 
 
-async def test_n23_a_subject_is_nobody_s_address_and_no_other_issuer_s() -> None:
+async def test_n23_a_subject_differs_from_an_address_and_from_the_subjects_of_other_issuers() -> None:
     subjects = [classic_token(["a"], ["a"]), current_token(subscribe=["a"], subject="203.0.113.7")]
     async with application(max_connections_per_client=1) as app:
         hub = app.state.hub
@@ -147,7 +147,7 @@ async def test_n23_a_subject_is_nobody_s_address_and_no_other_issuer_s() -> None
         assert len(clients) == 3  # the anonymous one and the one without a subject are one
 
 
-async def test_n136_an_id_that_came_again_is_no_tag_of_one_state() -> None:
+async def test_n136_a_repeated_id_is_not_an_etag() -> None:
     async with application() as app:
         hub, headers = app.state.hub, [bearer(classic_token((), ["*"])), ("accept", "application/json")]
         where = f"{PATH}/subscriptions/exact/a"
@@ -160,7 +160,7 @@ async def test_n136_an_id_that_came_again_is_no_tag_of_one_state() -> None:
             assert (answer.status, len(answer.json()["subscriptions"])) == (200, 1)
 
 
-async def test_r71_a_server_that_gives_no_raw_path_is_understood() -> None:
+async def test_r71_a_server_without_a_raw_path_is_supported() -> None:
     async with application() as app, follow(app, ("match", "a b/ü")):
         headers = [bearer(classic_token((), ["*"]))]
         answer = await ask(app, "GET", f"{PATH}/subscriptions", headers, raw_path=None)
@@ -196,7 +196,7 @@ class Turns:
         (20, 50, 10, 1_000 / 64 + 10),
     ],
 )
-async def test_others_run_while_the_topics_of_a_request_are_looked_at(
+async def test_other_tasks_run_while_the_topics_of_a_request_are_checked(
     updates: int, topics: int, matchers: int, least: float
 ) -> None:
     async with application(subscriptions=False) as app:
@@ -209,7 +209,7 @@ async def test_others_run_while_the_topics_of_a_request_are_looked_at(
         assert turns.count >= least - 3
 
 
-async def test_one_update_of_one_topic_waits_for_nobody_s_turn() -> None:
+async def test_an_update_of_one_topic_does_not_wait_for_a_turn() -> None:
     async with application(subscriptions=False) as app:
         hub = app.state.hub
         grant = Grant(publish=tuple(hub.compiler.compile("topic", str(n)) for n in range(2_000)))
@@ -219,7 +219,7 @@ async def test_one_update_of_one_topic_waits_for_nobody_s_turn() -> None:
         at_once(hub._check_updates([Update(tuple(map(str, range(64))))]))
 
 
-async def test_others_run_while_a_batch_is_parsed() -> None:
+async def test_other_tasks_run_while_a_batch_is_parsed() -> None:
     line = b'{"topic":"a","data":"%s"}\n' % (b"x" * 1_000)
     async with application(subscriptions=False) as app:
         for body, least in ((line * 1_000, 1_000 * len(line) / 2**14), (line * 10, 0)):
@@ -231,7 +231,7 @@ async def test_others_run_while_a_batch_is_parsed() -> None:
 # -- dispatch
 
 
-async def test_frames_are_joined_for_one_choice_at_a_time() -> None:
+async def test_frames_are_joined_for_one_set_of_receivers_at_a_time() -> None:
     compiler = MatcherCompiler("https://hub.example/")
     broadcaster = Broadcaster(heartbeat=0, cached_topics=200, base_url="https://hub.example/", clock=lambda: 0.0)
 
@@ -265,7 +265,7 @@ async def test_frames_are_joined_for_one_choice_at_a_time() -> None:
 # -- the end
 
 
-async def test_closing_twice_or_while_a_body_is_given_up_ends_everything() -> None:
+async def test_closing_twice_or_while_a_body_times_out_ends_everything() -> None:
     app = create_app(Settings(dev=True))
     hub = app.state.hub
     async with app.running():
@@ -287,7 +287,7 @@ async def test_closing_twice_or_while_a_body_is_given_up_ends_everything() -> No
     assert not hub.is_running
 
 
-def test_hubs_that_end_in_the_order_of_their_coming_leave_signals_to_who_had_them() -> None:
+def test_hubs_that_stop_in_the_order_of_their_start_restore_the_signal_handlers() -> None:
     async def run() -> None:
         first, second = (create_app(Settings(dev=True)) for _ in range(2))
         entered = [app.running() for app in (first, second)]

@@ -42,7 +42,7 @@ FINE = [
 ]  # fmt: skip
 
 
-def test_n1_the_table_has_all_that_this_python_knows_and_nothing_that_it_knows_otherwise() -> None:
+def test_n1_the_table_agrees_with_the_categories_of_this_python() -> None:
     known = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in ("Cc", "Cf")}
     assert known <= FORBIDDEN
     assert {unicodedata.category(char) for char in FORBIDDEN - known - SURROGATES} <= {"Cn"}
@@ -84,7 +84,7 @@ def test_n1_the_categories_decide(text: str) -> None:
 
 @both_dialects
 @pytest.mark.parametrize("char", ["\0", "\x7f", "\x85", "\xad", "\u200b", "\u202e", "\ufeff", "\U00013439"], ids=ascii)
-async def test_n1_n2_t20_t21_t34_they_are_refused_wherever_a_request_has_text(char: str, classic: bool) -> None:
+async def test_n1_n2_t20_t21_t34_such_characters_are_refused_in_all_text_of_a_request(char: str, classic: bool) -> None:
     text = f"a{char}b"
     matchers = ["match", *(f"match_{type}" for type in MATCHER_TYPES), *(["topic"] if classic else [])]
     token = bearer(current_token(["*"]))
@@ -108,7 +108,7 @@ async def test_n1_n2_t20_t21_t34_they_are_refused_wherever_a_request_has_text(ch
 
 @both_dialects
 @pytest.mark.parametrize("char", ["\0", "\x9f", "\u2066"], ids=ascii)
-async def test_n2_t21_a_token_with_one_in_a_pattern_is_not_valid(char: str, classic: bool) -> None:
+async def test_n2_t21_a_token_with_such_a_character_in_a_pattern_is_invalid(char: str, classic: bool) -> None:
     pattern = f"a{char}b"
     tokens = [current_token([(type, pattern), "*"]) for type in MATCHER_TYPES]
     tokens += [current_token(["*"], [pattern])]
@@ -122,7 +122,7 @@ async def test_n2_t21_a_token_with_one_in_a_pattern_is_not_valid(char: str, clas
         assert (await ask(app, "POST", PATH, [FORM, bearer(current_token(["*"]))], b"topic=a")).status == 200
 
 
-async def test_n1_a_string_of_the_program_s_own_is_no_exception() -> None:
+async def test_n1_strings_of_the_program_are_checked_too() -> None:
     async with application() as app, follow(app, ("match", "a")) as stream:
         for update in (
             Update(("a", "\ud800")),
@@ -146,7 +146,7 @@ NO_UTF_8 = [
 
 @both_dialects
 @pytest.mark.parametrize("raw", NO_UTF_8)
-async def test_n3_t20_bytes_that_are_no_utf_8_are_refused_where_they_count(raw: bytes, classic: bool) -> None:
+async def test_n3_t20_bytes_that_are_not_utf_8_are_refused_in_known_fields(raw: bytes, classic: bool) -> None:
     token = bearer(current_token(["*"]))
     async with application(classic=classic) as app:
         for value in (raw, quote_from_bytes(raw, safe="").encode()):
@@ -170,7 +170,7 @@ async def test_n3_t20_bytes_that_are_no_utf_8_are_refused_where_they_count(raw: 
                 assert (await ask(app, "POST", PATH, [FORM, token], pairs)).status == 200
 
 
-async def test_n3_a_replacement_character_that_was_sent_is_a_character() -> None:
+async def test_n3_a_replacement_character_in_a_request_is_accepted() -> None:
     async with application() as app, follow(app, ("match", "\ufffd")) as stream:
         await publish(app, DEVELOPMENT_TOKEN, ("topic", "\ufffd"), ("data", "\ufffd"))
         assert (await stream.next_event()).data == "\ufffd"
@@ -180,7 +180,7 @@ async def test_n3_a_replacement_character_that_was_sent_is_a_character() -> None
 
 
 @both_dialects
-async def test_n4_any_topic_of_an_update_may_match_and_it_comes_once(classic: bool) -> None:
+async def test_n4_any_topic_of_an_update_may_match_and_it_is_delivered_once(classic: bool) -> None:
     async with (
         application(classic=classic) as app,
         follow(app, ("match", "first")) as first,
@@ -206,7 +206,7 @@ ALIKE = [
 
 
 @both_dialects
-async def test_n5_n33_a_topic_is_kept_and_compared_as_it_came(classic: bool) -> None:
+async def test_n5_n33_a_topic_is_kept_and_compared_unchanged(classic: bool) -> None:
     assert len(set(ALIKE)) == len(ALIKE)
     names = ["match", "match_exact", *(["topic"] if classic else [])]
     async with application(classic=classic) as app:
@@ -271,7 +271,7 @@ def test_n44_n45_n46_t35_not_reserved(topic: str) -> None:
     assert not is_reserved(topic, PATH)
 
 
-def test_n44_t35_what_an_escape_decodes_to_counts_if_it_is_unreserved() -> None:
+def test_n44_t35_escapes_of_unreserved_characters_are_decoded() -> None:
     for char in map(chr, range(0x21, 0x7F)):
         unreserved = char.isalnum() or char in "-._~"
         for digits in (f"{ord(char):02x}", f"{ord(char):02X}"):
@@ -294,12 +294,12 @@ OWN = [UrlPattern(f"*://*:*{PATH}{{/*}}?", hub) for hub in HUBS] + [UrlPattern(P
 
 @settings(deadline=None)
 @given(TOPICS)
-def test_n47_what_a_url_pattern_of_the_hub_s_own_path_matches_is_reserved(topic: str) -> None:
+def test_n47_topics_that_a_url_pattern_of_the_hub_path_matches_are_reserved(topic: str) -> None:
     assert is_reserved(topic, PATH) or not any(pattern.match(topic) for pattern in OWN)
 
 
 @both_dialects
-async def test_n44_n45_reserved_topics_are_refused_whatever_the_token_and_others_arrive(classic: bool) -> None:
+async def test_n44_n45_reserved_topics_are_refused_for_every_token_and_others_arrive(classic: bool) -> None:
     tokens = [current_token(["*"]), current_token(["x"]), *([classic_token(["*"])] if classic else [])]
     async with application(classic=classic) as app, follow(app, ("match", "*")) as stream:
         for token in tokens:
@@ -326,7 +326,7 @@ def test_n6_n44_the_reserved_namespace_moves_with_the_hub(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", OTHER_PATHS)
-async def test_n6_a_hub_elsewhere_reserves_its_own_path_alone(path: str) -> None:
+async def test_n6_a_hub_at_another_path_only_reserves_that_path(path: str) -> None:
     async with application(path=path) as app, follow(app, target=f"{path}?match=*") as stream:
         assert await refuses(app, path, f"https://example.com{path}/subscriptions/x")
         assert await refuses(app, path, path)

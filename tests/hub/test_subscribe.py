@@ -94,7 +94,7 @@ async def test_v4_n12_classic_parameters_in_a_body_too() -> None:
         assert connected(app) == [[("topic", "a"), ("topic", "{b}"), ("exact", "a")]]
 
 
-async def test_n10_the_body_of_a_get_is_no_matter() -> None:
+async def test_n10_the_body_of_a_get_is_ignored() -> None:
     async with application() as app, follow(app, ("match", "a"), headers=[FORM], body=b"match=b&Match=c"):
         assert connected(app) == [[("exact", "a")]]
 
@@ -157,7 +157,7 @@ async def test_n16_t37_n37_names_that_begin_with_match_are_reserved_everywhere(c
 @pytest.mark.parametrize(
     "name", ["xmatch", " match", "matc", "mat", "ｍatch", "ｍatch_regexp", "", "\ufeffmatch", "last"]
 )
-async def test_n20_v3_n16_other_names_are_no_matter(classic: bool, name: str) -> None:
+async def test_n20_v3_n16_other_names_are_ignored(classic: bool, name: str) -> None:
     async with (
         application(classic=classic) as app,
         follow(app, target=f"{PATH}?{urlencode([(name, 'b'), ('match', 'a'), ('_', '1')])}") as stream,
@@ -167,7 +167,7 @@ async def test_n20_v3_n16_other_names_are_no_matter(classic: bool, name: str) ->
 
 @DIALECTS
 @pytest.mark.parametrize("text", ["", "x=1", "Topic=a", "last_event_id=a", "xmatch=a", "&&"])
-async def test_n20_t60_v1_without_a_matcher_there_is_nothing_to_subscribe_to(classic: bool, text: str) -> None:
+async def test_n20_t60_v1_a_request_without_a_matcher_is_refused(classic: bool, text: str) -> None:
     told = 'missing "match" or "topic" parameter' if classic else 'missing "match" parameter'
     async with application(classic=classic) as app:
         for answer in (await get(app, text), await query(app, text), await ask(app, "HEAD", f"{PATH}?{text}")):
@@ -175,7 +175,7 @@ async def test_n20_t60_v1_without_a_matcher_there_is_nothing_to_subscribe_to(cla
             assert told in answer.detail
 
 
-async def test_v88_without_the_classic_dialect_topic_is_refused_and_its_tokens_are() -> None:
+async def test_v88_without_the_classic_dialect_topic_and_classic_tokens_are_refused() -> None:
     async with application(classic=False) as app:
         for text in ("topic=a", "topic=a&match=a", "match=a&topic"):
             for answer in (await get(app, text), await query(app, text)):
@@ -203,7 +203,7 @@ async def test_v88_without_the_classic_dialect_topic_is_refused_and_its_tokens_a
         ("match_mqtt=a%2F%23%2Fb", "#"),
     ],
 )
-async def test_n17_n2_n3_a_value_that_is_no_text_or_no_pattern(classic: bool, text: str, told: str) -> None:
+async def test_n17_n2_n3_invalid_text_and_invalid_patterns_are_refused(classic: bool, text: str, told: str) -> None:
     async with application(classic=classic) as app:
         for answer in (
             await get(app, f"match=b&{text}"),
@@ -215,7 +215,7 @@ async def test_n17_n2_n3_a_value_that_is_no_text_or_no_pattern(classic: bool, te
 
 
 @pytest.mark.parametrize("pattern", ["/(unclosed", "/:", "/{a", "https://[", "/(?<x)", "/:a/:a", "/(\u00e9++)"])
-async def test_n17_t25_a_bad_url_pattern_gets_the_same_words_as_any_other(pattern: str) -> None:
+async def test_n17_t25_all_bad_url_patterns_get_the_same_message(pattern: str) -> None:
     async with application() as app:
         for answer in (
             await get(app, urlencode({"match_urlpattern": pattern})),
@@ -234,7 +234,7 @@ async def test_n17_t25_a_bad_url_pattern_gets_the_same_words_as_any_other(patter
 
 
 @DIALECTS
-async def test_n18_t39_as_many_matchers_as_may_be_and_one_more(classic: bool) -> None:
+async def test_n18_t39_the_limit_of_matchers_is_exact(classic: bool) -> None:
     half = "&".join(f"match={n}" for n in range(50))
     rest = "&".join(f"match_exact=x{n}" for n in range(50))
     async with application(classic=classic) as app:
@@ -249,7 +249,7 @@ async def test_n18_t39_as_many_matchers_as_may_be_and_one_more(classic: bool) ->
 
 @DIALECTS
 @pytest.mark.parametrize("name", ["match", "match_urlpattern", "match_uritemplate"])
-async def test_n18_t39_a_pattern_of_as_many_bytes_as_may_be_and_one_more(classic: bool, name: str) -> None:
+async def test_n18_t39_the_limit_of_bytes_in_a_pattern_is_exact(classic: bool, name: str) -> None:
     async with application(classic=classic) as app:
         fits = "é" * 2047 + "ab"
         assert (await get(app, urlencode({name: fits}))).status == 200
@@ -258,7 +258,7 @@ async def test_n18_t39_a_pattern_of_as_many_bytes_as_may_be_and_one_more(classic
 
 
 @DIALECTS
-async def test_t23_r3_n18_a_query_body_of_the_limit_and_one_byte_more(classic: bool) -> None:
+async def test_t23_r3_n18_the_limit_of_a_query_body_is_exact(classic: bool) -> None:
     body = "match=a&x=".ljust(100, "x")
     async with application(classic=classic, max_body=100) as app:
         assert (await query(app, body)).status == 200
@@ -295,7 +295,7 @@ async def test_t24_r3_n18_a_query_body_has_its_limit_even_if_bodies_have_none() 
 @pytest.mark.parametrize(
     "type", ["application/json", "text/plain", "", "application/x-www-form-urlencodedx", "application/x-ndjson"]
 )
-async def test_n11_t61_a_body_of_another_type_is_told_which_is_taken(type: str) -> None:
+async def test_n11_t61_a_body_of_another_type_gets_the_accepted_type(type: str) -> None:
     async with application() as app:
         answer = await ask(app, "QUERY", f"{PATH}?match=a", [("content-type", type)], b"match=b")
         assert (answer.status, answer.headers["accept-query"]) == (415, "application/x-www-form-urlencoded")
@@ -347,7 +347,7 @@ WITH_A_BODY = pytest.mark.parametrize("method", ["QUERY", "POST"])
 
 
 @WITH_A_BODY
-async def test_n11_n40_a_body_may_come_in_pieces(method: str) -> None:
+async def test_n11_n40_a_body_may_arrive_in_pieces(method: str) -> None:
     async with application() as app:
         slow = Slow(app, method, TOKEN)
         for part in (b"match=", b"a&topic=%", b"", b"C3%A9"):
@@ -357,7 +357,7 @@ async def test_n11_n40_a_body_may_come_in_pieces(method: str) -> None:
 
 
 @WITH_A_BODY
-async def test_a_body_that_never_comes_is_given_up(method: str) -> None:
+async def test_a_body_that_never_arrives_times_out(method: str) -> None:
     async with application(body_timeout=0.01) as app:
         slow = Slow(app, method, TOKEN)
         slow.come(b"match=a", more=True)
@@ -366,7 +366,7 @@ async def test_a_body_that_never_comes_is_given_up(method: str) -> None:
 
 
 @WITH_A_BODY
-async def test_a_body_that_has_not_come_does_not_keep_a_hub_from_closing(method: str) -> None:
+async def test_a_missing_body_does_not_delay_the_shutdown(method: str) -> None:
     async with application() as app:
         slow = Slow(app, method, TOKEN)
         await slow.waits.wait()
@@ -385,7 +385,7 @@ async def test_t23_n56_an_endless_body_is_refused_before_it_ends(method: str) ->
 
 
 @WITH_A_BODY
-async def test_r53_a_client_that_goes_before_its_body_has_come_is_a_line_in_the_log(
+async def test_r53_a_client_that_disconnects_before_its_body_is_logged(
     method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "hub")
@@ -398,7 +398,7 @@ async def test_r53_a_client_that_goes_before_its_body_has_come_is_a_line_in_the_
     assert "Traceback" not in caplog.text
 
 
-async def test_n96_the_body_of_a_publish_request_is_not_waited_for_without_a_token() -> None:
+async def test_n96_without_a_token_the_hub_does_not_wait_for_the_body_of_a_publish_request() -> None:
     async with application() as app:
         slow = Slow(app, "POST")
         assert await slow.status() == 401
@@ -427,7 +427,7 @@ async def test_n96_the_body_of_a_publish_request_is_not_waited_for_without_a_tok
         ("", "", None, None),
     ],
 )
-async def test_n13_n12_n105_n107_v85_t61_which_cursor_counts(
+async def test_n13_n12_n105_n107_v85_t61_the_sources_of_a_cursor_have_an_order(
     classic: bool, in_query: str, in_body: str, header: str | None, counts: str | None
 ) -> None:
     headers = [FORM] + ([] if header is None else [("last-event-id", header)])
@@ -447,7 +447,7 @@ async def test_n13_n12_n105_n107_v85_t61_which_cursor_counts(
 
 
 @pytest.mark.parametrize("name", ["lastEventId", "Last-Event-ID"])
-async def test_v85_v51_cursors_of_polyfills_count_in_the_classic_dialect_alone(name: str) -> None:
+async def test_v85_v51_cursors_of_polyfills_only_count_in_the_classic_dialect(name: str) -> None:
     for classic in (True, False):
         async with application(classic=classic) as app:
             await app.state.hub.publish(update("a", "", id="1"))
@@ -459,7 +459,7 @@ IDS = ["\u0645\u0631\u062d\u0628\u0627", "é", "日本 語", "🦄", '"a",\\b', 
 
 
 @pytest.mark.parametrize("id", IDS)
-async def test_r77_n107_ids_of_any_unicode_come_and_go_in_headers_as_utf_8(id: str) -> None:
+async def test_r77_n107_ids_of_any_unicode_are_utf_8_in_headers(id: str) -> None:
     async with application() as app:
         await app.state.hub.publish(update("a", "1", id=id), update("a", "2", id="2"))
         for answer in (
@@ -478,7 +478,7 @@ async def test_r77_n107_ids_of_any_unicode_come_and_go_in_headers_as_utf_8(id: s
 @DIALECTS
 @pytest.mark.parametrize("granted", [None, [], ["a"], ["b"], ["*"]])
 @pytest.mark.parametrize("private", [True, False])
-async def test_n21_n22_n81_n84_n24_a_matcher_chooses_and_a_grant_permits(
+async def test_n21_n22_n81_n84_n24_a_matcher_selects_and_a_grant_permits(
     classic: bool, granted: list[str] | None, private: bool
 ) -> None:
     sign = classic_token if classic else current_token
@@ -494,7 +494,7 @@ async def test_n21_n22_n81_n84_n24_a_matcher_chooses_and_a_grant_permits(
 
 
 @DIALECTS
-async def test_n24_v5_a_hub_may_have_everybody_bring_a_token(classic: bool) -> None:
+async def test_n24_v5_a_hub_can_require_a_token_of_all_subscribers(classic: bool) -> None:
     token = bearer((classic_token if classic else current_token)(subscribe=["a"]))
     for anonymous in (True, False):
         async with application(classic=classic, anonymous=anonymous) as app:
@@ -508,7 +508,7 @@ async def test_n24_v5_a_hub_may_have_everybody_bring_a_token(classic: bool) -> N
 # -- how many
 
 
-async def test_n23_no_more_connections_than_may_be() -> None:
+async def test_n23_the_number_of_connections_is_bounded() -> None:
     async with application(max_connections=2, anonymous=False) as app:
         token = bearer(classic_token(subscribe=["*"]))
         one, other = (follow(app, ("match", "a"), headers=[token]) for _ in "12")
@@ -549,12 +549,12 @@ async def test_n23_anonymous_connections_are_counted_by_address(one: str, other:
         assert (await get(app, "match=a", client=(other, 2))).status == 200
 
 
-async def test_n23_connections_without_an_address_are_those_of_one_client() -> None:
+async def test_n23_connections_without_an_address_count_as_one_client() -> None:
     async with application(max_connections_per_client=1) as app, follow(app, ("match", "a"), client=None):
         assert (await get(app, "match=a", client=None)).status == 429
 
 
-async def test_n23_with_a_subject_it_is_the_subject_that_counts() -> None:
+async def test_n23_connections_with_a_subject_count_by_it() -> None:
     async with application(max_connections_per_client=1) as app:
         ann, bob, nobody = (bearer(current_token(subscribe=["a"], subject=subject)) for subject in ("ann", "bob", None))
         async with follow(app, ("match", "a"), headers=[ann], client=("192.0.2.1", 1)):
@@ -578,7 +578,7 @@ async def test_r20_v6_n9_n26_the_headers_of_a_stream_and_its_first_bytes(classic
         assert not {"content-length", "content-encoding", "mercure-last-event-id", "last-event-id"} & set(headers)
 
 
-async def test_r20_who_sees_the_headers_is_subscribed() -> None:
+async def test_r20_a_client_that_has_the_headers_is_subscribed() -> None:
     async with application() as app:
 
         async def send(message: Any) -> None:
@@ -606,7 +606,7 @@ async def test_n8_an_idle_stream_gets_comments() -> None:
 
 
 @DIALECTS
-async def test_n10_r23_head_answers_the_headers_and_subscribes_nobody(classic: bool) -> None:
+async def test_n10_r23_head_returns_the_headers_without_a_subscription(classic: bool) -> None:
     async with application(classic=classic, subscriptions=False) as app:
         async with follow(app, ("match", "a")) as stream:
             head = await ask(app, "HEAD", f"{PATH}?match=a")
@@ -619,7 +619,7 @@ async def test_n10_r23_head_answers_the_headers_and_subscribes_nobody(classic: b
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get", "Query", "SUBSCRIBE"])
-async def test_r23_other_methods_are_told_which_there_are(method: str) -> None:
+async def test_r23_other_methods_get_the_allowed_ones(method: str) -> None:
     async with application() as app:
         answer = await ask(app, method, f"{PATH}?match=a", [FORM], b"match=a")
         assert answer.status == 405
@@ -628,7 +628,7 @@ async def test_r23_other_methods_are_told_which_there_are(method: str) -> None:
         assert connected(app) == []
 
 
-async def test_r23_r12_where_nobody_could_publish_over_http_post_is_no_method() -> None:
+async def test_r23_r12_post_is_not_allowed_if_no_token_could_publish() -> None:
     async with application(dev=False, embedded=True, anonymous=True) as app:
         for headers in ([], [FORM, TOKEN]):
             answer = await ask(app, "POST", PATH, headers, b"topic=a")
@@ -646,7 +646,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("target", ELSEWHERE)
-async def test_r23_elsewhere_there_is_nothing(target: str) -> None:
+async def test_r23_other_paths_are_404(target: str) -> None:
     async with application(subscriptions=False, debugger=False) as app:
         answer = await ask(app, "GET", f"{target}?match=a")
         assert (answer.status, answer.detail) == (404, f"there is nothing at this path; the hub is at {PATH}")
@@ -671,7 +671,7 @@ async def test_r74_n10_r77_query_goes_through_uvicorn_and_so_do_ids(http: str) -
 
 
 @HTTP
-async def test_r74_n18_what_is_too_long_for_a_query_goes_into_a_body(http: str) -> None:
+async def test_r74_n18_matchers_too_long_for_a_url_fit_in_a_body(http: str) -> None:
     long, longer = ("&".join(f"match={n:02}" + "%30" * 1_300 for n in range(count)) for count in (15, 25))
     async with application() as app, served(app, http=http, lifespan="off") as server:
         async with await request(server, "GET", f"{PATH}?{long}") as reply:
@@ -716,7 +716,7 @@ async def test_v42_v86_n60_a_token_of_the_query_counts_and_is_not_logged(
 
 
 @HTTP
-async def test_v42_a_hub_that_does_not_run_logs_no_token_either(http: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_v42_a_hub_that_does_not_run_logs_no_token(http: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with (
         served(create_app(Settings(dev=True)), http=http, lifespan="off") as server,
@@ -728,7 +728,7 @@ async def test_v42_a_hub_that_does_not_run_logs_no_token_either(http: str, caplo
 
 
 @HTTP
-async def test_n96_r74_after_a_refusal_the_connection_can_be_used_again(http: str) -> None:
+async def test_n96_r74_a_connection_can_be_reused_after_a_refusal(http: str) -> None:
     async with (
         application() as app,
         served(app, http=http, lifespan="off") as server,

@@ -88,7 +88,7 @@ async def test_n130_n132_n133_n134_the_documents_of_the_three_routes(app: HubApp
             assert answer.json() == one
 
 
-async def test_n124_n134_the_documents_literally(app: HubApplication) -> None:
+async def test_n124_n134_the_exact_documents(app: HubApplication) -> None:
     token = current_token(subscribe=["*"], payload={"é": 1})
     assert (
         await get(app)
@@ -107,7 +107,7 @@ async def test_n124_n134_the_documents_literally(app: HubApplication) -> None:
         assert (await app.state.hub.history.newest()).update.data == one  # the update says the same (N133)
 
 
-async def test_n133_a_subscription_that_is_not_there_is_404(app: HubApplication) -> None:
+async def test_n133_a_missing_subscription_is_404(app: HubApplication) -> None:
     async with follow(app, ("match", "a"), ("match", "b")):
         [subscriber] = subscribers(app)
         one = encoded(subscriber)
@@ -135,7 +135,7 @@ async def test_n6_n130_n135_the_api_is_below_the_path_of_the_hub() -> None:
         assert (await ask(app, "GET", BELOW, [bearer(token)])).status == 404
 
 
-async def test_n130_head_is_the_same_without_a_body(hub_process: HubProcess, token: str) -> None:
+async def test_n130_head_is_get_without_a_body(hub_process: HubProcess, token: str) -> None:
     async with await wire.subscribe(hub_process, ("match", "a")):
         for below in ("", "/exact/a", "/exact/nobody"):
             async with await request(hub_process, token, "GET", BELOW + below) as reply:
@@ -187,7 +187,7 @@ ONE = f"{BELOW}/exact/a/urn%3Auuid%3A1"
     ],
 )
 @pytest.mark.parametrize("classic", [True, False])
-async def test_n131_t75_the_token_grants_the_path_as_it_came(
+async def test_n131_t75_the_token_must_grant_the_requested_path(
     granted: list[str | tuple[str, str]], path: str, status: int, classic: bool
 ) -> None:
     async with application(classic=classic, public_urls=("https://hub.example",)) as app:
@@ -199,7 +199,7 @@ async def test_n131_t75_the_token_grants_the_path_as_it_came(
 
 
 @pytest.mark.parametrize("path", [BELOW, OF_A, ONE, BELOW + "/nothing/a/b/c/d", BELOW + "/exact/%"])
-async def test_n131_t75_without_a_token_401_and_without_a_grant_403_before_anything_is_told(
+async def test_n131_t75_a_missing_token_is_401_and_a_missing_grant_403_before_any_answer(
     path: str, app: HubApplication
 ) -> None:
     metadata = 'resource_metadata="https://hub.example/.well-known/oauth-protected-resource/.well-known/mercure"'
@@ -215,11 +215,11 @@ async def test_n131_t75_without_a_token_401_and_without_a_grant_403_before_anyth
         assert "etag" not in answer.headers
 
 
-async def test_n131_the_cookie_will_do(app: HubApplication) -> None:
+async def test_n131_a_cookie_is_accepted(app: HubApplication) -> None:
     assert (await ask(app, "GET", BELOW, [("cookie", f"mercure_access_token={EVERYTHING}")])).status == 200
 
 
-async def test_t76_a_grant_with_a_query_is_not_one_of_the_path(app: HubApplication) -> None:
+async def test_t76_a_grant_with_a_query_does_not_grant_the_path(app: HubApplication) -> None:
     token = current_token(subscribe=[f"{BELOW}?last_event_id=x"])
     assert (await ask(app, "GET", f"{BELOW}?last_event_id=x", [bearer(token)])).status == 403
 
@@ -227,7 +227,7 @@ async def test_t76_a_grant_with_a_query_is_not_one_of_the_path(app: HubApplicati
 # -- the cursor, and what may be cached
 
 
-async def test_n135_n136_t78_the_link_literally(app: HubApplication) -> None:
+async def test_n135_n136_t78_the_exact_link_header(app: HubApplication) -> None:
     async with follow(app, ("match", "a")):
         one = f"/exact/a/{encoded(subscribers(app)[0])}"
         for id in ("urn:example:1", 'a "b" \\ c', "\\", "a,b;c=d", "é \u05d0 😀 \u2028", "<x>; rel=\"next\"", "%22"):  # fmt: skip
@@ -241,14 +241,14 @@ async def test_n135_n136_t78_the_link_literally(app: HubApplication) -> None:
                 assert id not in answer.text
 
 
-async def test_n135_t78_the_cursor_of_a_log_without_updates_is_earliest(app: HubApplication) -> None:
+async def test_n135_t78_the_cursor_of_an_empty_history_is_earliest(app: HubApplication) -> None:
     answer = await get(app)
     assert answer.headers["link"] == LINK.format("earliest")
     assert answer.headers["etag"] == '"earliest"'
 
 
 @pytest.mark.parametrize("code", [*range(0x80), 0xA0, 0xFF, 0x100, 0x05D0, 0x2028, 0xFFFD, 0x1F600])
-def test_n136_t77_what_is_escaped_in_an_etag(code: int) -> None:
+def test_n136_t77_special_characters_in_an_etag_are_escaped(code: int) -> None:
     escaped = f"%{code:02X}".encode() if code <= 0x20 or chr(code) in '"%\x7f' else chr(code).encode("utf-8")
     assert endpoints._etag(f"a{chr(code)}b") == b'"a' + escaped + b'b"'
 
@@ -257,7 +257,7 @@ IDS = ["urn:uuid:1", "a b", 'a"b', "a%b", "a%20b", "a,b", ", ,", "a\\b", "*", "�
 
 
 @pytest.mark.parametrize("id", IDS)
-async def test_n136_t77_who_knows_the_cursor_gets_304(id: str, app: HubApplication) -> None:
+async def test_n136_t77_a_client_with_the_current_cursor_gets_304(id: str, app: HubApplication) -> None:
     await publish(app, EVERYTHING, ("topic", "x"), ("id", id))
     known = dict((await get(app)).raw_headers)
     tag = known[b"etag"]
@@ -282,7 +282,7 @@ async def test_n136_t77_who_knows_the_cursor_gets_304(id: str, app: HubApplicati
 
 
 @pytest.mark.parametrize("id", [one for one in IDS if one != "*"])
-async def test_n136_t77_who_knows_another_cursor_gets_the_document(id: str, app: HubApplication) -> None:
+async def test_n136_t77_a_client_with_another_cursor_gets_the_document(id: str, app: HubApplication) -> None:
     await publish(app, EVERYTHING, ("topic", "x"), ("id", id))
     tag = dict((await get(app)).raw_headers)[b"etag"]
     for value in (
@@ -303,14 +303,14 @@ async def test_n136_t77_who_knows_another_cursor_gets_the_document(id: str, app:
         assert (await get(app, "", ("if-none-match", value))).status == 200, value
 
 
-async def test_n133_n136_what_is_not_there_is_404_whatever_the_client_knows(app: HubApplication) -> None:
+async def test_n133_n136_a_missing_subscription_is_404_for_every_etag(app: HubApplication) -> None:
     await publish(app, EVERYTHING, ("topic", "x"), ("id", "1"))
     for known in ("*", '"1"', "1"):
         for below, status in (("/exact/a/nobody", 404), ("/exact/%/nobody", 400), ("", 304)):
             assert (await get(app, below, ("if-none-match", known))).status == status
 
 
-async def test_n136_what_is_known_is_no_longer_when_somebody_comes_or_goes(app: HubApplication) -> None:
+async def test_n136_the_etag_changes_with_each_subscription(app: HubApplication) -> None:
     tag = (await get(app)).headers["etag"]
     async with follow(app, ("match", "a")):
         come = await get(app, "", ("if-none-match", tag))
@@ -320,7 +320,7 @@ async def test_n136_what_is_known_is_no_longer_when_somebody_comes_or_goes(app: 
     assert (await get(app, "", ("if-none-match", come.headers["etag"]))).json()["subscriptions"] == []
 
 
-async def test_n136_an_id_that_came_twice_does_not_hide_who_came_in_between(app: HubApplication) -> None:
+async def test_n136_a_repeated_id_does_not_hide_subscriptions_in_between(app: HubApplication) -> None:
     await publish(app, EVERYTHING, ("topic", "x"), ("id", "1"))
     tag = (await get(app)).headers["etag"]
     async with follow(app, ("match", "a")):
@@ -343,21 +343,21 @@ async def test_n136_an_id_that_came_twice_does_not_hide_who_came_in_between(app:
         ("/exact/a%2Fb", 200), ("/exact/a%2Fb%2Fc%2Fd", 200), ("/%65xact/a", 200), ("/exact/", 200), ("/exact/%00", 200),
     ],
 )  # fmt: skip
-async def test_n139_a_bad_path_is_400_and_one_that_leads_nowhere_404(
+async def test_n139_a_malformed_path_is_400_and_an_unknown_one_404(
     below: str, status: int, app: HubApplication
 ) -> None:
     answer = await get(app, below)
     assert answer.status == status, answer.text
 
 
-async def test_n139_an_unknown_type_is_400_where_a_classic_topic_cannot_be_meant() -> None:
+async def test_n139_an_unknown_type_is_400_if_it_cannot_be_a_classic_topic() -> None:
     async with application(classic=False) as app:
         for below in ("/nothing/a", "/topic/a", "/EXACT/a"):
             assert "none of exact, urlpattern" in (await get(app, below)).detail
             assert (await get(app, below)).status == 400
 
 
-async def test_n139_segments_are_cut_before_they_are_decoded_and_a_plus_is_a_plus(app: HubApplication) -> None:
+async def test_n139_segments_are_split_before_they_are_decoded_and_a_plus_is_a_plus(app: HubApplication) -> None:
     async with follow(app, ("match", "a/b"), ("match", "a+b"), ("match", "a b"), ("match", "a%2Fb")):
         for path, patterns in (
             ("/exact/a%2Fb", ["a/b"]),
@@ -371,7 +371,7 @@ async def test_n139_segments_are_cut_before_they_are_decoded_and_a_plus_is_a_plu
             assert [one["match"] for one in answer.json()["subscriptions"]] == patterns
 
 
-async def test_n139_the_hub_s_own_segments_are_not_to_be_encoded(app: HubApplication) -> None:
+async def test_n139_the_fixed_segments_must_not_be_encoded(app: HubApplication) -> None:
     for path in ("/.well-known/%6Dercure/subscriptions", f"{PATH}%2Fsubscriptions", f"{PATH}/%73ubscriptions/exact/a"):
         assert (await ask(app, "GET", path, [bearer(EVERYTHING)])).status == 404
         narrow = current_token(subscribe=[BELOW, OF_A])
@@ -393,7 +393,7 @@ MATCHERS = st.one_of(
 @given(st.lists(MATCHERS, min_size=1, max_size=4, unique=True))
 @example([("exact", text) for text in ("", "+", " ", "%2F", "%", "*", "é", "{}")])
 @example([("exact", text) for text in (".", "..", "/", "//", "a/../b", "?", "#", "\\", "\U0010ffff", "a" * 4096)])
-def test_n121_n130_t80_a_subscription_is_found_at_its_path_and_only_there(matchers: list[tuple[str, str]]) -> None:
+def test_n121_n130_t80_a_subscription_is_only_found_at_its_path(matchers: list[tuple[str, str]]) -> None:
     async def play() -> None:
         async with (
             application() as app,
@@ -413,7 +413,7 @@ def test_n121_n130_t80_a_subscription_is_found_at_its_path_and_only_there(matche
     asyncio.run(play())
 
 
-async def test_n140_v63_off_means_404_everywhere_and_nothing_in_the_metadata() -> None:
+async def test_n140_v63_without_subscriptions_the_api_is_404_and_missing_in_the_metadata() -> None:
     metadata = "/.well-known/oauth-protected-resource" + PATH
     async with application(subscriptions=False) as app, follow(app, ("match", "a")):
         one = encoded(subscribers(app)[0])
@@ -606,7 +606,7 @@ ACTIONS = st.lists(
 @example([("come", ["a", "b"]), ("ask", ""), ("go", 0), ("ask", "/exact/a")], [1, 0, 2], 1, False)
 @example([("ask", ""), ("turns", 4), ("come", ["a"]), ("turns", 7), ("come", ["b"])], [3, 1], 1, True)
 @example([("hold", None), ("come", ["a"]), ("turns", 5), ("ask", ""), ("cancel", 0)], [2], 1, True)
-def test_n137_n120_n135_who_begins_with_the_list_and_follows_its_cursor_knows_who_is_there(
+def test_n137_n120_n135_a_list_and_the_updates_after_its_cursor_give_the_current_subscriptions(
     actions: list[Any], delays: list[int], chunk: int, classic: bool
 ) -> None:
     async def play() -> None:
@@ -642,7 +642,7 @@ async def whole(app: HubApplication, below: str = "") -> Any:
     return json.loads(answer.body)
 
 
-async def test_n137_n134_a_long_list_is_of_one_moment_however_slowly_it_is_read(app: HubApplication) -> None:
+async def test_n137_n134_a_long_list_is_a_snapshot_even_if_it_is_read_slowly(app: HubApplication) -> None:
     answer, has_begun, may_go_on = Following(), asyncio.Event(), asyncio.Event()
 
     async def receive() -> Message:
@@ -671,14 +671,16 @@ async def test_n137_n134_a_long_list_is_of_one_moment_however_slowly_it_is_read(
 
 
 @pytest.mark.parametrize("count", [99, 100, 101])
-async def test_n134_a_list_is_json_however_long(count: int, app: HubApplication) -> None:
+async def test_n134_long_lists_are_valid_json(count: int, app: HubApplication) -> None:
     matchers = [("match", str(n)) for n in range(count)]
     async with follow(app, *matchers[:60]), follow(app, *matchers[60:]):
         listed = (await whole(app))["subscriptions"]
     assert [one["match"] for one in listed] == [pattern for _, pattern in matchers]
 
 
-async def test_n134_a_search_in_many_lets_others_run(app: HubApplication, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_n134_a_search_in_many_subscriptions_yields_to_other_tasks(
+    app: HubApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(endpoints, "_SUBSCRIPTIONS_AT_ONCE", 10)
 
     async def turns() -> int:
@@ -742,7 +744,7 @@ def test_n139_t80_r71_paths_through_a_server(shared_hub: HubProcess, matchers: l
     asyncio.run(play())
 
 
-async def test_n135_n136_r77_any_id_goes_through_a_server_and_comes_back(hub: HubProcess) -> None:
+async def test_n135_n136_r77_any_id_survives_a_server(hub: HubProcess) -> None:
     token = current_token(publish=["*"], subscribe=["*"], resource=hub.url)
     ids = [*IDS, 'a "b" \\ c', "é \u05d0 \u2028 😀"]
     for id in ids:
@@ -767,7 +769,7 @@ async def test_n135_n136_r77_any_id_goes_through_a_server_and_comes_back(hub: Hu
         ("/exact/a/../b", 404),
     ],
 )  # fmt: skip
-async def test_n139_what_a_server_hands_on(target: str, status: int, shared_hub: HubProcess, token: str) -> None:
+async def test_n139_paths_as_a_server_passes_them(target: str, status: int, shared_hub: HubProcess, token: str) -> None:
     async with await request(shared_hub, token, "GET", BELOW + target) as reply:
         assert reply.status == status
 

@@ -95,7 +95,7 @@ def connecting(app: HubApplication, *patterns: str) -> tuple[Following, asyncio.
 # -- what they say
 
 
-async def test_n120_n121_n123_n124_one_update_literally_when_a_subscription_begins_and_one_when_it_ends(
+async def test_n120_n121_n123_n124_the_exact_presence_updates_of_a_subscription(
     app: HubApplication,
 ) -> None:
     async with watching(app) as watcher:
@@ -151,14 +151,14 @@ COMPILER = MatcherCompiler("https://hub.example/.well-known/mercure")
 
 @settings(deadline=None)
 @given(TEXTS, TEXTS.filter(bool))
-def test_n121_v60_each_variable_is_encoded_once_and_whole(pattern: str, subscriber: str) -> None:
+def test_n121_v60_each_variable_is_fully_encoded_once(pattern: str, subscriber: str) -> None:
     for type, first in (("exact", "/exact"), ("topic", "")):
         path = Subscription(PATH, type, pattern, subscriber, None).path
         assert path == f"{BELOW}{first}/{encoded(pattern)}/{encoded(subscriber)}"
         assert unquote(path.rpartition("/")[2], errors="strict") == subscriber
 
 
-async def test_n124_what_is_json_inside_is_escaped_and_what_is_unicode_is_not(app: HubApplication) -> None:
+async def test_n124_json_inside_is_escaped_and_unicode_is_not(app: HubApplication) -> None:
     pattern = 'a "quoted" \\ back\u2028slash é 😀'
     async with watching(app) as watcher, follow(app, ("match", pattern)):
         event = await watcher.next_event()
@@ -170,7 +170,7 @@ async def test_n124_what_is_json_inside_is_escaped_and_what_is_unicode_is_not(ap
 # -- whose they are
 
 
-async def test_n125_a_subscriber_has_a_random_id_for_all_of_a_connection(app: HubApplication) -> None:
+async def test_n125_a_subscriber_has_one_random_id_for_its_connection(app: HubApplication) -> None:
     async with watching(app) as watcher:
         for _ in range(3):
             async with follow(app, ("match", "a"), ("match", "b")):
@@ -182,7 +182,7 @@ async def test_n125_a_subscriber_has_a_random_id_for_all_of_a_connection(app: Hu
     assert all(uuid.UUID(id).version == 4 and id == uuid.UUID(id).urn for id in ids)
 
 
-async def test_n125_no_client_chooses_its_id(app: HubApplication) -> None:
+async def test_n125_a_client_cannot_choose_its_id(app: HubApplication) -> None:
     names = ["subscriber", "id", "subscriber_id", "client_id", "sub"]
     wish = "urn:uuid:00000000-0000-4000-8000-000000000000"
     token = current_token(subscribe=["*"], subject=wish, client_id=wish, payload={"subscriber": wish, "id": wish})
@@ -217,7 +217,7 @@ DETAILS: list[tuple[str, list[dict[str, Any]], tuple[str, str], Any]] = [
 @pytest.mark.parametrize(
     ("details", "matcher", "expected"), [row[1:] for row in DETAILS], ids=[row[0] for row in DETAILS]
 )
-async def test_n126_t79_the_payload_is_of_the_first_detail_that_is_about_the_matcher(
+async def test_n126_t79_the_payload_comes_from_the_first_detail_that_matches_the_matcher(
     details: list[dict[str, Any]], matcher: tuple[str, str], expected: Any, app: HubApplication
 ) -> None:
     token = signing.current(
@@ -259,7 +259,7 @@ async def test_n126_matchers_of_a_connection_have_payloads_of_their_own(app: Hub
 # -- who sees them
 
 
-async def test_n122_only_who_is_granted_sees_them(app: HubApplication) -> None:
+async def test_n122_presence_updates_need_a_grant(app: HubApplication) -> None:
     path_of_a = ("urlpattern", BELOW + "/exact/a/:subscriber")
     granted = current_token(subscribe=[path_of_a])
     async with (
@@ -277,7 +277,7 @@ async def test_n122_only_who_is_granted_sees_them(app: HubApplication) -> None:
     assert {json.loads(event.data)["match"] for event in events} == {"a"}
 
 
-async def test_v82_a_grant_of_either_dialect_shows_those_of_the_current_one() -> None:
+async def test_v82_grants_of_both_dialects_show_current_presence_updates() -> None:
     templates = classic_token(subscribe=[BELOW + "/exact/a{/subscriber}"])
     async with (
         application(classic=True) as app,
@@ -337,7 +337,7 @@ class WatchedLog(MemoryHistory):
         return await super().append(updates, **options)
 
 
-async def test_n127_who_comes_is_there_before_that_is_said_and_who_goes_is_gone() -> None:
+async def test_n127_a_subscriber_is_listed_before_its_announcement_and_removed_before_its_departure() -> None:
     log = WatchedLog()
     async with application_on(log) as app:
         log.connected = lambda: app.state.hub.broadcaster.connected
@@ -347,7 +347,7 @@ async def test_n127_who_comes_is_there_before_that_is_said_and_who_goes_is_gone(
     assert log.noted == [(True, 1), (False, 0)]
 
 
-async def test_n127_a_stream_begins_when_it_is_announced() -> None:
+async def test_n127_a_stream_begins_with_its_announcement() -> None:
     log = WatchedLog()
     async with application_on(log) as app:
         log.open.clear()
@@ -361,7 +361,7 @@ async def test_n127_a_stream_begins_when_it_is_announced() -> None:
         await task
 
 
-async def test_n128_they_are_in_the_history_like_any_others(app: HubApplication) -> None:
+async def test_n128_presence_updates_are_in_the_history(app: HubApplication) -> None:
     first = await publish(app, EVERYTHING, ("topic", "x"))
     async with watching(app) as watcher:
         async with follow(app, ("match", "a")):
@@ -379,14 +379,14 @@ async def test_n128_they_are_in_the_history_like_any_others(app: HubApplication)
             assert {event.data for event in await reader.until("really")} == {"the end"}
 
 
-async def test_n128_they_move_the_cursor(app: HubApplication) -> None:
+async def test_n128_presence_updates_move_the_cursor(app: HubApplication) -> None:
     async with watching(app) as watcher, follow(app, ("match", "a")):
         event = await watcher.next_event()
         answer = await ask(app, "GET", BELOW, [bearer(EVERYTHING)])
     assert f'last-event-id="{event.id}"' in answer.headers["link"]
 
 
-async def test_n140_a_hub_that_does_not_announce_says_nothing() -> None:
+async def test_n140_without_subscriptions_there_are_no_presence_updates() -> None:
     async with application(subscriptions=False) as app:
         async with follow(app, ("match", "*"), ("topic", "*"), headers=[bearer(EVERYTHING)]) as stream:
             async with follow(app, ("match", "a")):
@@ -399,7 +399,7 @@ async def test_n140_a_hub_that_does_not_announce_says_nothing() -> None:
 # -- each once, whatever happens
 
 
-async def test_n120_who_goes_while_it_is_announced_has_come_and_gone() -> None:
+async def test_n120_a_subscriber_that_leaves_during_its_announcement_is_announced_as_gone() -> None:
     log = WatchedLog()
     async with application_on(log) as app:
         log.open.clear()
@@ -436,7 +436,7 @@ async def test_n120_a_request_that_is_cancelled_at_any_point_leaves_no_ghost(tur
     assert of_it in ([], [("a", True), ("b", True), ("a", False), ("b", False)])
 
 
-async def test_n120_who_was_listed_and_is_cancelled_before_it_is_announced_is_announced_as_gone() -> None:
+async def test_n120_a_listed_subscriber_cancelled_before_its_announcement_is_announced_as_gone() -> None:
     log = WatchedLog()
     async with application_on(log) as app:
         log.open.clear()
@@ -471,7 +471,7 @@ async def test_t68_n127_a_subscriber_that_cannot_be_announced_is_refused_and_lea
         assert await settled(app) == [("b", True), ("b", False)]
 
 
-async def test_t68_n120_what_was_announced_of_a_subscriber_that_is_refused_is_taken_back() -> None:
+async def test_t68_n120_the_announcement_of_a_refused_subscriber_is_revoked() -> None:
     log = WatchedLog()
     async with application_on(log, presence_updates=16) as app:  # so the log takes two at a time
         log.fails, log.fails_after = OSError("the disk is full"), 1
@@ -492,7 +492,7 @@ async def test_t68_n120_what_was_announced_of_a_subscriber_that_is_refused_is_ta
         ({"max_url_patterns": 1}, ("match_urlpattern", "/a/:id"), ("match_urlpattern", "/b/:id")),
     ],
 )
-async def test_t68_n23_who_is_refused_is_not_announced(
+async def test_t68_n23_a_refused_subscriber_is_not_announced(
     chosen: dict[str, int], first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     async with application(**chosen) as app:
@@ -506,7 +506,7 @@ async def test_t68_n23_who_is_refused_is_not_announced(
         assert await settled(app) == [(first[1], True), (first[1], False), (second[1], True), (second[1], False)]
 
 
-async def test_n120_a_going_that_cannot_be_appended_does_not_stop_the_ones_after_it() -> None:
+async def test_n120_a_failed_announcement_of_a_departure_does_not_stop_later_ones() -> None:
     log = WatchedLog()
     async with application_on(log) as app:
         async with follow(app, ("match", "lost")):
@@ -517,7 +517,7 @@ async def test_n120_a_going_that_cannot_be_appended_does_not_stop_the_ones_after
 
 
 @pytest.mark.parametrize("count", [1, 5])
-async def test_n120_all_that_are_there_when_the_hub_closes_are_announced_as_gone(count: int) -> None:
+async def test_n120_a_closing_hub_announces_all_subscribers_as_gone(count: int) -> None:
     async with contextlib.AsyncExitStack() as clients:
         async with application() as app:
             streams = [await clients.enter_async_context(follow(app, ("match", str(n)))) for n in range(count)]
@@ -527,7 +527,7 @@ async def test_n120_all_that_are_there_when_the_hub_closes_are_announced_as_gone
     assert sorted(told) == sorted((str(n), active) for n in range(count) for active in (True, False))
 
 
-async def test_n120_who_is_being_announced_when_the_hub_closes_has_come_and_gone() -> None:
+async def test_n120_a_subscriber_whose_announcement_overlaps_the_shutdown_is_announced_as_gone() -> None:
     log = WatchedLog()
     async with application_on(log) as app:
         log.open.clear()
@@ -539,7 +539,7 @@ async def test_n120_who_is_being_announced_when_the_hub_closes_has_come_and_gone
     assert said(await log.read(0)) == [("a", True), ("a", False)]
 
 
-async def test_n120_the_last_words_of_a_hub_are_that_all_have_gone() -> None:
+async def test_n120_the_last_updates_of_a_hub_announce_all_departures() -> None:
     async with application() as app:
         async with follow(app, ("match", "a")) as stream:
             ending = asyncio.ensure_future(app.state.hub._last_words())
@@ -550,7 +550,7 @@ async def test_n120_the_last_words_of_a_hub_are_that_all_have_gone() -> None:
         assert said(await app.state.hub.history.read(0)) == [("a", True), ("a", False)]
 
 
-async def test_n120_who_comes_while_the_hub_closes_has_come_and_gone() -> None:
+async def test_n120_a_subscriber_that_comes_during_the_shutdown_is_announced_as_gone() -> None:
     async with application() as app:
         app.state.hub.shutdown.begin()
         async with follow(app, ("match", "a")) as stream:
@@ -559,7 +559,9 @@ async def test_n120_who_comes_while_the_hub_closes_has_come_and_gone() -> None:
         assert await settled(app) == [("a", True), ("a", False)]
 
 
-async def test_n127_who_is_being_announced_when_the_hub_ends_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_n127_a_subscriber_whose_announcement_is_cut_off_by_the_shutdown_gets_503(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(hub_module, "LAST_WORDS", 0.01)
     log = WatchedLog()
     async with application_on(log) as app:
@@ -574,7 +576,7 @@ async def test_n127_who_is_being_announced_when_the_hub_ends_is_told_so(monkeypa
     assert app.state.hub.broadcaster.connected == 0
 
 
-async def test_n127_nobody_is_taken_in_by_a_hub_that_has_ended() -> None:
+async def test_n127_a_stopped_hub_accepts_no_subscriber() -> None:
     async with application() as app:
         hub = app.state.hub
     subscriber, _ = await hub.subscribe([("exact", "a")], Grant())
@@ -589,7 +591,7 @@ async def test_n127_nobody_is_taken_in_by_a_hub_that_has_ended() -> None:
 
 
 @pytest.mark.parametrize("classic", [True, False])
-async def test_n120_many_at_once_are_each_announced_once_and_in_order(classic: bool) -> None:
+async def test_n120_many_concurrent_subscribers_are_each_announced_once_in_order(classic: bool) -> None:
     async with application(classic=classic, history_updates=1000) as app:
         names = [str(n) for n in range(40)]
         streams = [connecting(app, name, name + "'") for name in names]

@@ -53,14 +53,14 @@ def unknown(*names: str) -> list[str]:
         ("HUB_TRANSPORTURL", "HUB_HISTORY_URL"),
     ],
 )
-def test_a_variable_that_is_nearly_a_setting_is_refused(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_almost_a_setting_is_refused(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, SECRET)
     with pytest.raises(ConfigurationError) as caught:
         settings_from_environment(dev=True)
     assert str(caught.value) == f"{name} is not a setting: did you mean {meant}?"
 
 
-def test_every_setting_is_known_and_refused_with_a_letter_too_many() -> None:
+def test_every_setting_is_known_and_refused_with_an_extra_letter() -> None:
     names = [f"HUB_{name.upper()}" for name in Settings.model_fields]
     assert unknown(*names) == unknown(*map(str.lower, names)) == []
     for name in names:
@@ -69,7 +69,7 @@ def test_every_setting_is_known_and_refused_with_a_letter_too_many() -> None:
                 unknown(near)
 
 
-def test_an_earlier_name_is_read_and_the_present_one_counts_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_name_is_read_after_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_TRANSPORT_URL", "sqlite:///earlier.db")
     with capture_logs() as logs:
         assert settings_from_environment(dev=True).history_url.get_secret_value() == "sqlite:///earlier.db"
@@ -80,7 +80,7 @@ def test_an_earlier_name_is_read_and_the_present_one_counts_before_it(monkeypatc
     assert chosen.history_url.get_secret_value() == "memory://"
 
 
-def test_several_variables_that_are_nearly_settings_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_variables_that_are_almost_settings_are_named_in_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_MAX_BATCHES", "1")
     monkeypatch.setenv("HUB_ANONYMOS", "1")
     with pytest.raises(ConfigurationError) as caught:
@@ -92,7 +92,7 @@ def test_several_variables_that_are_nearly_settings_are_told_at_once(monkeypatch
 
 
 @pytest.mark.parametrize("service", ["HUB", "HUB_REDIS"])
-def test_variables_that_kubernetes_sets_for_a_service_and_those_of_commands_are_no_matter(
+def test_variables_of_kubernetes_services_and_of_commands_are_ignored(
     service: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for end, value in {
@@ -112,7 +112,7 @@ def test_variables_that_kubernetes_sets_for_a_service_and_those_of_commands_are_
     assert caplog.records == []
 
 
-def test_n163_other_variables_are_named_in_the_log_without_their_values(
+def test_n163_unknown_variables_are_logged_without_their_values(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("HUB_PORT", "HUB_URL", "HUB_NONSENSE", "HUB_"):

@@ -37,7 +37,7 @@ class Naive:
     st.lists(st.integers(0, 12), max_size=80),
 )
 @example(4, [4, 4, 3, 3, 1, 1, 0, 4, 0])  # looking at the entries is no use of them
-def test_it_forgets_what_two_lists_forget(capacity: int, keys: list[int]) -> None:
+def test_the_cache_agrees_with_a_model_of_two_lists(capacity: int, keys: list[int]) -> None:
     cache: SegmentedCache[int, object] = SegmentedCache(capacity)
     naive = Naive(capacity)
     for key in keys:
@@ -53,12 +53,12 @@ def test_it_forgets_what_two_lists_forget(capacity: int, keys: list[int]) -> Non
 
 
 @pytest.mark.parametrize("capacity", [1, 0, -1])
-def test_less_than_two_is_refused_by_number(capacity: int) -> None:
+def test_a_capacity_below_two_is_refused(capacity: int) -> None:
     with pytest.raises(ValueError, match=f"capacity must be at least 2, not {capacity}"):
         SegmentedCache(capacity)
 
 
-def test_a_stream_of_keys_that_come_once_pushes_out_nothing_that_came_twice() -> None:
+def test_keys_seen_once_do_not_displace_keys_seen_twice() -> None:
     cache: SegmentedCache[object, str] = SegmentedCache(10)
     for key in "abcdefgh":
         cache.add(key, key)
@@ -70,7 +70,7 @@ def test_a_stream_of_keys_that_come_once_pushes_out_nothing_that_came_twice() ->
     assert [cache.get(key) for key in "abcdefgh"] == list("abcdefgh")
 
 
-def test_a_ninth_that_came_twice_pushes_out_the_one_least_recently_asked_for() -> None:
+def test_a_key_seen_twice_displaces_the_least_recently_used_one() -> None:
     cache: SegmentedCache[str, str] = SegmentedCache(10)
     for key in "abcdefgh":
         cache.add(key, key)

@@ -95,7 +95,7 @@ def test_an_equal_value_of_another_group_changes_nothing() -> None:
     readers._check()
 
 
-def test_a_value_that_is_added_while_another_is_taken_in_does_not_get_its_id() -> None:
+def test_a_value_added_during_another_add_gets_its_own_id() -> None:
     def group(value: int) -> int:
         if value == 1:
             readers.add(2)
@@ -110,7 +110,7 @@ def test_a_value_that_is_added_while_another_is_taken_in_does_not_get_its_id() -
     assert readers.match_any(7) == []
 
 
-def test_a_value_added_twice_is_there_once() -> None:
+def test_adding_a_value_twice_keeps_it_once() -> None:
     numbers = filled([])
     assert numbers.add(4) == numbers.add(4)
     assert len(numbers) == 1
@@ -125,7 +125,7 @@ def test_ids_are_never_reused() -> None:
     assert numbers.add(3) == 3
 
 
-def test_a_value_that_comes_back_is_asked_again_and_comes_last() -> None:
+def test_a_value_added_again_is_tested_again_and_is_the_newest() -> None:
     numbers = filled([2, 4])
     numbers.match_any(2)
     numbers.remove(2)
@@ -133,7 +133,7 @@ def test_a_value_that_comes_back_is_asked_again_and_comes_last() -> None:
     assert numbers.match_any(2) == [4, 2]
 
 
-def test_removing_what_is_not_there() -> None:
+def test_removing_a_missing_value_is_an_error() -> None:
     numbers = filled([1])
     with pytest.raises(KeyError, match="7"):
         numbers.remove(7)
@@ -163,7 +163,7 @@ def test_r9_the_cache_holds_no_more_keys_than_its_capacity() -> None:
         SkipFilter(divides, capacity=1)
 
 
-def test_matches_stops_at_the_first_hit_and_remembers_how_far_it_came() -> None:
+def test_matches_stops_at_the_first_hit_and_keeps_its_cursor() -> None:
     asked: list[int] = []
 
     def test(value: int, key: int) -> bool:
@@ -183,7 +183,7 @@ def test_matches_stops_at_the_first_hit_and_remembers_how_far_it_came() -> None:
     assert not numbers.matches()
 
 
-def test_a_bitmap_is_the_caller_s_own() -> None:
+def test_a_returned_bitmap_belongs_to_the_caller() -> None:
     numbers = filled(range(6))
     bitmap = numbers.bitmap(2)
     assert bitmap == BitMap64([0, 2, 4])
@@ -191,7 +191,7 @@ def test_a_bitmap_is_the_caller_s_own() -> None:
     assert numbers.match_any(2) == [0, 2, 4]
 
 
-def test_values_of_ids_leave_out_those_that_are_gone() -> None:
+def test_values_leaves_out_removed_ids() -> None:
     numbers = filled(range(6))
     ids = numbers.bitmap(2)
     numbers.remove(2)
@@ -200,7 +200,7 @@ def test_values_of_ids_leave_out_those_that_are_gone() -> None:
     assert numbers.values(BitMap64()) == []
 
 
-def test_walk_goes_on_from_an_id_and_survives_changes() -> None:
+def test_walk_continues_from_an_id_and_survives_changes() -> None:
     numbers = filled([10, 11, 12, 13, 14])
     seen = []
     for id, value in numbers.walk(1):
@@ -219,7 +219,7 @@ def test_iteration_is_a_snapshot() -> None:
     assert list(numbers) == [3, 2]
 
 
-def test_an_error_in_the_predicate_reaches_the_caller_and_leaves_nothing_half_done() -> None:
+def test_an_error_of_the_predicate_reaches_the_caller_and_leaves_the_filter_consistent() -> None:
     broken = True
 
     def test(value: int, key: int) -> bool:
@@ -237,7 +237,7 @@ def test_an_error_in_the_predicate_reaches_the_caller_and_leaves_nothing_half_do
     assert numbers.match_any(1) == [0, 1, 2, 3]
 
 
-def test_a_key_whose_predicate_raised_has_no_place_and_takes_no_other_key_s() -> None:
+def test_a_key_whose_predicate_raised_is_not_cached_and_displaces_no_other() -> None:
     meddling = Meddling([1], capacity=2)
     meddling.filter.match_any(1)
     for ask in (
@@ -254,7 +254,7 @@ def test_a_key_whose_predicate_raised_has_no_place_and_takes_no_other_key_s() ->
     assert meddling.asked == []
 
 
-def test_matches_remembers_nothing_of_a_question_that_fails() -> None:
+def test_matches_caches_nothing_of_a_failed_lookup() -> None:
     meddling = Meddling([1, 2, 3])
     meddling.at[2, 2] = lambda: meddling.filter.remove(2)
     meddling.at[3, 2] = lambda: 1 / 0
@@ -266,7 +266,7 @@ def test_matches_remembers_nothing_of_a_question_that_fails() -> None:
 
 
 @pytest.mark.parametrize("ask", ["match_any", "matches"])
-def test_a_question_inside_a_question_to_the_same_key_is_remembered_if_it_alone_succeeds(ask: str) -> None:
+def test_a_nested_lookup_of_the_same_key_is_cached_if_only_it_succeeds(ask: str) -> None:
     meddling = Meddling([1, 3])
 
     def meddle() -> None:
@@ -281,7 +281,7 @@ def test_a_question_inside_a_question_to_the_same_key_is_remembered_if_it_alone_
     assert meddling.asked == []
 
 
-def test_a_question_inside_a_question_to_the_same_key_is_not_remembered_if_it_alone_fails() -> None:
+def test_a_nested_lookup_of_the_same_key_is_not_cached_if_only_it_fails() -> None:
     meddling = Meddling([1, 2, 3])
 
     def meddle() -> None:
@@ -312,7 +312,7 @@ def test_an_unhashable_value_changes_nothing() -> None:
     assert len(values) == 0
 
 
-def test_a_group_goes_with_a_predicate_only() -> None:
+def test_group_needs_a_predicate() -> None:
     class Everybody:
         def add(self, id: int, value: int, selectors: Any) -> None: ...
         def discard(self, id: int, value: int) -> None: ...
@@ -346,7 +346,7 @@ class Meddling:
         return value % key == 0
 
 
-def test_a_removal_and_a_question_to_the_same_key_inside_a_question() -> None:
+def test_a_removal_and_a_nested_lookup_of_the_same_key_during_a_lookup() -> None:
     meddling = Meddling([2, 4, 6])
 
     def meddle() -> None:
@@ -358,26 +358,26 @@ def test_a_removal_and_a_question_to_the_same_key_inside_a_question() -> None:
     meddling.filter._check()
 
 
-def test_a_removal_while_a_later_key_is_asked() -> None:
+def test_a_removal_while_a_later_key_is_tested() -> None:
     for ask in (lambda f: f.match_any(2, 3), lambda f: f.match_all(2, 3)):
         meddling = Meddling([2, 4, 6, 12])
         meddling.at[12, 3] = lambda m=meddling: m.filter.remove(6)  # type: ignore[misc]
         assert 6 not in ask(meddling.filter)  # type: ignore[no-untyped-call]
 
 
-def test_each_key_is_asked_once_a_question_even_where_the_cache_holds_fewer() -> None:
+def test_each_key_is_tested_once_per_call_even_if_the_cache_holds_fewer() -> None:
     meddling = Meddling([1], capacity=2)
     meddling.filter.match_any(2, 3, 4)
     assert meddling.asked == [(1, 2), (1, 3), (1, 4)]
 
 
-def test_matches_does_not_count_who_was_removed_by_being_asked() -> None:
+def test_matches_ignores_a_value_that_its_own_test_removes() -> None:
     meddling = Meddling([2])
     meddling.at[2, 2] = lambda: meddling.filter.remove(2)
     assert meddling.filter.matches(2) is False
 
 
-def test_matches_asks_nobody_twice_and_misses_nobody_who_was_added_meanwhile() -> None:
+def test_matches_tests_no_value_twice_and_misses_no_value_added_meanwhile() -> None:
     meddling = Meddling([1, 3])
     meddling.at[3, 2] = lambda: meddling.filter.add(4)
     assert meddling.filter.matches(2) is False
@@ -391,7 +391,7 @@ def test_matches_asks_nobody_twice_and_misses_nobody_who_was_added_meanwhile() -
     assert len(nested.asked) == asked
 
 
-def test_match_all_stops_asking_when_nobody_is_left() -> None:
+def test_match_all_stops_if_no_value_is_left() -> None:
     meddling = Meddling([1, 2, 3])
     assert meddling.filter.match_all(5, 2) == []
     assert {key for _, key in meddling.asked} == {5}
@@ -422,7 +422,7 @@ def test_a_source_that_refuses_changes_nothing() -> None:
     assert numbers.match_any(0) == [1]
 
 
-def test_keys_that_come_once_do_not_push_out_one_that_comes_again() -> None:
+def test_keys_seen_once_do_not_displace_one_seen_again() -> None:
     meddling = Meddling([1], capacity=2)
     for key in (1, 1, 2, 3, 4, 5):
         meddling.filter.match_any(key)
@@ -613,5 +613,5 @@ def test_many_threads_at_once() -> None:
     assert list(numbers) == list(range(50))
 
 
-def test_the_lock_can_be_taken_away() -> None:
+def test_the_lock_can_be_disabled() -> None:
     assert filled(range(5), lock=nullcontext()).match_any(2) == [0, 2, 4]

@@ -31,12 +31,12 @@ STATEFUL: list[object] = [
 
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("one", STATEFUL, ids=lambda one: type(one).__name__)
-def test_what_holds_state_is_not_copied(one: object, way: str) -> None:
+def test_objects_with_state_cannot_be_copied(one: object, way: str) -> None:
     with pytest.raises(TypeError, match=rf"^{type(one).__name__} cannot be copied or pickled: "):
         COPIES[way](one)
 
 
-def test_a_snapshot_may_be_copied() -> None:
+def test_a_snapshot_can_be_copied() -> None:
     engine: SnapshotTrie[str] = SnapshotTrie(AMQP)
     engine.subscribe("a.*", "x")
     snapshot = engine.snapshot()

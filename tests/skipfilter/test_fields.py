@@ -103,7 +103,7 @@ def test_the_bitmaps_of_the_article() -> None:
 # -- what a criterion is
 
 
-def test_presence_is_met_by_any_value_and_a_value_by_itself_alone() -> None:
+def test_presence_is_met_by_any_value_and_a_value_only_by_itself() -> None:
     readers = filled({"there": ["urgent"], "none": [("urgent", None)], "both": ["urgent", ("urgent", 1)]})
     assert readers.hits({"urgent": None}) == {"there": 1, "none": 1, "both": 1}
     assert readers.hits({"urgent": 1}) == {"there": 1, "both": 2}
@@ -111,7 +111,7 @@ def test_presence_is_met_by_any_value_and_a_value_by_itself_alone() -> None:
     assert readers.hits({"other": 1}) == {}
 
 
-def test_values_compare_as_the_keys_of_a_dict_do() -> None:
+def test_values_compare_like_keys_of_a_dict() -> None:
     readers = filled({"one": [("f", 1)]})
     for value in (1, 1.0, True):
         assert readers.match_all({"f": value}) == ["one"]
@@ -125,7 +125,7 @@ def test_criteria_that_repeat_count_once() -> None:
     assert readers.match_all({"f": 0, "g": 1}) == ["a"]
 
 
-def test_no_criteria_are_all_met_by_any_message_and_none_of_them_is() -> None:
+def test_a_value_without_criteria_meets_match_all_and_not_match_any() -> None:
     readers = filled({"a": ["f"], "nothing": [], "b": ["f"]})
     message = {"f": 1}
     assert both_ways(readers, message) == [["a", "nothing", "b"]] * 2
@@ -164,7 +164,7 @@ def test_values_of_one_field_are_alternatives() -> None:
     readers._check()
 
 
-def test_alternatives_wait_in_the_bucket_of_each_of_them_and_only_if_all_of_them_are_rare() -> None:
+def test_alternatives_are_in_the_bucket_of_each_only_if_all_are_rare() -> None:
     readers = filled({n: [("c", "DE")] for n in range(3)} | {n: ["busy"] for n in range(10, 12)})
     readers.add("a", ["busy", ("c", "DE"), ("c", "FR")])
     readers.add("b", ["busy", ("c", "NL"), ("c", "FR")])
@@ -184,7 +184,7 @@ def test_a_pair_from_json_is_a_criterion_too() -> None:
 
 
 @pytest.mark.parametrize("criterion", [(), ("f",), ("f", 1, 2), (1, "f"), 1, None, b"f"])
-def test_what_is_no_criterion_is_refused(criterion: Any) -> None:
+def test_an_invalid_criterion_is_refused(criterion: Any) -> None:
     readers: FieldFilter[str] = FieldFilter()
     with pytest.raises(ValueError, match=r"^criterion .*: neither a field nor a \(field, value\)$"):
         readers.add("a", ["f", criterion])
@@ -202,7 +202,7 @@ def test_a_value_that_no_field_can_be_equal_to_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("message", [None, "urgent", ["urgent"], [("urgent", 1)], 7])
-def test_a_message_that_is_no_mapping_is_named(message: Any) -> None:
+def test_a_message_that_is_not_a_mapping_is_named(message: Any) -> None:
     readers = filled({"a": ["urgent"]})
     for ask in (readers.match_any, readers.match_all, readers.hits, readers.matches_any, readers.matches_all):
         with pytest.raises(TypeError) as caught:
@@ -212,12 +212,12 @@ def test_a_message_that_is_no_mapping_is_named(message: Any) -> None:
 
 
 @pytest.mark.parametrize("criteria", ["urgent", {"currency": "USD"}])
-def test_what_is_no_collection_of_criteria_is_refused(criteria: Any) -> None:
+def test_criteria_that_are_not_a_collection_are_refused(criteria: Any) -> None:
     with pytest.raises(ValueError, match=r"^criteria .*: neither a list nor a set of criteria$"):
         FieldFilter[str]().add("a", criteria)
 
 
-def test_what_is_refused_is_shown_cut() -> None:
+def test_the_error_shows_the_start_of_a_long_value() -> None:
     long = "1" * 1_000
     readers: FieldFilter[int] = filled({int(long): ["f"]})
     with pytest.raises(ValueError, match=rf"^criterion {'1' * 80}: neither"):
@@ -228,7 +228,7 @@ def test_what_is_refused_is_shown_cut() -> None:
         readers.add(int(long), ["g"])
 
 
-def test_no_more_than_max_criteria() -> None:
+def test_the_number_of_criteria_is_bounded() -> None:
     readers: FieldFilter[str] = FieldFilter()
     most: list[Criterion] = [("f", n) for n in range(MAX_CRITERIA)]
     with pytest.raises(ValueError, match=r"^there are more than 100 criteria$"):
@@ -250,7 +250,7 @@ def test_a_value_with_other_criteria_has_to_be_removed_first() -> None:
     assert readers.match_any({"f": 1, "g": 1}) == ["b", "a"]
 
 
-def test_removing_what_is_not_there() -> None:
+def test_removing_a_missing_value_is_an_error() -> None:
     readers = filled({"a": ["f"]})
     with pytest.raises(KeyError, match="b"):
         readers.remove("b")
@@ -260,7 +260,7 @@ def test_removing_what_is_not_there() -> None:
     assert len(readers) == 0
 
 
-def test_what_cannot_be_hashed_changes_nothing() -> None:
+def test_an_unhashable_value_or_criterion_changes_nothing() -> None:
     readers: FieldFilter[Any] = FieldFilter()
     cases: list[tuple[Any, Any]] = [([], "f"), ("a", ("f", []))]
     for value, criterion in cases:
@@ -269,7 +269,7 @@ def test_what_cannot_be_hashed_changes_nothing() -> None:
         assert tables(readers) == [0] * 9
 
 
-def test_what_a_message_has_that_cannot_be_hashed_is_a_field_that_is_there() -> None:
+def test_an_unhashable_value_in_a_message_meets_presence() -> None:
     readers = filled({"a": ["f"], "b": [("f", 1)], "c": [("g", 1)]})
     message: Any = {"f": [1], "g": 1, "h": ([],)}
     assert readers.match_any(message) == readers.match_all(message) == ["a", "c"]
@@ -289,14 +289,14 @@ def test_iteration_is_a_snapshot() -> None:
     assert list(readers) == [3, 2]
 
 
-def test_equal_criteria_are_looked_at_once() -> None:
+def test_equal_criteria_are_tested_once() -> None:
     readers = filled({n: [("f", 1), ("g", 2)] if n % 2 else [("g", 2), ("f", 1)] for n in range(100)})
     candidates = readers._candidates(rows_of({"f": 1, "g": 2}))
     assert [len(bucket) for bucket in candidates] == [1]
     assert readers.match_all({"f": 1, "g": 2}) == list(range(100))
 
 
-def test_a_set_of_criteria_waits_in_the_bucket_of_its_rarest() -> None:
+def test_a_set_of_criteria_is_in_the_bucket_of_its_rarest() -> None:
     readers = filled({n: ["busy"] for n in range(10)})
     for name in "abc":
         readers.add(name, ["busy", ("rare", name)])
@@ -305,7 +305,7 @@ def test_a_set_of_criteria_waits_in_the_bucket_of_its_rarest() -> None:
     assert readers.match_all({"busy": 1, "rare": "b"}) == [*range(10), "b"]
 
 
-def test_few_candidates_are_tried_one_by_one_and_many_are_counted_at_once() -> None:
+def test_few_candidates_are_tested_one_by_one_and_many_are_counted_at_once() -> None:
     for count, way in ((CANDIDATES, "_all_by_access"), (CANDIDATES + 1, "_all_by_planes")):
         readers = filled({n: [f"field {n}"] for n in range(count)})
         with patch.object(readers, way, wraps=getattr(readers, way)) as taken:
@@ -313,7 +313,7 @@ def test_few_candidates_are_tried_one_by_one_and_many_are_counted_at_once() -> N
         taken.assert_called_once()
 
 
-def test_matches_all_tries_no_more_than_it_takes_and_no_more_than_candidates() -> None:
+def test_matches_all_tests_no_more_candidates_than_it_needs() -> None:
     readers = filled({9: ["f", "g"]})
     for n in range(5):
         readers.add(n, [("f", n), "absent"])
@@ -326,7 +326,7 @@ def test_matches_all_tries_no_more_than_it_takes_and_no_more_than_candidates() -
         planes.assert_not_called()
 
 
-def test_both_ways_agree() -> None:
+def test_both_implementations_agree() -> None:
     chance = random.Random(7)
 
     def criterion() -> Criterion:
@@ -349,7 +349,7 @@ def test_planes_are_as_many_as_the_highest_hit_count_has_bits() -> None:
     assert readers._planes(rows_of({"h": 1})) == []
 
 
-def test_nothing_is_left_of_what_came_and_went() -> None:
+def test_removed_values_leave_nothing_behind() -> None:
     readers = filled({0: ["f"], 1: [("g", 1), "f", "h"], 2: []})
     before = tables(readers)
     chance = random.Random(3)
@@ -367,7 +367,7 @@ def test_nothing_is_left_of_what_came_and_went() -> None:
     assert tables(readers)[1:] == [0] * 8
 
 
-def test_ids_are_dealt_out_anew_no_sooner_than_half_of_them_are_out_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_renumbered_only_if_half_of_them_are_unused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fields, "SLACK", 4)
     readers = filled({n: ["f"] for n in range(10)})
     for n in range(7):
@@ -378,7 +378,7 @@ def test_ids_are_dealt_out_anew_no_sooner_than_half_of_them_are_out_of_use(monke
     assert readers.match_any({"f": 1}) == [8, 9]
 
 
-def test_ids_stay_close_however_many_come_and_go() -> None:
+def test_ids_stay_dense_while_values_come_and_go() -> None:
     readers = filled({"first": ["f"], "second": ["f"]})
     for n in range(5 * SLACK):
         readers.add(n, ["f"])
@@ -512,5 +512,5 @@ def test_everything_but_in_and_len_takes_the_lock() -> None:
         lock.__exit__.assert_called_once()
 
 
-def test_the_lock_can_be_taken_away() -> None:
+def test_the_lock_can_be_disabled() -> None:
     assert filled(ARTICLE, lock=nullcontext()).match_any({"urgent": 1}) == [0, 3]

@@ -108,7 +108,7 @@ def assert_empty(index: SelectorIndex) -> None:
 # -- the examples
 
 
-def test_values_are_found_by_what_they_declare() -> None:
+def test_values_are_found_by_their_selectors() -> None:
     readers = SkipFilter(SelectorIndex())
     readers.add("alice", [("uritemplate", "/books/{id}")])
     readers.add("bob", [("uritemplate", "/books/{isbn}"), ("exact", "/books/1")])
@@ -122,7 +122,7 @@ def test_values_are_found_by_what_they_declare() -> None:
     assert readers.match_any("/books/1") == ["alice", "carol"]
 
 
-def test_a_selector_that_is_dropped_and_declared_again_has_its_new_values_and_not_its_old() -> None:
+def test_a_selector_that_is_declared_again_has_only_its_new_values() -> None:
     for selector in SELECTORS:
         index = Counting()
         readers = SkipFilter(index, capacity=2)
@@ -143,7 +143,7 @@ def test_a_selector_that_is_dropped_and_declared_again_has_its_new_values_and_no
         assert_empty(index)
 
 
-def test_a_value_that_is_removed_and_added_with_other_selectors_is_found_by_those_alone() -> None:
+def test_a_value_added_again_with_other_selectors_is_only_found_by_those() -> None:
     readers = SkipFilter(SelectorIndex(), capacity=2)
     readers.add("alice", [("exact", "a")])
     assert readers.match_any("a") == ["alice"]
@@ -153,7 +153,7 @@ def test_a_value_that_is_removed_and_added_with_other_selectors_is_found_by_thos
     assert readers.match_any("b") == ["alice"]
 
 
-def test_selectors_of_one_language_count_once_and_go_with_the_last_who_wants_them() -> None:
+def test_equivalent_selectors_count_once_and_go_with_their_last_value() -> None:
     index = SelectorIndex()
     readers = SkipFilter(index)
     readers.add("alice", [("uritemplate", "/{a}"), ("uritemplate", "/{b}"), ("amqp", "#"), ("amqp", "#.#")])
@@ -167,7 +167,7 @@ def test_selectors_of_one_language_count_once_and_go_with_the_last_who_wants_the
     assert_empty(index)
 
 
-def test_declaring_the_same_again_in_any_order_is_nothing_new() -> None:
+def test_declaring_the_same_selectors_in_any_order_changes_nothing() -> None:
     readers = SkipFilter(SelectorIndex())
     wanted = [("exact", "a"), ("amqp", "b.*")]
     id = readers.add("alice", wanted)
@@ -180,7 +180,7 @@ def test_declaring_the_same_again_in_any_order_is_nothing_new() -> None:
     assert readers.match_any("c") == []
 
 
-def test_a_compiled_selector_is_that_of_its_pattern() -> None:
+def test_a_compiled_selector_equals_that_of_its_pattern() -> None:
     for selector in SELECTORS:
         both: list[tuple[Selector | CompiledSelector, ...]]
         both = [(selector, compiled(selector)), (compiled(selector), selector), (compiled(selector),) * 2]
@@ -204,7 +204,7 @@ def test_a_compiled_selector_is_that_of_its_pattern() -> None:
             assert_empty(index)
 
 
-def test_a_compiled_selector_is_taken_as_it_is() -> None:
+def test_a_compiled_selector_is_used_unchanged() -> None:
     index = SelectorIndex(base_url=BASE, max_length=5)
     readers = SkipFilter(index)
     trusted = UrlPattern("/a/(b{2})", BASE, regexp_groups=True)
@@ -251,7 +251,7 @@ def test_a_compiled_selector_is_not_compiled_again(monkeypatch: pytest.MonkeyPat
             assert readers.matches(topic) is (None in index.explain(topic, "alice").values())
 
 
-def test_nor_is_one_of_a_type_of_ones_own() -> None:
+def test_a_compiled_selector_of_a_custom_type_is_not_compiled_again() -> None:
     made: list[str] = []
 
     class Noted(Prefix):
@@ -304,7 +304,7 @@ def test_a_matcher_of_another_type_or_base_url_is_refused_and_leaves_nothing_beh
         assert index.distinct == 1
 
 
-def test_a_matcher_that_is_made_by_a_function_is_known_by_what_it_equals() -> None:
+def test_a_matcher_from_a_function_is_identified_by_equality() -> None:
     index = SelectorIndex(matchers={"glued": lambda pattern: Prefix(pattern), "exact": Prefix})
     readers = SkipFilter(index)
     readers.add("alice", [("glued", "a")])
@@ -334,13 +334,13 @@ def test_the_bounds_hold_for_compiled_selectors_too() -> None:
     readers.add("bob", [*urls[:2], *alike[:5]])
 
 
-def test_selectors_may_come_from_an_iterator() -> None:
+def test_selectors_may_be_an_iterator() -> None:
     readers = SkipFilter(SelectorIndex())
     readers.add("alice", (("exact", topic) for topic in "ab"))
     assert readers.match_any("a") == readers.match_any("b") == ["alice"]
 
 
-def test_a_bitmap_is_the_caller_s_own() -> None:
+def test_a_returned_bitmap_belongs_to_the_caller() -> None:
     readers = SkipFilter(SelectorIndex())
     readers.add("alice", [("exact", "a"), ("exact", "b")])
     for topics in (("a",), ("a", "b"), ("a",)):
@@ -351,7 +351,7 @@ def test_a_bitmap_is_the_caller_s_own() -> None:
     assert readers.match_any("b") == ["alice", "bob"]
 
 
-def test_a_topic_that_comes_once_does_not_push_out_one_that_comes_again() -> None:
+def test_a_topic_seen_once_does_not_displace_one_seen_again() -> None:
     index = Counting()
     readers = SkipFilter(index, capacity=10)
     readers.add("alice", [("uritemplate", "/{id}")])
@@ -364,7 +364,7 @@ def test_a_topic_that_comes_once_does_not_push_out_one_that_comes_again() -> Non
     assert index.asked == ["/0"]
 
 
-def test_a_topic_is_asked_about_once_until_somebody_is_added() -> None:
+def test_a_topic_is_looked_up_once_until_a_value_is_added() -> None:
     index = Counting()
     readers = SkipFilter(index)
     readers.add("alice", [("exact", "a")])
@@ -405,7 +405,7 @@ def test_an_explanation_says_what_matched_and_why_the_rest_did_not(
     assert index.explain(other, "alice") == {selector: reason, ("everything", "*"): None}
 
 
-def test_there_is_no_explanation_of_a_value_that_is_not_there() -> None:
+def test_a_missing_value_cannot_be_explained() -> None:
     index = SelectorIndex()
     with pytest.raises(KeyError, match="alice"):
         index.explain("a", "alice")
@@ -454,7 +454,7 @@ def test_a_refused_selector_leaves_nothing_of_the_value_behind(
     assert_empty(index)
 
 
-def test_what_is_no_selector_leaves_nothing_behind() -> None:
+def test_an_invalid_selector_leaves_nothing_behind() -> None:
     index = SelectorIndex()
     readers: SkipFilter[object, str] = SkipFilter(index)
     wrong: list[Any] = [("exact",), ("exact", "a", "b"), "exact", 7, ("exact", None), (["exact"], "a")]
@@ -481,7 +481,7 @@ def test_what_is_no_selector_leaves_nothing_behind() -> None:
         [("exact", Exact(1))],  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_pair_of_type_and_pattern_is_shown(selectors: Any) -> None:
+def test_the_error_shows_a_selector_that_is_not_a_pair(selectors: Any) -> None:
     index = SelectorIndex()
     readers: SkipFilter[str, str] = SkipFilter(index)
     with pytest.raises(ValueError, match=r"^selector .*: not a \(matcher type, pattern\)$"):
@@ -491,7 +491,7 @@ def test_what_is_no_pair_of_type_and_pattern_is_shown(selectors: Any) -> None:
     assert readers.match_any("/x") == ["alice"]
 
 
-def test_no_more_selectors_are_taken_than_a_value_may_declare() -> None:
+def test_an_iterator_is_read_no_further_than_the_limit_of_selectors() -> None:
     taken: list[int] = []
 
     def endless() -> Iterator[Selector]:
@@ -530,7 +530,7 @@ def test_a_source_is_not_a_class() -> None:
         SkipFilter(SelectorIndex)  # type: ignore[arg-type]
 
 
-def test_a_value_that_is_added_while_another_is_taken_in_does_not_get_its_id() -> None:
+def test_a_value_added_during_another_add_gets_its_own_id() -> None:
     index = SelectorIndex()
     readers: SkipFilter[str, str] = SkipFilter(index)
 
@@ -545,7 +545,7 @@ def test_a_value_that_is_added_while_another_is_taken_in_does_not_get_its_id() -
     assert readers.match_any("/x", "/y") == ["inner"]
 
 
-def test_a_matcher_of_ones_own_may_add_a_value_while_it_is_asked() -> None:
+def test_a_custom_matcher_may_add_a_value_during_a_match() -> None:
     class Meddling(Prefix):
         def match(self, topic: str) -> bool:
             readers.add(f"for {topic}", [("meddling", f"another {topic}")])
@@ -557,14 +557,14 @@ def test_a_matcher_of_ones_own_may_add_a_value_while_it_is_asked() -> None:
     assert list(readers) == ["a", "for /x"]
 
 
-def test_explaining_touches_nothing_that_a_filter_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explaining_does_not_change_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     index = SelectorIndex()
     index.add(0, "a", [("uritemplate", "/x/{a}")])
     monkeypatch.setattr(index._tables["uritemplate"], "compile", None)
     assert index.explain("/x/1", "a") == {("uritemplate", "/x/{a}"): None}
 
 
-def test_explaining_while_others_declare() -> None:
+def test_explaining_works_while_other_threads_declare() -> None:
     index = SelectorIndex()
     readers: SkipFilter[int, str] = SkipFilter(index)
     readers.add(-1, [("uritemplate", "/x/{a}")])
@@ -597,7 +597,7 @@ def test_url_patterns_with_large_regular_expressions_are_refused_and_small_ones_
     assert readers.match_any("/a/c") == [1]
 
 
-def test_so_many_templates_may_be_that_only_the_matcher_tells_apart() -> None:
+def test_the_number_of_templates_that_only_a_matcher_can_distinguish_is_bounded() -> None:
     with pytest.raises(ValueError, match="max_alike must be more than 4, not 4"):
         SelectorIndex(max_alike=4)
     index = SelectorIndex(max_alike=10)
@@ -613,7 +613,7 @@ def test_so_many_templates_may_be_that_only_the_matcher_tells_apart() -> None:
     assert readers.match_any("/x") == [*range(10), 11]
 
 
-def test_a_value_may_declare_so_many_selectors() -> None:
+def test_the_number_of_selectors_of_a_value_is_bounded() -> None:
     index = SelectorIndex(max_selectors=3)
     readers = SkipFilter(index)
     readers.add("alice", [("exact", topic) for topic in "abc" * 5])
@@ -624,7 +624,7 @@ def test_a_value_may_declare_so_many_selectors() -> None:
     readers.add("bob", [("exact", topic) for topic in "bcd"])
 
 
-def test_a_pattern_may_be_so_long() -> None:
+def test_the_length_of_a_pattern_is_bounded() -> None:
     readers = SkipFilter(SelectorIndex(max_length=5))
     readers.add("alice", [("exact", "a" * 5)])
     for matcher_type in ("exact", "uritemplate", "urlpattern", "amqp", "mqtt"):
@@ -634,7 +634,7 @@ def test_a_pattern_may_be_so_long() -> None:
         SkipFilter(SelectorIndex()).add("alice", [("exact", "a" * 4097)])
 
 
-def test_a_template_may_have_so_many_variables_and_a_pattern_so_many_words() -> None:
+def test_the_variables_of_a_template_and_the_words_of_a_pattern_are_bounded() -> None:
     readers = SkipFilter(SelectorIndex())
     readers.add("alice", [("uritemplate", "{a}" * 100), ("amqp", ".".join("#*" * (MAX_WORDS // 2)))])
     for selector in (
@@ -646,7 +646,7 @@ def test_a_template_may_have_so_many_variables_and_a_pattern_so_many_words() -> 
             readers.add("bob", [selector])
 
 
-def test_there_may_be_so_many_different_url_patterns_at_once() -> None:
+def test_the_number_of_different_url_patterns_is_bounded() -> None:
     index = SelectorIndex(base_url=BASE, max_url_patterns=2)
     readers = SkipFilter(index)
     readers.add("alice", [("urlpattern", "/a"), ("urlpattern", "/b")])
@@ -660,7 +660,7 @@ def test_there_may_be_so_many_different_url_patterns_at_once() -> None:
     assert readers.match_any("/a") == []
 
 
-def test_an_error_of_a_matcher_reaches_the_caller_and_nothing_is_remembered() -> None:
+def test_an_error_of_a_matcher_reaches_the_caller_and_nothing_is_cached() -> None:
     class Broken(Prefix):
         def match(self, topic: str) -> bool:
             if broken:
@@ -677,7 +677,7 @@ def test_an_error_of_a_matcher_reaches_the_caller_and_nothing_is_remembered() ->
     assert readers.match_any("a") == ["alice"]
 
 
-def test_a_matcher_type_of_ones_own_may_replace_one_of_the_library() -> None:
+def test_a_custom_matcher_type_may_replace_one_of_the_library() -> None:
     readers = SkipFilter(SelectorIndex(matchers={"exact": Prefix}))
     readers.add("alice", [("exact", "a")])
     assert readers.match_any("ab") == ["alice"]
@@ -819,7 +819,7 @@ TestAgainstMatchers.settings = settings(max_examples=100, stateful_step_count=30
 
 @settings(deadline=None)
 @given(st.text(), st.lists(st.sampled_from(SELECTORS), max_size=5))
-def test_a_topic_of_any_text_is_answered(topic: str, some: list[Selector]) -> None:
+def test_no_text_of_a_topic_causes_an_error(topic: str, some: list[Selector]) -> None:
     index = Counting()
     readers = SkipFilter(index)
     for value, selector in enumerate(some):
@@ -873,7 +873,7 @@ CHURNED: list[Selector] = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_when_everything_is_removed_nothing_is_left(seed: int) -> None:
+def test_removing_everything_leaves_nothing_behind(seed: int) -> None:
     index = Counting()
     readers = SkipFilter(index, capacity=20)
     rng = random.Random(seed)
@@ -886,7 +886,7 @@ def test_when_everything_is_removed_nothing_is_left(seed: int) -> None:
         assert len(readers._entries) <= 20
 
 
-def test_memory_comes_back() -> None:
+def test_memory_is_released() -> None:
     tracemalloc.start()
     try:
         index = SelectorIndex(base_url=BASE, matchers={"prefix": Prefix})
@@ -991,7 +991,7 @@ def test_many_old_values_and_a_few_recent_ones(recent: int, monkeypatch: pytest.
     assert numbers.match_any(0) == list(range(20 + recent))
 
 
-def test_the_list_of_recent_values_is_bounded_by_the_values_that_are_there() -> None:
+def test_the_list_of_recent_values_is_bounded_by_the_number_of_values() -> None:
     numbers: SkipFilter[int, int] = SkipFilter(lambda value, key: True)
     for number in range(container.SPARE + 20):
         numbers.add(number)
@@ -1010,7 +1010,7 @@ def test_the_list_of_recent_values_is_bounded_by_the_values_that_are_there() -> 
 
 @pytest.mark.parametrize("tables", [[], ["exact"], ["everything"], ["uritemplate"], ["urlpattern"], ["amqp", "mqtt"]])
 @pytest.mark.parametrize("topic", [None, 7, b"/x", ("/x",)])
-def test_a_topic_that_is_no_text_is_named_whatever_is_declared(topic: Any, tables: list[str]) -> None:
+def test_a_topic_that_is_not_a_string_is_named_with_any_selectors(topic: Any, tables: list[str]) -> None:
     readers: SkipFilter[str, Any] = SkipFilter(SelectorIndex(base_url=BASE))
     readers.add("a", [(table, "*") for table in tables])
     for ask in (readers.match_any, readers.match_all, readers.matches, readers.bitmap):
@@ -1020,7 +1020,7 @@ def test_a_topic_that_is_no_text_is_named_whatever_is_declared(topic: Any, table
     readers._check()
 
 
-def test_a_topic_that_is_no_text_is_not_explained() -> None:
+def test_a_topic_that_is_not_a_string_is_not_explained() -> None:
     index = SelectorIndex()
     index.add(0, "a", [("exact", "/x")])
     with pytest.raises(TypeError, match=r"^topic None is of type NoneType, not str$"):

@@ -129,12 +129,12 @@ def test_v13_n36_the_steps_grow_with_the_variables_and_no_faster(
         (names(50, "{{v{0}}}%41"), "%41" * 1300),
     ],
 )
-def test_what_does_match_is_found_to_match(template: str, topic: str, steps: Callable[[], int]) -> None:
+def test_matching_topics_are_found(template: str, topic: str, steps: Callable[[], int]) -> None:
     assert both(("uritemplate", template), topic)
     assert steps() <= 2 * (4 * (template.count("{") + template.count(",")) + 1)
 
 
-def test_one_that_is_a_piece_short_does_not_match() -> None:
+def test_a_topic_that_is_one_piece_short_does_not_match() -> None:
     assert both(("uritemplate", "{+a}/" * 50), "/" * 50)
     assert not both(("uritemplate", "{+a}/" * 50), "/" * 49)
     assert not both(("uritemplate", "{a}b" * 100), "b" * 99)
@@ -142,7 +142,7 @@ def test_one_that_is_a_piece_short_does_not_match() -> None:
     assert both(("uritemplate", "{/" + names(9, "v{0}", ",") + "}"), "/a" * 9)
 
 
-def test_many_bad_templates_on_one_topic_share_its_sets_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_bad_templates_share_the_position_sets_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
     init = uri_template.Subject.__init__
 
@@ -197,7 +197,7 @@ def test_n36_n38_many_wildcards_cost_the_words_of_the_topic_times_those_of_the_p
     assert index.explain(topic, "alice") != {("amqp", pattern + ".c"): None}
 
 
-def test_many_wildcards_that_do_match_are_found_to_match() -> None:
+def test_matching_topics_with_many_wildcards_are_found() -> None:
     for pattern in ("#" + ".a.#" * 49, "#." * 98 + "#", "#.a" + ".#.a" * 40, "*.#." * 40 + "a"):
         assert both(("amqp", pattern), ".".join("a" * 2000))
     assert not both(("amqp", "#" + ".a.#" * 49), ".".join("a" * 48))
@@ -217,7 +217,7 @@ def test_n36_n38_the_set_of_nodes_is_no_larger_than_the_pattern() -> None:
         assert len(frontier) <= len(AMQP.parse_pattern(pattern)) + 1
 
 
-def test_v13_a_long_literal_is_looked_for_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v13_a_long_literal_is_searched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
 
     def noted(text: bytes, literal: bytes) -> list[int]:

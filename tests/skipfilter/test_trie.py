@@ -62,7 +62,7 @@ def test_the_pattern_without_words_is_at_the_root() -> None:
     assert found(trie.find([])) == [(MANY,)]
 
 
-def test_hidden_leaves_out_a_wildcard_at_the_beginning_and_no_other() -> None:
+def test_hidden_only_leaves_out_a_wildcard_at_the_start() -> None:
     simple: list[Words] = [("$", ONE), (ONE, "a"), (MANY,)]
     inner: list[Words] = [("$", MANY), ("$", MANY, "a"), ("$", ONE), (ONE, MANY, "a"), (MANY, "a")]
     for patterns in (simple, inner):
@@ -74,12 +74,12 @@ def test_hidden_leaves_out_a_wildcard_at_the_beginning_and_no_other() -> None:
         assert not trie.finds([], hidden=True)
 
 
-def test_a_many_in_the_middle_may_have_nothing_to_stand_for() -> None:
+def test_a_many_in_the_middle_may_match_no_words() -> None:
     trie = filled(("a", MANY, "b"), ("a", MANY, "b", MANY), (MANY, "a", MANY))
     assert found(trie.find(["a", "b"])) == [("a", MANY, "b"), ("a", MANY, "b", MANY), (MANY, "a", MANY)]
 
 
-def test_finds_says_so_before_it_has_read_everything() -> None:
+def test_finds_returns_before_it_has_read_everything() -> None:
     def words() -> Iterator[str]:
         yield "a"
         yield "b"
@@ -91,7 +91,7 @@ def test_finds_says_so_before_it_has_read_everything() -> None:
         filled(("a", MANY, "x")).finds(words())
 
 
-def test_changes_moves_with_every_node_that_is_made_or_removed_and_with_nothing_else() -> None:
+def test_changes_counts_exactly_the_added_and_removed_nodes() -> None:
     trie = filled(("a", "b"))
     assert trie.changes == 2
     trie.node(("a", "b")).value = ("c",)
@@ -103,7 +103,7 @@ def test_changes_moves_with_every_node_that_is_made_or_removed_and_with_nothing_
     assert trie.changes == 4
 
 
-def test_a_node_that_still_leads_on_is_kept() -> None:
+def test_a_node_with_children_is_kept() -> None:
     trie = filled(("a",), ("a", MANY), ("a", MANY, "b"))
     drop(trie, ("a", MANY))
     trie._check()
@@ -213,9 +213,7 @@ class Looks(dict[str, Any]):
         [(ONE,) * n + (MANY, "a", MANY) for n in range(50)],
     ],
 )
-def test_a_topic_costs_at_most_one_look_at_each_node_for_each_word(
-    patterns: list[Words], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_visits_each_node_at_most_once_per_word(patterns: list[Words], monkeypatch: pytest.MonkeyPatch) -> None:
     trie = filled(*patterns)
     nodes = [trie.root, *(node for _, node in trie.nodes())]
     for node in nodes:
@@ -229,7 +227,7 @@ def test_a_topic_costs_at_most_one_look_at_each_node_for_each_word(
         assert 0 < Looks.count <= len(nodes) * len(words)
 
 
-def test_patterns_that_the_topic_does_not_begin_like_cost_nothing() -> None:
+def test_patterns_with_another_start_cost_nothing() -> None:
     trie = filled(*((f"a{n}", ONE, MANY) for n in range(1000)))
     for _, node in trie.nodes():
         node.words = Looks(node.words)

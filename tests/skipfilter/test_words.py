@@ -52,7 +52,7 @@ def test_longer_patterns_agree_with_the_definition(pattern: Words, words: list[s
     assert match_words(pattern, words) is by_definition(pattern, words)
 
 
-def test_two_patterns_are_parsed_into_the_same_words_if_and_only_if_they_say_the_same() -> None:
+def test_two_patterns_are_parsed_into_the_same_words_exactly_if_they_are_equivalent() -> None:
     topics = [*up_to(6, "ab")]
     spellings: dict[tuple[bool, ...], set[Words]] = {}
     for words in up_to(4, "a*#"):
@@ -78,11 +78,11 @@ def test_two_patterns_are_parsed_into_the_same_words_if_and_only_if_they_say_the
         (MQTT, "a//.*", ("a", "", ".*")),
     ],
 )
-def test_what_a_pattern_is_parsed_into(grammar: Grammar, pattern: str, words: Words) -> None:
+def test_patterns_are_parsed_into_these_words(grammar: Grammar, pattern: str, words: Words) -> None:
     assert grammar.parse_pattern(pattern) == words
 
 
-def test_the_empty_topic_has_no_words_where_a_word_may_not_be_empty() -> None:
+def test_the_empty_topic_has_no_words_if_words_must_not_be_empty() -> None:
     assert AMQP.parse_topic("") == []
     assert MQTT.parse_topic("") == [""]
     assert AMQP.parse_topic(".") == MQTT.parse_topic("/") == ["", ""]
@@ -90,7 +90,7 @@ def test_the_empty_topic_has_no_words_where_a_word_may_not_be_empty() -> None:
 
 @settings(deadline=None)
 @given(st.text(st.sampled_from("ab.*#/+$\x00é\ud800"), max_size=12), st.sampled_from([AMQP, MQTT]))
-def test_any_text_is_parsed_or_refused_by_the_name_of_its_grammar(text: str, grammar: Grammar) -> None:
+def test_any_text_is_parsed_or_refused_with_the_name_of_its_grammar(text: str, grammar: Grammar) -> None:
     try:
         words = grammar.parse_pattern(text)
     except PatternError as error:
@@ -132,7 +132,7 @@ class Counted(str):
 @pytest.mark.parametrize(
     ("pattern", "length"), [("#.a" * 49, 2000), ("#.a.a.a.b" * 12, 2000), ("#.*.a" * 30, 2000), ("#.b", 5000)]
 )
-def test_what_makes_a_backtracking_matcher_explode_is_compared_a_bounded_number_of_times(
+def test_patterns_that_explode_under_backtracking_take_bounded_comparisons(
     pattern: str, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Counted, "compared", 0)

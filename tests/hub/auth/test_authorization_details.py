@@ -54,16 +54,16 @@ def test_n72_t28_details_of_other_types_do_no_harm(foreign: Any) -> None:
     assert patterns(grant.publish) == [("exact", "a")]
 
 
-def test_n72_other_details_do_not_count() -> None:
+def test_n72_details_of_other_types_are_ignored() -> None:
     assert verified(*[{"type": "tenant"}] * 50, detail({"match": "a"})).publish
 
 
 @pytest.mark.parametrize("value", [{}, "x", 7, {"0": detail({"match": "a"})}])
-def test_n72_what_is_no_array_is_refused(value: Any) -> None:
+def test_n72_details_that_are_not_an_array_are_refused(value: Any) -> None:
     assert refused(authorization_details=value) == "authorization_details is not an array"
 
 
-def test_n72_null_is_no_array() -> None:
+def test_n72_null_is_not_an_array() -> None:
     claims = {"iss": "https://issuer.example", "aud": RESOURCE, "exp": NOW + 60, "authorization_details": None}
     with pytest.raises(InvalidToken):
         at_once(HUB.verify("publish", sign(claims, key=ISSUER_KEY, header={"typ": "at+jwt"}), resource=RESOURCE))
@@ -77,7 +77,7 @@ def test_n73_unknown_actions_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("actions", [[], "publish", None, {}, {"publish": True}, ["publish", 7], [None], [["publish"]]])
-def test_n73_actions_that_are_no_strings_are_refused(actions: Any) -> None:
+def test_n73_actions_that_are_not_strings_are_refused(actions: Any) -> None:
     assert refused(detail({"match": "a"}, actions=actions)).startswith("actions ")
 
 
@@ -109,7 +109,7 @@ def test_n74_topics_are_an_array_that_is_not_empty(topics: Any) -> None:
     assert refused({"type": DETAIL_TYPE, "actions": ["publish"], "topics": topics}).startswith("topics ")
 
 
-def test_n74_what_a_detail_lacks_is_refused() -> None:
+def test_n74_a_detail_with_a_missing_member_is_refused() -> None:
     for name in ("actions", "topics"):
         lacking = detail({"match": "a"})
         del lacking[name]
@@ -129,23 +129,23 @@ def test_n75_a_payload_is_an_object(payload: Any, actions: list[str]) -> None:
     assert refused(detail({"match": "a"}, actions=actions, payload=payload)) == "a payload is not an object"
 
 
-def test_n75_n124_a_payload_that_could_not_be_sent_on_is_refused() -> None:
+def test_n75_n124_a_payload_that_cannot_be_encoded_is_refused() -> None:
     for value in (float("nan"), float("inf"), "\ud800"):
         assert refused(detail({"match": "a"}, payload={"a": [value]}))
 
 
-def test_n76_one_wrong_detail_and_the_whole_token_is_invalid() -> None:
+def test_n76_one_wrong_detail_makes_the_whole_token_invalid() -> None:
     assert refused(detail({"match": "a"}), detail("b"))
     assert refused(detail("b", actions=["fly"]), detail({"match": "a"}))
 
 
-def test_n77_the_limits_themselves_are_allowed() -> None:
+def test_n77_values_at_the_limits_are_allowed() -> None:
     assert len(verified(*[detail({"match": "x" * 50})] * 5).publish) == 5
     assert len(verified(detail(*[{"match": "é" * 25}] * 5)).publish) == 5
     assert len(verified(detail({"match": "a"}, {"match": "b"}), detail(*[{"match": "a"}] * 3)).subscribe) == 5
 
 
-def test_n77_more_than_the_limits_is_refused() -> None:
+def test_n77_values_above_the_limits_are_refused() -> None:
     assert refused(*[detail({"match": "a"})] * 6) == "the token has 6 details; the limit is 5 (N77)"
     assert refused(detail(*[{"match": "a"}] * 6)) == "the token has 6 topics; the limit is 5 (N77)"
     assert refused(detail(*[{"match": "a"}] * 3), detail(*[{"match": "a"}] * 3)).startswith(
@@ -169,7 +169,7 @@ def test_v81_the_mercure_claim_of_a_current_token_is_ignored() -> None:
 # -- payloads
 
 
-def test_n126_v73_t79_the_payload_is_of_the_first_detail_that_matches() -> None:
+def test_n126_v73_t79_the_payload_comes_from_the_first_matching_detail() -> None:
     grant = verified(
         detail({"match": "a"}, actions=["publish"], payload={"of": "a publisher"}),
         detail({"match": "x"}, {"match": "a"}, actions=["subscribe"], payload={"of": "the second"}),
@@ -207,17 +207,17 @@ def test_n126_a_pattern_is_matched_by_itself(type: str, pattern: str) -> None:
     assert grant.payload_for("https://elsewhere.example/{x}") is None
 
 
-def test_n126_a_pattern_is_taken_as_a_topic() -> None:
+def test_n126_a_pattern_is_matched_like_a_topic() -> None:
     grant = verified(detail({"match": "https://example.com/{+a}", "match_type": "uritemplate"}, payload={"n": 1}))
     assert grant.payload_for("https://example.com/bar/:id") == {"n": 1}
     assert grant.payload_for("https://elsewhere.example/bar") is None
 
 
-def test_n126_t31_no_payload_anywhere() -> None:
+def test_n126_t31_without_a_payload_there_is_none() -> None:
     assert verified(detail({"match": "*"})).payload_for("a") is None
     assert verified().payload_for("a") is None
     assert verified(detail({"match": "*"}, actions=["publish"], payload={"n": 1})).payload_for("a") is None
 
 
-def test_n163_a_grant_does_not_show_payloads() -> None:
+def test_n163_the_repr_of_a_grant_does_not_show_payloads() -> None:
     assert "confidential" not in repr(verified(detail({"match": "a"}, payload={"text": "confidential"})))

@@ -66,7 +66,7 @@ def test_v31_other_claims_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("times", [{"exp": NOW + 0.25}, {"exp": NOW + 5, "nbf": NOW}, {"exp": None, "nbf": None}])
-def test_v31_dates_are_kept_and_may_be_fractions(times: dict[str, Any]) -> None:
+def test_v31_dates_are_obeyed_and_may_be_fractions(times: dict[str, Any]) -> None:
     assert verified(classic(["a"], **times)).expires == times["exp"]
 
 
@@ -77,7 +77,7 @@ def test_v31_dates_are_kept_and_may_be_fractions(times: dict[str, Any]) -> None:
         {"nbf": -(10**400)}, {"nbf": True}, {"exp": float("inf")}, {"nbf": float("nan")},
     ],
 )  # fmt: skip
-def test_v31_out_of_its_time(times: dict[str, Any]) -> None:
+def test_v31_a_token_outside_its_time_is_refused(times: dict[str, Any]) -> None:
     assert refused(classic(["a"], **times))
 
 
@@ -102,7 +102,7 @@ def test_v33_v71_entries_that_make_a_token_invalid(entry: Any, array: str) -> No
     assert refused(sign({"mercure": {array: ["fine", entry]}}), SHORT)
 
 
-def test_v10_a_string_that_is_no_template_is_itself() -> None:
+def test_v10_a_string_that_is_not_a_template_matches_itself() -> None:
     grant = verified(classic(["{broken", "x" * 50, ""]), SHORT)
     assert [matcher.match(matcher.pattern) for matcher in grant.publish] == [True] * 3
 
@@ -112,7 +112,7 @@ def test_v33_v1_a_string_may_be_as_long_as_the_token() -> None:
     assert [matcher.pattern for matcher in verified(classic(selectors), SHORT).publish] == selectors
 
 
-def test_v33_up_to_1000_entries_an_array() -> None:
+def test_v33_an_array_may_have_1000_entries() -> None:
     assert len(verified(classic(["a"] * 1_000, ["a"] * 1_000)).publish) == 1_000
     for token in (classic(["a"] * 1_001), classic([], ["a"] * 1_001)):
         assert "not an array of at most 1000 entries" in refused(token)
@@ -140,7 +140,7 @@ def test_v61_v73_the_payload_of_the_claim_is_any_json(payload: Any) -> None:
         assert type(grant.payload_for(pattern)) is type(payload)
 
 
-def test_v61_null_is_no_payload() -> None:
+def test_v61_null_means_no_payload() -> None:
     assert verified(sign({"mercure": {"subscribe": ["*"], "payload": None}})).payload_for("a") is None
     assert verified(classic([], ["*"])).payload_for("a") is None
 
@@ -157,12 +157,12 @@ def test_v73_the_payload_of_an_entry_comes_before_that_of_the_claim() -> None:
     assert (without.payload_for("a"), without.payload_for("b")) == (1, None)
 
 
-def test_n124_a_payload_that_could_not_be_sent_on_is_refused() -> None:
+def test_n124_a_payload_that_cannot_be_encoded_is_refused() -> None:
     for value in (float("nan"), [float("-inf")], {"a": "\udfff"}):
         assert refused(sign({"mercure": {"payload": value}}))
 
 
-def test_n23_whose_token_it_is() -> None:
+def test_n23_a_token_counts_for_its_subject() -> None:
     assert verified(classic(["a"], sub="ann")).subject == " ann"  # no issuer
     for sub in ("", 7, None, ["ann"]):
         assert verified(classic(["a"], sub=sub)).subject is None
@@ -218,7 +218,7 @@ def test_v34_v35_secrets_of_any_length_verify(key: str) -> None:
         refused(sign({"mercure": {"publish": ["a"]}}, key=key + "x"), hub, action)
 
 
-def test_v34_a_short_secret_is_warned_of_when_the_hub_starts_and_not_shown() -> None:
+def test_v34_a_short_secret_causes_a_warning_at_the_start_and_is_not_shown() -> None:
     with capture_logs() as lines:
         hub = authorizer(dev=True, publisher_key="!ChangeMe!")
         assert [(line["log_level"], line["key"], line["bits"], line["least"]) for line in lines] == [
@@ -239,7 +239,7 @@ def test_v34_the_key_that_examples_use_is_long_enough() -> None:
 # -- which dialect
 
 
-def test_v81_an_at_jwt_is_never_checked_less() -> None:
+def test_v81_an_at_jwt_is_checked_as_a_current_token() -> None:
     for typ in ("at+jwt", "AT+JWT", "application/at+jwt"):
         token = sign({"mercure": {"publish": ["*"]}}, header={"typ": typ})
         assert refused(token) == "iss null is not trusted"

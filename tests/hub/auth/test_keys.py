@@ -154,7 +154,7 @@ async def verify(hub: Authorizer, token: str) -> bool:
 # -- fetching
 
 
-async def test_n71_v32_a_set_is_fetched_when_it_is_first_needed_and_then_kept(server: KeyServer, clock: Clock) -> None:
+async def test_n71_v32_a_key_set_is_fetched_at_its_first_use_and_then_cached(server: KeyServer, clock: Clock) -> None:
     server.serve(public(EC, kid="one"))
     hub = hub_of(server, clock, publisher_jwks_url=server.url, publisher_key=None, publisher_algorithm="ES256")
     assert server.requests == []
@@ -168,7 +168,9 @@ async def test_n71_v32_a_set_is_fetched_when_it_is_first_needed_and_then_kept(se
     await hub.aclose()
 
 
-async def test_n71_how_a_set_is_asked_for(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+async def test_n71_the_request_for_a_key_set_has_these_headers(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
     server.serve(public(EC))
     await remote().current(None)
     request = server.requests[0].lower()
@@ -178,7 +180,7 @@ async def test_n71_how_a_set_is_asked_for(server: KeyServer, remote: Callable[..
     assert "\r\ncookie:" not in request
 
 
-async def test_n66_r7_it_is_fetched_again_after_its_time_and_not_before(server: KeyServer, clock: Clock) -> None:
+async def test_n66_r7_a_key_set_is_fetched_again_after_its_time_and_not_before(server: KeyServer, clock: Clock) -> None:
     server.serve(public(EC, kid="old"))
     hub = hub_of(server, clock, jwks_ttl=100)
     old = signed(EC, kid="old")
@@ -194,9 +196,7 @@ async def test_n66_r7_it_is_fetched_again_after_its_time_and_not_before(server: 
     await hub.aclose()
 
 
-async def test_a_token_that_was_verified_is_verified_again_when_the_keys_change(
-    server: KeyServer, clock: Clock
-) -> None:
+async def test_a_verified_token_is_verified_again_after_the_keys_change(server: KeyServer, clock: Clock) -> None:
     server.serve(public(EC, kid="one"))
     hub = hub_of(server, clock, jwks_ttl=30)
     token = signed(EC, kid="one")
@@ -212,7 +212,7 @@ async def test_a_token_that_was_verified_is_verified_again_when_the_keys_change(
     await hub.aclose()
 
 
-async def test_an_old_set_is_good_while_no_new_one_can_be_had(
+async def test_an_old_key_set_is_used_while_no_new_one_can_be_fetched(
     server: KeyServer, clock: Clock, remote: Callable[..., RemoteKeys]
 ) -> None:
     server.serve(public(EC, kid="one"))
@@ -239,7 +239,7 @@ async def test_an_old_set_is_good_while_no_new_one_can_be_had(
     assert len(server.requests) == 3
 
 
-async def test_t43_where_there_never_was_a_set_it_is_not_the_token_s_fault(server: KeyServer, clock: Clock) -> None:
+async def test_t43_without_any_key_set_the_error_is_not_the_fault_of_the_token(server: KeyServer, clock: Clock) -> None:
     server.serve_text(b"", "500 Oh")
     hub = hub_of(server, clock)
     token = signed(EC)
@@ -259,7 +259,7 @@ async def test_t43_where_there_never_was_a_set_it_is_not_the_token_s_fault(serve
     await hub.aclose()
 
 
-async def test_a_server_that_is_not_there(clock: Clock) -> None:
+async def test_a_key_server_that_does_not_exist_is_an_error(clock: Clock) -> None:
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1") as gone:
         port = gone.sockets[0].getsockname()[1]
     with capture_logs():
@@ -285,7 +285,7 @@ async def test_a_server_that_is_not_there(clock: Clock) -> None:
         (key_set(public(EC)) + b" " * 256 * KIB, "larger than 262144 bytes"),
     ],
 )
-async def test_n71_what_is_no_key_set(
+async def test_n71_a_response_that_is_not_a_key_set_is_an_error(
     server: KeyServer, remote: Callable[..., RemoteKeys], text: bytes, told: str
 ) -> None:
     server.serve_text(text)
@@ -294,14 +294,16 @@ async def test_n71_what_is_no_key_set(
     assert told in caught.value.reason
 
 
-async def test_n71_a_set_may_be_as_large_as_that(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+async def test_n71_a_key_set_of_the_largest_size_is_accepted(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
     text = key_set(public(EC), *[{}] * 99)
     server.serve_text(text + b" " * (256 * KIB - len(text)))
     keys = await remote().current(None)
     keys.check(extract(signed(EC)))
 
 
-async def test_n71_a_set_that_is_compressed_is_not_unpacked(
+async def test_n71_a_compressed_key_set_is_not_decompressed(
     server: KeyServer, remote: Callable[..., RemoteKeys]
 ) -> None:
     packed = gzip.compress(key_set(public(EC)) + b" " * 2**26)
@@ -312,7 +314,7 @@ async def test_n71_a_set_that_is_compressed_is_not_unpacked(
     assert "UnicodeDecodeError" in caught.value.reason
 
 
-async def test_n71_an_answer_without_an_end_is_not_read_to_it(
+async def test_n71_an_endless_response_is_not_read_forever(
     server: KeyServer, remote: Callable[..., RemoteKeys]
 ) -> None:
     server.answer, server.endless = b"HTTP/1.1 200 OK\r\n\r\n", True
@@ -324,7 +326,9 @@ async def test_n71_an_answer_without_an_end_is_not_read_to_it(
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"])
-async def test_n71_no_redirect_is_followed(server: KeyServer, remote: Callable[..., RemoteKeys], status: str) -> None:
+async def test_n71_redirects_are_not_followed(
+    server: KeyServer, remote: Callable[..., RemoteKeys], status: str
+) -> None:
     server.serve_text(key_set(public(EC)), status, f"Location: {server.url}")
     with pytest.raises(KeysUnavailable) as caught:
         await remote().current(None)
@@ -333,7 +337,7 @@ async def test_n71_no_redirect_is_followed(server: KeyServer, remote: Callable[.
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"])
-async def test_n71_a_server_that_does_not_go_on_is_given_up(
+async def test_n71_a_server_that_stops_sending_times_out(
     server: KeyServer, remote: Callable[..., RemoteKeys], answer: bytes
 ) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -352,7 +356,9 @@ async def test_n71_a_server_that_does_not_go_on_is_given_up(
 # -- one flight
 
 
-async def test_however_many_wait_a_set_is_fetched_once(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+async def test_a_key_set_is_fetched_once_for_all_waiting_requests(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
     server.serve(public(EC, kid="one"))
     server.gate.clear()
     source = remote()
@@ -365,7 +371,7 @@ async def test_however_many_wait_a_set_is_fetched_once(server: KeyServer, remote
 
 
 @pytest.mark.parametrize("who", [0, 1, 2])
-async def test_one_who_goes_away_takes_nothing_from_the_others(
+async def test_a_cancelled_request_does_not_cancel_the_fetch_of_the_others(
     server: KeyServer, remote: Callable[..., RemoteKeys], who: int
 ) -> None:
     server.serve(public(EC))
@@ -382,7 +388,9 @@ async def test_one_who_goes_away_takes_nothing_from_the_others(
     assert len(server.requests) == 1
 
 
-async def test_all_who_wait_in_vain_are_told(server: KeyServer, remote: Callable[..., RemoteKeys]) -> None:
+async def test_all_waiting_requests_fail_if_the_fetch_fails(
+    server: KeyServer, remote: Callable[..., RemoteKeys]
+) -> None:
     server.serve_text(b"", "500 Oh")
     server.gate.clear()
     source = remote()
@@ -393,7 +401,7 @@ async def test_all_who_wait_in_vain_are_told(server: KeyServer, remote: Callable
     assert len(server.requests) == 1
 
 
-async def test_closing_ends_a_fetch_and_who_waits_for_it_is_told(
+async def test_closing_ends_a_fetch_and_its_waiting_requests_fail(
     server: KeyServer, remote: Callable[..., RemoteKeys]
 ) -> None:
     server.gate.clear()
@@ -442,7 +450,7 @@ async def test_n66_keys_that_share_a_kid_are_all_tried(server: KeyServer, clock:
     await hub.aclose()
 
 
-async def test_n66_for_an_unknown_kid_a_set_is_fetched_once_more_every_10_s(server: KeyServer, clock: Clock) -> None:
+async def test_n66_an_unknown_kid_causes_one_more_fetch_every_10_s(server: KeyServer, clock: Clock) -> None:
     server.serve(public(EC, kid="one"))
     hub = hub_of(server, clock)
     assert await verify(hub, signed(EC, kid="one"))
@@ -462,7 +470,7 @@ async def test_n66_for_an_unknown_kid_a_set_is_fetched_once_more_every_10_s(serv
     await hub.aclose()
 
 
-async def test_n66_a_set_that_was_fetched_just_now_is_not_fetched_again(
+async def test_n66_a_key_set_that_was_just_fetched_is_not_fetched_again(
     server: KeyServer, remote: Callable[..., RemoteKeys]
 ) -> None:
     server.serve(public(EC, kid="one"))
@@ -470,7 +478,7 @@ async def test_n66_a_set_that_was_fetched_just_now_is_not_fetched_again(
     assert len(server.requests) == 1
 
 
-async def test_n66_those_with_an_unknown_kid_wait_for_the_fetch_that_is_under_way(
+async def test_n66_requests_with_an_unknown_kid_wait_for_the_current_fetch(
     server: KeyServer, remote: Callable[..., RemoteKeys]
 ) -> None:
     server.serve(public(EC, kid="one"))
@@ -489,7 +497,7 @@ async def test_n66_those_with_an_unknown_kid_wait_for_the_fetch_that_is_under_wa
     assert len(server.requests) == 2
 
 
-async def test_n66_an_extra_fetch_that_fails_leaves_the_set(
+async def test_n66_a_failed_extra_fetch_keeps_the_key_set(
     server: KeyServer, clock: Clock, remote: Callable[..., RemoteKeys]
 ) -> None:
     server.serve(public(EC, kid="one"))
@@ -505,7 +513,7 @@ async def test_n66_an_extra_fetch_that_fails_leaves_the_set(
     assert len(server.requests) == 3
 
 
-async def test_n91_the_log_says_which_key_is_not_there(server: KeyServer, clock: Clock) -> None:
+async def test_n91_the_log_names_the_missing_key(server: KeyServer, clock: Clock) -> None:
     server.serve(public(EC, kid="one"))
     hub = hub_of(server, clock)
     for token, reason in (
@@ -550,7 +558,7 @@ def weak_rsa() -> dict[str, Any]:
         (public(EC, crv="P-512"), EC, "ES256"),
     ],
 )
-def test_n65_n66_keys_that_do_not_fit_are_passed_over(entry: dict[str, Any], key: Any, algorithm: str) -> None:
+def test_n65_n66_unsuitable_keys_are_skipped(entry: dict[str, Any], key: Any, algorithm: str) -> None:
     with capture_logs():
         keys = parse_key_set("x", key_set(entry), PUBLIC_KEY_ALGORITHMS)
         both = parse_key_set("x", key_set(entry, public(key)), PUBLIC_KEY_ALGORITHMS)
@@ -558,14 +566,14 @@ def test_n65_n66_keys_that_do_not_fit_are_passed_over(entry: dict[str, Any], key
     assert verifies(both, signed(key, algorithm))
 
 
-def test_n66_the_ids_of_a_set_are_those_of_its_keys() -> None:
+def test_n66_the_ids_of_a_key_set_are_those_of_its_keys() -> None:
     keys = parse_key_set("x", key_set(public(EC, kid=""), public(RSA, kid="one"), public(ED)), PUBLIC_KEY_ALGORITHMS)
     assert keys.kids == frozenset({"", "one"})
     assert verifies(keys, signed(EC, kid=""))
 
 
 @pytest.mark.parametrize("members", [{"use": "sig"}, {"alg": "RS256"}, {"key_ops": ["verify"]}, {"new": "member"}])
-def test_n65_keys_that_fit_are_used(members: dict[str, Any]) -> None:
+def test_n65_suitable_keys_are_used(members: dict[str, Any]) -> None:
     keys = parse_key_set("x", key_set(public(RSA, **members)), PUBLIC_KEY_ALGORITHMS)
     assert verifies(keys, signed(RSA, "RS256"))
     assert verifies(keys, signed(RSA, "PS256")) is ("alg" not in members)
@@ -580,13 +588,13 @@ def test_n65_keys_that_fit_are_used(members: dict[str, Any]) -> None:
         {"kty": "oct", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"},
     ],
 )  # fmt: skip
-def test_n71_what_is_no_key_of_ours_is_passed_over(entry: Any) -> None:
+def test_n71_entries_that_are_not_suitable_keys_are_skipped(entry: Any) -> None:
     keys = parse_key_set("x", key_set(entry, public(EC, kid="one"), entry), PUBLIC_KEY_ALGORITHMS)
     assert verifies(keys, signed(EC, kid="one"))
     assert {id(key) for keys in keys.by_algorithm.values() for key in keys} == {id(keys.by_algorithm["ES256"][0])}
 
 
-def test_n65_only_algorithms_that_are_allowed() -> None:
+def test_n65_only_allowed_algorithms_are_used() -> None:
     keys = parse_key_set("x", key_set(public(RSA), public(EC), public(ED), public(P384)), ["PS256", "EdDSA", "ES384"])
     assert verifies(keys, signed(RSA, "PS256"))
     assert verifies(keys, signed(ED, "EdDSA"))
@@ -606,7 +614,7 @@ def test_n65_secrets_in_a_set_are_never_used() -> None:
     assert keys.by_algorithm == {"HS256": (), "ES256": ()}
 
 
-def test_a_set_without_a_key_for_us_is_logged() -> None:
+def test_a_key_set_without_a_suitable_key_is_logged() -> None:
     with capture_logs() as lines:
         parse_key_set("x", key_set(public(RSA), public(EC, use="enc")), ["ES256"])
         parse_key_set("x", key_set(public(RSA), public(EC)), ["ES256"])
@@ -645,7 +653,7 @@ async def test_r7_a_file_is_read_once(tmp_path: Path) -> None:
         (key_set(public(EC)) + b" " * 256 * KIB, "larger than"),
     ],
 )
-def test_r7_a_file_that_has_no_keys_for_us_stops_the_start(tmp_path: Path, text: bytes | None, told: str) -> None:
+def test_r7_a_file_without_suitable_keys_prevents_the_start(tmp_path: Path, text: bytes | None, told: str) -> None:
     path = tmp_path / "keys.json"
     if text is not None:
         path.write_bytes(text)
@@ -657,7 +665,7 @@ def test_r7_a_file_that_has_no_keys_for_us_stops_the_start(tmp_path: Path, text:
 # -- one key
 
 
-def test_v32_a_secret_is_for_hs256_unless_another_algorithm_is_said() -> None:
+def test_v32_a_secret_is_for_hs256_unless_another_algorithm_is_set() -> None:
     secret = "s" * 64
     assert list(load_key("x", secret, None).by_algorithm) == ["HS256"]
     assert list(load_key("x", secret, "HS384").by_algorithm) == ["HS384"]
@@ -670,19 +678,19 @@ def test_v32_a_secret_is_for_hs256_unless_another_algorithm_is_said() -> None:
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("key", [EC, RSA, ED])
-def test_t47_n65_a_key_in_pem_is_no_secret(key: Any, private: bool, algorithm: str) -> None:
+def test_t47_n65_a_key_in_pem_is_not_used_as_a_secret(key: Any, private: bool, algorithm: str) -> None:
     for text in (pem(key, private), "\n" + pem(key, private), "-----BEGIN PUBLIC KEY-----\nbroken"):
         with pytest.raises(ConfigurationError, match=f"x: a key in PEM is not a secret, and {algorithm} needs one"):
             load_key("x", text, algorithm)
 
 
-def test_t47_a_public_key_in_another_format_is_no_secret_either() -> None:
+def test_t47_a_public_key_in_another_format_is_not_used_as_a_secret() -> None:
     ssh = ED.public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     with pytest.raises(ConfigurationError, match="x: not a key for HS256"):
         load_key("x", ssh, None)
 
 
-def test_t47_the_algorithm_of_a_key_in_pem_is_to_be_said() -> None:
+def test_t47_the_algorithm_of_a_key_in_pem_is_required() -> None:
     with pytest.raises(ConfigurationError, match="x: the key is in PEM, so set its algorithm"):
         load_key("x", pem(EC), None)
 
@@ -695,7 +703,7 @@ def test_t47_the_algorithm_of_a_key_in_pem_is_to_be_said() -> None:
         (pem(EC)[:-40], "ES256"), (pem(RSA).replace("M", "N"), "RS256"), ("secret", "none"), ("secret", "HS1"), ("secret", "ES1"),
     ],
 )  # fmt: skip
-def test_n65_t47_a_key_that_does_not_fit_its_algorithm_stops_the_start(text: str, algorithm: str) -> None:
+def test_n65_t47_a_key_that_does_not_fit_its_algorithm_prevents_the_start(text: str, algorithm: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^x: ") as caught:
         load_key("x", text, algorithm)
     assert not text or text not in str(caught.value)
@@ -706,7 +714,7 @@ def test_n65_t47_a_key_that_does_not_fit_its_algorithm_stops_the_start(text: str
     ("key", "algorithm", "bits", "least"),
     [("s" * 31, "HS256", 248, 256), ("s" * 47, "HS384", 376, 384), ("s" * 63, "HS512", 504, 512), ("é", None, 16, 256)],
 )
-def test_v34_a_short_secret_is_good_in_development_and_warned_of(
+def test_v34_a_short_secret_is_accepted_in_development_with_a_warning(
     key: str, algorithm: str | None, bits: int, least: int
 ) -> None:
     with capture_logs() as lines:
@@ -732,9 +740,7 @@ def test_v34_a_short_secret_is_good_in_development_and_warned_of(
         (" \t\n" * 20, "blank"),
     ],
 )
-def test_v34_a_secret_that_can_be_guessed_is_refused_unless_in_development(
-    secret: str, wrong: str, algorithm: str | None
-) -> None:
+def test_v34_a_guessable_secret_is_refused_outside_development(secret: str, wrong: str, algorithm: str | None) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_key("x", secret, algorithm)
     told = f"x: this secret is {wrong}, so it can be guessed; make one: openssl rand -base64 32"
@@ -745,7 +751,7 @@ def test_v34_a_secret_that_can_be_guessed_is_refused_unless_in_development(
 
 
 @pytest.mark.parametrize("secret", ["s" * 32, "é" * 16, DEVELOPMENT_KEY])
-def test_v34_a_secret_of_32_bytes_is_good(secret: str) -> None:
+def test_v34_a_secret_of_32_bytes_is_accepted(secret: str) -> None:
     with capture_logs() as lines:
         load_key("x", secret, None)
     assert lines == []
@@ -764,7 +770,9 @@ def test_a_private_key_is_refused_and_not_shown(key: Any, algorithm: str, dev: b
 @pytest.mark.parametrize(
     ("key", "algorithm"), [(EC, "ES256"), (RSA, "RS256"), (ED, "EdDSA"), (ED, "HS256"), (ED, None)]
 )
-def test_t47_a_key_in_json_is_no_secret_and_not_shown(key: Any, algorithm: str | None, private: bool) -> None:
+def test_t47_a_key_in_json_is_not_used_as_a_secret_and_not_shown(
+    key: Any, algorithm: str | None, private: bool
+) -> None:
     entry = key.as_dict(private=private)
     for text in (json.dumps(entry), f" {json.dumps({'keys': [entry]})}\n"):
         with pytest.raises(ConfigurationError, match="x: a key in JSON is not a secret") as caught:
@@ -773,7 +781,7 @@ def test_t47_a_key_in_json_is_no_secret_and_not_shown(key: Any, algorithm: str |
     load_key("x", json.dumps({"a": "secret that only looks like a key in JSON"}), "HS256")
 
 
-def test_a_short_rsa_key_is_good_and_warned_of() -> None:
+def test_a_short_rsa_key_is_accepted_with_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         short = jwk.RSAKey.import_key(rsa.generate_private_key(65537, 1024))
@@ -785,7 +793,7 @@ def test_a_short_rsa_key_is_good_and_warned_of() -> None:
         assert len(lines) == 1
 
 
-def test_v32_a_certificate_has_a_public_key() -> None:
+def test_v32_a_certificate_is_used_as_a_public_key() -> None:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
     day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     certificate = x509.CertificateBuilder(name, name, EC.public_key, 1, day, day + datetime.timedelta(days=1))
@@ -795,6 +803,6 @@ def test_v32_a_certificate_has_a_public_key() -> None:
     assert verifies(keys, signed(EC))
 
 
-def test_a_key_does_not_show_itself() -> None:
+def test_the_repr_of_a_key_does_not_show_it() -> None:
     keys = load_key("x", "s" * 40, None)
     assert repr(keys) == "TrustedKeys(name='x', kids=None, expires=inf)"

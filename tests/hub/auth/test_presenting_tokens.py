@@ -69,13 +69,13 @@ def test_n58_t41_the_scheme_of_the_header_is_in_any_case(value: str) -> None:
         [b"Bearer\ta"],
     ],
 )
-def test_n93_v41_t40_a_header_that_is_no_single_bearer_token(given: list[bytes]) -> None:
+def test_n93_v41_t40_a_header_that_is_not_a_single_bearer_token_is_refused(given: list[bytes]) -> None:
     with pytest.raises(InvalidPresentation) as caught:
         find_token([(b"authorization", value) for value in given], (), settings())
     assert (caught.value.status, caught.value.challenge) == (400, "invalid_request")
 
 
-def test_n58_a_short_header_is_a_token_that_is_not_valid() -> None:
+def test_n58_a_short_header_is_an_invalid_token() -> None:
     with pytest.raises(InvalidToken):
         publisher(request("Bearer a"))
 
@@ -83,14 +83,14 @@ def test_n58_a_short_header_is_a_token_that_is_not_valid() -> None:
 # -- which counts
 
 
-def test_n61_v40_header_before_query_before_cookie() -> None:
+def test_n61_v40_the_header_comes_before_the_query_and_the_query_before_the_cookie() -> None:
     cookies = f"mercureAuthorization={COOKIE}"
     assert pattern(publisher(request(f"Bearer {HEADER}", cookies), (QUERY,))) == "by header"
     assert pattern(publisher(request(None, cookies), (QUERY,))) == "by query"
     assert pattern(publisher(request(None, cookies))) == "by cookie"
 
 
-def test_n61_what_comes_first_counts_even_where_it_is_not_valid() -> None:
+def test_n61_the_first_token_counts_even_if_it_is_invalid() -> None:
     for headers, query in (
         (request("Bearer x.y.z", f"mercureAuthorization={COOKIE}"), (QUERY,)),
         (request(None, f"mercureAuthorization={COOKIE}"), ("x.y.z",)),
@@ -99,11 +99,11 @@ def test_n61_what_comes_first_counts_even_where_it_is_not_valid() -> None:
             publisher(headers, query)
 
 
-def test_n61_the_header_hides_even_a_query_that_is_wrong() -> None:
+def test_n61_the_header_hides_even_an_invalid_query() -> None:
     assert pattern(publisher(request(f"Bearer {HEADER}"), (QUERY, QUERY))) == "by header"
 
 
-def test_a_presented_token_does_not_show_itself() -> None:
+def test_the_repr_of_a_presented_token_does_not_show_it() -> None:
     found = find_token(request(f"Bearer {HEADER}"), (), settings())
     assert found is not None
     assert HEADER not in repr(found)
@@ -114,7 +114,7 @@ def test_a_presented_token_does_not_show_itself() -> None:
 
 
 @pytest.mark.parametrize("query", [(QUERY, QUERY), (QUERY, ""), ("",)])
-def test_v42_the_parameter_is_there_once_with_a_token(query: tuple[str, ...]) -> None:
+def test_v42_the_parameter_must_occur_once_with_a_token(query: tuple[str, ...]) -> None:
     with pytest.raises(InvalidPresentation, match="authorization parameter"):
         publisher(request(), query)
 
@@ -131,7 +131,7 @@ def test_n60_t42_without_the_classic_dialect_no_parameter_is_read() -> None:
         assert pattern(at_once(hub.authorize("publish", headers, query, origin=ORIGIN))) == "a"
 
 
-def test_v86_n60_a_current_token_in_the_query_is_refused_also_when_it_is_known_already() -> None:
+def test_v86_n60_a_current_token_in_the_query_is_refused_even_if_it_is_cached() -> None:
     hub, token = authorizer(), current(detail({"match": "a"}))
     for _ in range(2):
         with pytest.raises(InvalidToken) as caught:
@@ -153,7 +153,7 @@ def test_n59_v44_v86_the_chosen_cookie_comes_before_the_classic_one() -> None:
     assert pattern(publisher(request(None, default), cookie="name")) == "by the other"
 
 
-def test_n59_an_empty_cookie_is_none() -> None:
+def test_n59_an_empty_cookie_is_not_a_token() -> None:
     assert pattern(publisher(request(None, f"name=; mercureAuthorization={COOKIE}"), cookie="name")) == "by cookie"
     with pytest.raises(TokenRequired):
         publisher(request(None, "name=; mercureAuthorization="), cookie="name")
@@ -161,12 +161,12 @@ def test_n59_an_empty_cookie_is_none() -> None:
         publisher(request(None, f"other={COOKIE}"), cookie="name")
 
 
-def test_n59_of_cookies_with_one_name_the_nearest_to_the_path_counts() -> None:
+def test_n59_of_cookies_with_one_name_the_one_nearest_to_the_path_counts() -> None:
     far = classic(["far"])
     assert pattern(publisher(request(None, f'name="{COOKIE}"; name={far}'), cookie="name")) == "by cookie"
 
 
-def test_v86_v88_the_classic_cookie_is_read_in_the_classic_dialect_alone() -> None:
+def test_v86_v88_the_classic_cookie_is_only_read_in_the_classic_dialect() -> None:
     only: dict[str, Any] = {"classic": False, "publisher_key": None, "subscriber_key": None, "cookie": "name"}
     token = current(detail({"match": "a"}))
     assert pattern(publisher(request(None, f"name={token}"), **only)) == "a"
@@ -177,7 +177,7 @@ def test_v86_v88_the_classic_cookie_is_read_in_the_classic_dialect_alone() -> No
 # -- who may do without
 
 
-def test_n90_v5_who_needs_a_token() -> None:
+def test_n90_v5_a_token_is_required_unless_anonymous_subscribers_are_allowed() -> None:
     hub = authorizer(anonymous=True)
     assert at_once(hub.authorize("subscribe", [], origin=ORIGIN)) is ANONYMOUS
     with pytest.raises(TokenRequired) as caught:
@@ -187,7 +187,7 @@ def test_n90_v5_who_needs_a_token() -> None:
         at_once(authorizer().authorize("subscribe", [], origin=ORIGIN))
 
 
-def test_n131_where_a_token_is_required_anonymous_is_not_enough() -> None:
+def test_n131_if_a_token_is_required_anonymous_is_not_enough() -> None:
     hub = authorizer(anonymous=True)
     with pytest.raises(TokenRequired):
         at_once(hub.authorize("subscribe", [], origin=ORIGIN, required=True))
@@ -198,7 +198,7 @@ def test_n131_where_a_token_is_required_anonymous_is_not_enough() -> None:
     ]
 
 
-def test_v5_n24_a_token_that_is_given_must_be_valid() -> None:
+def test_v5_n24_a_presented_token_must_be_valid() -> None:
     hub = authorizer(anonymous=True)
     for headers in (request("Bearer x"), request(None, "mercureAuthorization=x")):
         with pytest.raises(InvalidToken):
@@ -240,7 +240,7 @@ FRIENDS = "https://friend.example https://*.family.example capacitor://"
         ({"referer": ""}, False),
     ],
 )
-def test_n63_v43_t45_who_may_publish_with_a_cookie(headers: dict[str, str], fine: bool) -> None:
+def test_n63_v43_t45_a_cookie_may_publish_only_from_an_allowed_origin(headers: dict[str, str], fine: bool) -> None:
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     raw.append((b"cookie", f"mercureAuthorization={COOKIE}".encode()))
     values: dict[str, Any] = {"publish_origins": FRIENDS, "public_urls": ("https://Public.example",)}
@@ -256,7 +256,9 @@ def test_n63_v43_t45_who_may_publish_with_a_cookie(headers: dict[str, str], fine
     ("listed", "origin", "fine"),
     [("*", "https://any.example", True), ("*", "null", True), ("null", "null", True), ("*", None, False)],
 )
-def test_n63_t45_any_origin_if_the_operator_says_so_but_none_never(listed: str, origin: str | None, fine: bool) -> None:
+def test_n63_t45_any_origin_may_publish_if_configured_but_a_missing_origin_never(
+    listed: str, origin: str | None, fine: bool
+) -> None:
     headers = request(None, f"mercureAuthorization={COOKIE}", origin)
     if fine:
         publisher(headers, publish_origins=listed)
@@ -275,12 +277,12 @@ def test_n63_only_publishing_by_cookie_depends_on_the_origin() -> None:
         assert at_once(authorizer().authorize("subscribe", headers, origin=ORIGIN)).subscribe
 
 
-def test_n96_the_origin_is_looked_at_before_the_token() -> None:
+def test_n96_the_origin_is_checked_before_the_token() -> None:
     with pytest.raises(InvalidPresentation):
         publisher(request(None, "mercureAuthorization=x.y.z", "https://evil.example"))
 
 
-def test_n69_t48_the_token_is_for_the_origin_that_the_request_is_to() -> None:
+def test_n69_t48_a_token_is_for_the_origin_of_the_request() -> None:
     hub = authorizer(public_urls=(ORIGIN, "http://other.example:8080"))
     other = current(detail({"match": "a"}), aud="http://other.example:8080/.well-known/mercure")
     for token, origin in ((current(detail({"match": "a"})), ORIGIN), (other, "http://other.example:8080")):
@@ -292,7 +294,7 @@ def test_n69_t48_the_token_is_for_the_origin_that_the_request_is_to() -> None:
         at_once(hub.authorize("publish", request(f"Bearer {other}"), origin=ORIGIN))
 
 
-def test_n69_a_resource_of_its_own_is_the_same_at_every_origin() -> None:
+def test_n69_a_configured_resource_is_the_same_at_every_origin() -> None:
     hub = authorizer(resource="urn:example:hub")
     headers = request(f"Bearer {current(detail({'match': 'a'}), aud='urn:example:hub')}")
     assert at_once(hub.authorize("publish", headers, origin="http://10.0.0.7")).publish

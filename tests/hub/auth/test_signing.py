@@ -57,7 +57,7 @@ def test_n64_n79_a_current_token() -> None:
     assert (grant.payload_for("d/e"), grant.payload_for("a")) == ({"n": 1}, None)
 
 
-def test_n70_it_has_what_rfc_9068_asks_for() -> None:
+def test_n70_a_current_token_has_the_claims_of_rfc_9068() -> None:
     header, claims = parts(signed(subject="ann", client_id="web", kid="k"))
     assert header == {"alg": "HS256", "typ": "at+jwt", "kid": "k"}
     assert (claims["iat"], claims["exp"], claims["sub"], claims["client_id"]) == (NOW, NOW + 60, "ann", "web")
@@ -67,7 +67,7 @@ def test_n70_it_has_what_rfc_9068_asks_for() -> None:
     assert "kid" not in header
 
 
-def test_n74_what_is_empty_is_left_out() -> None:
+def test_n74_empty_claims_are_left_out() -> None:
     claims = parts(signed(publish=[], subscribe=[]))[1]
     assert claims["authorization_details"] == []
     grant = at_once(authorizer().verify("subscribe", signed(publish=[]), resource=RESOURCE))
@@ -75,7 +75,7 @@ def test_n74_what_is_empty_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("values", [{"payload": []}, {"payload": "x"}, {"payload": {}, "subscribe": []}])
-def test_n75_a_payload_that_no_hub_would_take(values: dict[str, Any]) -> None:
+def test_n75_a_payload_that_a_hub_would_refuse_is_an_error(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="payload"):
         signed(**values)
 
@@ -90,7 +90,7 @@ def test_v30_a_classic_token() -> None:
     assert parts(token)[0] == {"alg": "HS256", "typ": "JWT"}
 
 
-def test_v31_a_classic_token_without_an_end() -> None:
+def test_v31_a_classic_token_may_never_expire() -> None:
     token = sign_classic_token(PUBLISHER_KEY, None, publish=["a"], subscribe=(), seconds=None, now=NOW)
     assert parts(token)[1] == {"mercure": {"publish": ["a"], "subscribe": []}}
     assert at_once(authorizer().verify("publish", token, resource=RESOURCE)).expires is None
@@ -115,7 +115,7 @@ def test_v32_any_algorithm_signs_what_it_verifies(algorithm: str) -> None:
     assert at_once(hub.verify("publish", signed(key=private, algorithm=algorithm), resource=RESOURCE)).publish
 
 
-def test_a_key_that_cannot_sign() -> None:
+def test_a_key_that_cannot_sign_is_an_error() -> None:
     public = KEYS["ES256"].as_pem(private=False).decode()
     for key, algorithm, told in (
         (public, "ES256", "cannot sign"),
@@ -138,7 +138,7 @@ def test_v34_a_short_secret_signs() -> None:
     assert at_once(hub.verify("publish", token, resource=RESOURCE)).publish
 
 
-def test_v34_the_token_of_development_may_do_everything() -> None:
+def test_v34_the_development_token_may_do_everything() -> None:
     classic = settings(dev=True)
     assert development_token(classic, ORIGIN) == DEVELOPMENT_TOKEN
     only: dict[str, Any] = {

@@ -55,7 +55,7 @@ def test_n64_t43_the_typ_of_a_current_token_is_in_any_case(typ: str) -> None:
 
 
 @pytest.mark.parametrize("typ", ["JWT", "jwt", "", "at+jwt ", "application/application/at+jwt", "application/jwt"])
-def test_n64_t43_another_typ_is_not_a_current_token_s(typ: str) -> None:
+def test_n64_t43_another_typ_is_not_a_current_token(typ: str) -> None:
     refused(current(A, typ=typ))
     refused(current(A, typ=typ, key=PUBLISHER_KEY))
     without: dict[str, Any] = {"classic": False, "publisher_key": None, "subscriber_key": None}
@@ -70,21 +70,21 @@ def test_n64_a_header_of_the_wrong_types_is_refused(header: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("header", ['["alg"]', '"alg"', "7", "null", "{}", '["alg", "b64"]', '{"alg"', "[" * 8_000])
-def test_a_header_that_is_no_object_is_refused(header: str) -> None:
+def test_a_header_that_is_not_an_object_is_refused(header: str) -> None:
     _, body, signature = current(A).split(".")
     head = base64.urlsafe_b64encode(header.encode()).decode().rstrip("=")
     reason = refused(f"{head}.{body}.{signature}")
     assert header not in ('["alg"]', '"alg"') or reason == "its header is not an object"
 
 
-def test_n65_none_is_no_algorithm() -> None:
+def test_n65_none_is_not_an_algorithm() -> None:
     for typ in ("at+jwt", "JWT"):
         head = base64.urlsafe_b64encode(json.dumps({"alg": "none", "typ": typ}).encode()).decode().rstrip("=")
         body = current(A).split(".")[1]
         assert "alg 'none' is not allowed" in refused(f"{head}.{body}.")
 
 
-def test_n65_t43_an_algorithm_is_the_key_s_and_not_the_token_s() -> None:
+def test_n65_t43_the_algorithm_comes_from_the_key_and_not_from_the_token() -> None:
     token = sign({"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60}, key=ISSUER_KEY, algorithm="HS512", header=AT)
     assert "alg 'HS512' is not allowed; issuer 'https://issuer.example' allows HS256" in refused(token)
     hub = authorizer(issuers=[{"id": ISSUER, "keys": {"key": ISSUER_KEY * 2, "algorithm": "HS512"}}])
@@ -94,13 +94,13 @@ def test_n65_t43_an_algorithm_is_the_key_s_and_not_the_token_s() -> None:
 AT = {"typ": "at+jwt"}
 
 
-def test_n65_v35_an_algorithm_is_in_its_case() -> None:
+def test_n65_v35_the_case_of_an_algorithm_matters() -> None:
     head, body, signature = current(A).split(".")
     head = base64.urlsafe_b64encode(b'{"alg":"hs256","typ":"at+jwt"}').decode().rstrip("=")
     assert "'hs256'" in refused(f"{head}.{body}.{signature}")
 
 
-def test_n65_a_public_key_is_no_secret() -> None:
+def test_n65_a_public_key_is_not_used_as_a_secret() -> None:
     private = jwk.ECKey.generate_key("P-256")
     pem = private.as_pem(private=False).decode()
     hub = authorizer(issuers=[{"id": ISSUER, "keys": {"key": pem, "algorithm": "ES256"}}])
@@ -117,7 +117,7 @@ def test_n65_a_public_key_is_no_secret() -> None:
     assert verified(good, hub).expires == NOW + 60
 
 
-def test_n66_keys_that_a_token_brings_along_are_not_looked_at() -> None:
+def test_n66_keys_inside_a_token_are_ignored() -> None:
     mine = jwk.OctKey.generate_key(256)
     pem = jwk.ECKey.generate_key("P-256").as_pem(private=False).decode()
     brought = {"jwk": mine.as_dict(), "jku": "https://evil.example/keys", "x5u": "https://evil.example/x", "x5c": [pem]}
@@ -126,14 +126,14 @@ def test_n66_keys_that_a_token_brings_along_are_not_looked_at() -> None:
         assert verified(current(A, header={name: value})).publish  # they do no harm either
 
 
-def test_n66_a_kid_does_not_matter_where_there_is_one_key() -> None:
+def test_n66_a_kid_does_not_matter_if_there_is_one_key() -> None:
     assert verified(current(A, header={"kid": "whatever"})).publish
 
 
 @pytest.mark.parametrize(
     "header", [{"crit": ["exp"], "exp": 1}, {"crit": []}, {"crit": ["kid"], "kid": "x"}, {"crit": ["b64"], "b64": True}]
 )
-def test_n64_what_is_critical_is_not_understood(header: dict[str, Any]) -> None:
+def test_n64_critical_headers_are_refused(header: dict[str, Any]) -> None:
     body = current(A).split(".")[1]
     assert "crit" in refused(signed_by_hand({"alg": "HS256", "typ": "at+jwt", **header}, body))
 
@@ -146,7 +146,7 @@ def test_n64_a_payload_that_is_not_encoded_is_refused(header: dict[str, Any]) ->
     assert "crit" in refused(token, hub, resource="urn:hub")
 
 
-def test_n64_headers_that_are_not_known_are_ignored_and_may_be_long() -> None:
+def test_n64_unknown_headers_are_ignored_and_may_be_long() -> None:
     assert verified(current(A, header={"nonce": "x" * 2_000, "x5t": "y"})).publish
 
 
@@ -182,7 +182,7 @@ def test_n67_t44_a_role_without_keys_is_refused() -> None:
     assert reason == "issuer 'https://other.example' has no keys for tokens that subscribe"
 
 
-def test_n66_the_keys_of_a_role_come_before_those_of_both() -> None:
+def test_n66_the_keys_of_a_role_come_before_the_keys_of_both_roles() -> None:
     keys = {"keys": {"key": ISSUER_KEY}, "subscriber": {"key": OTHER_KEY}}
     hub = authorizer(issuers=[{"id": ISSUER, **keys}])
     assert verified(current(A), hub).publish
@@ -212,7 +212,7 @@ def test_n69_t43_another_audience_is_refused(aud: Any) -> None:
     assert refused(current(A, aud=aud)) == f"aud {json.dumps(aud)} lacks {RESOURCE!r}"
 
 
-def test_n69_t32_a_token_without_an_audience_is_for_nobody() -> None:
+def test_n69_t32_a_token_without_an_audience_is_refused() -> None:
     for aud in (None, "", [""], [None]):
         for hub in (HUB, authorizer(dev=True, public_urls=(), issuers=[{"id": ISSUER, "keys": {"key": ISSUER_KEY}}])):
             refused(current(A, aud=aud), hub, resource="http://localhost:3000/.well-known/mercure")
@@ -235,11 +235,11 @@ def test_n68_dates_may_be_fractions(times: dict[str, Any]) -> None:
         {"nbf": float("-inf")}, {"nbf": []},
     ],
 )  # fmt: skip
-def test_n68_t43_out_of_its_time_or_without_an_end(times: dict[str, Any]) -> None:
+def test_n68_t43_a_token_outside_its_time_or_without_an_end_is_refused(times: dict[str, Any]) -> None:
     assert refused(current(A, **times))
 
 
-def test_n91_the_log_is_told_what_to_mend() -> None:
+def test_n91_the_log_says_what_is_wrong_with_a_token() -> None:
     assert refused(current(A, exp=NOW - 90)) == "exp 999910: expired 90 s ago"
     assert refused(current(A, nbf=NOW + 90)) == "nbf 1000090: not valid for another 90 s"
     assert refused(current(A, exp=None)) == "exp is missing"
@@ -252,19 +252,19 @@ def test_n91_the_log_is_told_what_to_mend() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, "", "x", [], {}, NOW + 999, -1, True, "\ufeff"])
-def test_n70_claims_that_are_for_others_do_not_matter(value: Any) -> None:
+def test_n70_other_claims_do_not_matter(value: Any) -> None:
     full = {"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60, "authorization_details": [A]}
     for name in ("sub", "client_id", "iat", "jti", "scope", "nonce", "mercure"):
         assert verified(sign(full | {name: value}, key=ISSUER_KEY, header=AT)).publish
 
 
-def test_n23_whose_token_it_is() -> None:
+def test_n23_a_token_counts_for_its_subject() -> None:
     assert verified(current(A, sub="ann")).subject == f"{ISSUER} ann"
     for sub in (None, "", 7, ["ann"]):
         assert verified(current(A, sub=sub)).subject is None
 
 
-def test_a_publisher_is_a_subject_or_else_an_issuer_and_what_it_may_publish_to() -> None:
+def test_a_publisher_is_a_subject_or_else_an_issuer_and_its_topics() -> None:
     b = detail({"match": "b"})
     assert verified(current(A, sub="ann")).publisher == verified(current(b, sub="ann")).publisher == f"{ISSUER} ann"
     assert verified(classic(["a"], sub="ann")).publisher == " ann"
@@ -286,7 +286,7 @@ def test_a_publisher_is_a_subject_or_else_an_issuer_and_what_it_may_publish_to()
     | st.just("eyJ" + "W" * 12_000 + "..x")
     | st.just("\ud800")
 )
-def test_n91_any_text_is_an_invalid_token_and_no_error(text: str) -> None:
+def test_n91_any_text_is_an_invalid_token_and_not_a_crash(text: str) -> None:
     for action in get_args(Action):
         with pytest.raises(InvalidToken):
             at_once(HUB.verify(action, text, resource=RESOURCE))
@@ -341,7 +341,7 @@ def test_n91_n76_signed_nonsense_is_an_invalid_token_or_a_grant_that_works(claim
         b'{"a":' + b"[" * 6_000, b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", b"\xff", b'{"iss":"\xff"}', b'{"sub": "\\ud800"}',
     ],
 )  # fmt: skip
-def test_n91_claims_that_are_no_json_object_or_could_not_be_said_again(text: bytes) -> None:
+def test_n91_claims_that_are_not_a_json_object_or_cannot_be_encoded_are_refused(text: bytes) -> None:
     if text.startswith(b'{"') and text.endswith(b"}"):
         base = json.dumps({"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60}).encode()
         text = base[:-1] + b"," + text[1:]
@@ -371,7 +371,7 @@ def test_v35_base64url_has_no_padding_and_no_other_alphabet() -> None:
     refused(f"{front}.{back.replace('-', '+').replace('_', '/')}")
 
 
-def test_a_token_has_a_longest_length() -> None:
+def test_a_token_has_a_maximum_length() -> None:
     for longest, hub in ((2**16, authorizer()), (1_000, authorizer(max_token=1_000))):
         spare = longest - len(current(A, pad=""))
         fits = next(t for n in range(spare * 3 // 4, 0, -1) if len(t := current(A, pad="x" * n)) <= longest)
@@ -383,7 +383,7 @@ def test_a_token_has_a_longest_length() -> None:
 # -- tokens that were verified
 
 
-def test_a_token_that_was_verified_is_not_verified_again() -> None:
+def test_a_verified_token_is_cached() -> None:
     hub = authorizer()
     token = current(A)
     assert verified(token, hub) is verified(token, hub)
@@ -391,7 +391,7 @@ def test_a_token_that_was_verified_is_not_verified_again() -> None:
     assert verified(classic(["a"]), hub) is verified(classic(["a"]), hub)
 
 
-def test_n69_a_token_that_was_verified_is_so_for_one_resource_and_one_role() -> None:
+def test_n69_a_cached_token_is_valid_for_one_resource_and_one_role() -> None:
     hub = authorizer()
     assert verified(current(A), hub).publish
     refused(current(A), hub, resource="https://other.example/.well-known/mercure")
@@ -399,7 +399,7 @@ def test_n69_a_token_that_was_verified_is_so_for_one_resource_and_one_role() -> 
     refused(classic(["a"]), hub, "subscribe")
 
 
-def test_n68_t65_a_token_that_was_verified_expires_all_the_same() -> None:
+def test_n68_t65_a_cached_token_expires() -> None:
     clock = Clock()
     hub = authorizer(clock)
     token, endless = current(A, exp=NOW + 10.5), classic(["a"])
@@ -412,7 +412,7 @@ def test_n68_t65_a_token_that_was_verified_expires_all_the_same() -> None:
     assert verified(endless, hub) is lasting
 
 
-def test_n68_a_token_that_was_refused_may_become_valid() -> None:
+def test_n68_a_refused_token_may_become_valid() -> None:
     clock = Clock()
     hub = authorizer(clock)
     token = current(A, nbf=NOW + 1)
@@ -421,7 +421,7 @@ def test_n68_a_token_that_was_refused_may_become_valid() -> None:
     assert verified(token, hub).publish
 
 
-def test_r9_as_many_tokens_are_remembered_as_there_is_room_for() -> None:
+def test_r9_the_cache_of_tokens_is_bounded() -> None:
     hub = authorizer(cached_tokens=3)
     tokens = [classic([f"topic {number}"]) for number in range(4)]
     grants = [verified(token, hub) for token in tokens]
@@ -440,14 +440,14 @@ def test_r9_as_many_tokens_are_remembered_as_there_is_room_for() -> None:
         (current(*[detail({"match": f"/:{n}", "match_type": "urlpattern"}) for n in "abc"]), 1 + 2 + 300),
     ],
 )
-def test_a_grant_takes_the_room_that_it_needs(token: str, cost: int) -> None:
+def test_a_large_grant_takes_more_room_in_the_cache(token: str, cost: int) -> None:
     fits, too_small = authorizer(cached_tokens=cost), authorizer(cached_tokens=max(1, cost - 1))
     assert verified(token, fits) is verified(token, fits)
     if cost > 1:
         assert verified(token, too_small) is not verified(token, too_small)
 
 
-def test_a_grant_that_does_not_fit_pushes_nothing_out() -> None:
+def test_a_grant_that_does_not_fit_displaces_no_other() -> None:
     hub = authorizer(cached_tokens=50)
     small, large = classic(["a"]), current(detail({"match": "/:a", "match_type": "urlpattern"}))
     grant = verified(small, hub)
@@ -455,7 +455,7 @@ def test_a_grant_that_does_not_fit_pushes_nothing_out() -> None:
     assert verified(small, hub) is grant
 
 
-def test_n163_no_token_is_kept() -> None:
+def test_n163_no_token_is_kept_in_memory() -> None:
     hub, token = authorizer(), classic([], ["a"], key=SUBSCRIBER_KEY)
     verified(token, hub, "subscribe")
     kept = repr(list(hub._verified.items()))

@@ -58,7 +58,7 @@ def serve(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.processes
-def test_without_keys_it_says_what_to_set_and_does_not_start() -> None:
+def test_without_keys_the_error_says_what_to_set() -> None:
     ended = serve("--port", "0")
     assert ended.returncode == 2
     assert "no publisher is allowed: set publisher_key or issuers, or dev to try the hub" in ended.stderr
@@ -73,7 +73,7 @@ def test_a_key_that_does_not_fit_is_named_and_not_shown() -> None:
 
 
 @pytest.mark.processes
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = serve("--dev", "--port", port)
@@ -114,7 +114,7 @@ def refused(*arguments: str, **variables: str) -> str:
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_history_that_cannot_be_opened_stops_the_start(workers: str, tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_opened_prevents_the_start(workers: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database " * 100)
     (tmp_path / "directory").mkdir()
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other:
@@ -131,7 +131,7 @@ def test_a_history_that_cannot_be_opened_stops_the_start(workers: str, tmp_path:
 
 
 @pytest.mark.usefixtures("served")
-def test_a_file_without_permission_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_permission_prevents_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
@@ -145,7 +145,7 @@ def test_a_file_without_permission_stops_the_start(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("served")
-def test_an_event_log_that_is_not_a_directory_stops_the_start(tmp_path: Path) -> None:
+def test_an_event_log_that_is_not_a_directory_prevents_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = refused(HUB_EVENT_LOG=str(tmp_path / "file"))
     assert told == f"event_log: {tmp_path}/file: this is not a directory"
@@ -153,7 +153,7 @@ def test_an_event_log_that_is_not_a_directory_stops_the_start(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("served")
-def test_an_address_that_cannot_be_listened_on_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_cannot_be_used_prevents_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused("--host", "a..b") == "cannot listen on a..b port 0: this is not a host name"
     told = refused("--host", "192.0.2.1", "--dev-anywhere")  # an address of no machine (RFC 5737)
     assert told == "cannot listen on 192.0.2.1 port 0: Cannot assign requested address"
@@ -178,11 +178,11 @@ def test_an_address_that_cannot_be_listened_on_stops_the_start(monkeypatch: pyte
     ],
     ids=str,
 )  # fmt: skip
-def test_settings_that_make_no_hub_stop_the_start(variables: dict[str, str], told: str) -> None:
+def test_settings_that_are_not_enough_prevent_the_start(variables: dict[str, str], told: str) -> None:
     assert refused(**variables).startswith(told)
 
 
-def test_a_history_that_is_away_is_waited_for(served: list[Settings]) -> None:
+def test_the_hub_waits_for_an_unavailable_history(served: list[Settings]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     ended = start(HUB_HISTORY_URL=f"redis://127.0.0.1:{port}")
@@ -195,7 +195,7 @@ def test_a_history_that_is_away_is_waited_for(served: list[Settings]) -> None:
 
 @pytest.mark.parametrize("chosen", ["flag", "environment"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
-def test_development_on_an_address_that_others_reach_is_refused_unless_insisted_on(
+def test_development_mode_on_a_public_address_is_refused_unless_it_is_forced(
     host: str, chosen: str, served: list[Settings]
 ) -> None:
     arguments = ["--host", host, *(["--dev"] if chosen == "flag" else [])]
@@ -212,14 +212,14 @@ def test_development_on_an_address_that_others_reach_is_refused_unless_insisted_
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost"])
-def test_development_on_an_address_of_this_machine(host: str, served: list[Settings]) -> None:
+def test_development_mode_on_a_loopback_address_is_allowed(host: str, served: list[Settings]) -> None:
     ended = start("--host", host, "--dev", HUB_DEV="0")
     assert (ended.returncode, ended.stderr, len(served)) == (0, "", 1)
     assert "DEVELOPMENT MODE" in ended.stdout
 
 
 @pytest.mark.anyio
-async def test_a_server_that_runs_it_is_told_in_a_sentence_why_it_does_not_start(tmp_path: Path) -> None:
+async def test_uvicorn_gets_one_sentence_if_the_hub_cannot_start(tmp_path: Path) -> None:
     app = hub.create_app(Settings(dev=True, history_url=f"sqlite:///{tmp_path}/none/log.db"))
     sent: list[Message] = []
 
@@ -238,7 +238,7 @@ async def test_a_server_that_runs_it_is_told_in_a_sentence_why_it_does_not_start
 # -- what is served
 
 
-def test_the_welcome_tells_what_to_do_next(hub: HubProcess) -> None:
+def test_the_welcome_shows_the_next_steps(hub: HubProcess) -> None:
     assert hub.url.endswith("/.well-known/mercure")
     assert f"{hub.url}/debug/" in hub.welcome
     assert DEVELOPMENT_TOKEN in hub.welcome
@@ -246,7 +246,7 @@ def test_the_welcome_tells_what_to_do_next(hub: HubProcess) -> None:
     assert "DEVELOPMENT MODE" in hub.welcome
 
 
-def test_development_may_be_chosen_by_the_environment_and_nothing_else_is_changed(start_hub: type[HubProcess]) -> None:
+def test_the_environment_can_select_development_mode_and_nothing_else_changes(start_hub: type[HubProcess]) -> None:
     hub = start_hub(dev=False, HUB_DEV="1", HUB_PATH="/chat/hub", HUB_HISTORY_UPDATES="7")
     assert "DEVELOPMENT MODE" in hub.welcome
     assert hub.url.endswith("/chat/hub")
@@ -254,7 +254,7 @@ def test_development_may_be_chosen_by_the_environment_and_nothing_else_is_change
 
 
 @pytest.mark.anyio
-async def test_the_log_level_is_what_was_asked_for(start_hub: type[HubProcess]) -> None:
+async def test_the_log_level_can_be_set(start_hub: type[HubProcess]) -> None:
     quiet, loud = start_hub("--log-level", "warning"), start_hub("--log-level", "debug")
     for each in (quiet, loud):
         await publish(each, ("topic", "a"), ("data", "a secret"))
@@ -275,7 +275,7 @@ async def test_a_production_hub_shows_no_token_and_no_page(start_hub: type[HubPr
 
 
 @pytest.mark.anyio
-async def test_a_development_hub_of_the_current_dialect_alone_prints_a_token_that_works(
+async def test_a_development_hub_without_the_classic_dialect_prints_a_token_that_works(
     start_hub: type[HubProcess],
 ) -> None:
     hub = start_hub(HUB_CLASSIC="0")
@@ -292,7 +292,7 @@ async def test_a_development_hub_of_the_current_dialect_alone_prints_a_token_tha
 
 
 @pytest.mark.anyio
-async def test_r13_a_token_for_development_is_good_at_the_usual_address(start_hub: type[HubProcess]) -> None:
+async def test_r13_a_development_token_is_valid_at_the_default_address(start_hub: type[HubProcess]) -> None:
     hub = start_hub()
     arguments = ["--subscribe", "uritemplate=https://example.com/{id}?q=1", "--publish", "https://example.com/1?q=1"]
     for audience in ([], ["--audience", hub.url]):
@@ -333,7 +333,7 @@ async def test_r13_a_classic_token_and_a_key_from_a_file_or_the_environment(
         (["--dev", "--key", "secret-text", "--algorithm", "RS256"], "RS256"),
     ],
 )
-def test_r13_what_makes_no_token_is_named(arguments: list[str], told: str) -> None:
+def test_r13_options_that_make_no_token_are_named(arguments: list[str], told: str) -> None:
     ended = run("token", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert told in ended.stderr
@@ -341,7 +341,7 @@ def test_r13_what_makes_no_token_is_named(arguments: list[str], told: str) -> No
     assert "Traceback" not in ended.stderr
 
 
-def test_the_application_is_made_of_the_environment_when_asked_for(
+def test_the_application_is_created_from_the_environment_at_its_first_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vars(hub).pop("app", None)
@@ -411,7 +411,7 @@ def test_uvicorn_ends_with_one_sentence_if_a_setting_is_misspelt(loop: str) -> N
 @pytest.mark.anyio
 @pytest.mark.processes
 @pytest.mark.parametrize(("loop", "http"), [("asyncio", "h11"), ("asyncio", "httptools"), ("uvloop", "h11")])
-async def test_uvicorn_serves_it_and_ends_in_time(loop: str, http: str) -> None:
+async def test_uvicorn_serves_the_application_and_stops_in_time(loop: str, http: str) -> None:
     async with uvicorn("--loop", loop, "--http", http) as server:
         log = await server.log_until("running on http://127.0.0.1:")
         assert "DEVELOPMENT MODE" in log

@@ -135,9 +135,7 @@ def streams(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("streams")
 @examples(max_examples=150)
 @given(actions=ACTIONS, chosen=CONFIGURATIONS)
-def test_a_connection_was_written_what_its_lines_say_and_nothing_else(
-    actions: list[Any], chosen: dict[str, Any]
-) -> None:
+def test_the_lines_of_a_connection_agree_with_the_written_bytes(actions: list[Any], chosen: dict[str, Any]) -> None:
     async def play(directory: str) -> World:
         settings = plain(heartbeat=10, event_log=directory, **chosen)
         async with world(settings, SlowHistory(Retention(max_updates=10_000, max_bytes=2**26))) as here:
@@ -166,7 +164,7 @@ def check(here: World, directory: Path) -> None:
 
 
 @pytest.mark.usefixtures("streams")
-async def test_who_leaves_in_the_middle_of_a_dispatch_was_written_what_it_was(
+async def test_the_lines_of_a_connection_that_leaves_during_a_dispatch_are_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
@@ -188,7 +186,7 @@ async def test_who_leaves_in_the_middle_of_a_dispatch_was_written_what_it_was(
 
 
 @pytest.mark.usefixtures("streams")
-async def test_what_a_connection_has_no_room_for_is_not_written_unless_it_gets_room(tmp_path: Path) -> None:
+async def test_updates_without_room_count_as_written_only_if_room_comes(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
         lost, kept = await here.connect("a"), await here.connect("a")
         await here.settle()
@@ -209,7 +207,7 @@ async def test_what_a_connection_has_no_room_for_is_not_written_unless_it_gets_r
 
 
 @pytest.mark.usefixtures("streams")
-async def test_of_a_page_that_is_cut_off_what_was_sent_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_page_that_is_cut_off_the_sent_part_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.http.stream.CHUNK_BYTES", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         for _ in range(6):
@@ -225,7 +223,7 @@ async def test_of_a_page_that_is_cut_off_what_was_sent_counts(tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("streams")
-async def test_what_comes_when_the_client_has_gone_and_nobody_has_said_so_does_not_count(tmp_path: Path) -> None:
+async def test_updates_after_an_unnoticed_disconnect_do_not_count(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -238,7 +236,7 @@ async def test_what_comes_when_the_client_has_gone_and_nobody_has_said_so_does_n
 
 
 @pytest.mark.usefixtures("streams")
-async def test_who_wants_nothing_was_there_all_the_same(tmp_path: Path) -> None:
+async def test_a_connection_without_matches_is_recorded_too(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
         connection = await here.connect("b")
         await here.settle()
@@ -250,7 +248,7 @@ async def test_who_wants_nothing_was_there_all_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("streams")
-async def test_who_asks_for_all_there_is_begins_with_what_the_log_still_holds(tmp_path: Path) -> None:
+async def test_a_connection_from_earliest_begins_at_the_start_of_the_history(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path), history_updates=8)) as here:
         for _ in range(20):
             await here.publish("a")
@@ -269,7 +267,7 @@ async def test_who_asks_for_all_there_is_begins_with_what_the_log_still_holds(tm
     assert begin == until
 
 
-async def test_a_write_that_is_cut_off_counts_up_to_its_last_whole_event(
+async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     """The client reads on when the hub has gone; what comes is what the hub had handed over."""
@@ -325,7 +323,7 @@ def events(stream: bytes) -> list[str]:
 @pytest.mark.usefixtures("streams")
 @examples(max_examples=100)
 @given(actions=ACTIONS, chosen=CONFIGURATIONS, survives=st.booleans())
-def test_what_is_missing_of_a_node_that_was_killed_lies_after_its_mark(
+def test_missing_lines_of_a_killed_node_are_after_its_mark(
     actions: list[Any], chosen: dict[str, Any], survives: bool
 ) -> None:
     """At any moment, and of a log that is behind: of every two actions it is given time to write after one."""
@@ -388,7 +386,7 @@ def kill(here: World) -> None:
     node._directory.let_go()
 
 
-async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
+async def test_a_mark_is_not_ahead_of_waiting_or_new_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hub.event_log.sessions.BATCH_RECORDS", 1)
@@ -429,7 +427,7 @@ async def test_a_mark_is_not_ahead_of_connections_that_wait_or_come_meanwhile(
     node._directory.let_go()
 
 
-async def test_a_node_that_could_not_write_all_leaves_as_if_it_was_killed(
+async def test_a_node_that_could_not_write_everything_ends_like_a_killed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
@@ -451,7 +449,7 @@ async def test_a_node_that_could_not_write_all_leaves_as_if_it_was_killed(
 
 
 @pytest.mark.parametrize("survives", [False, True], ids=["memory", "sqlite"])
-async def test_what_is_missing_of_a_hub_that_was_killed_lies_after_its_mark(
+async def test_missing_lines_of_a_killed_hub_are_after_its_mark(
     tmp_path: Path, start_hub: Callable[..., HubProcess], survives: bool
 ) -> None:
     directory = tmp_path / "events"
@@ -493,7 +491,7 @@ async def test_what_is_missing_of_a_hub_that_was_killed_lies_after_its_mark(
 # -- what a line says
 
 
-async def test_selectors_are_in_the_words_of_the_library_in_both_dialects(tmp_path: Path) -> None:
+async def test_selectors_have_the_types_of_the_library_in_both_dialects(tmp_path: Path) -> None:
     secret = "told to nobody"
     token = sign_classic_token(
         DEVELOPMENT_KEY, "HS256", publish=["*"], subscribe=["https://x.example/{id}", "b"], payload={"who": secret},
@@ -540,7 +538,7 @@ async def test_selectors_are_in_the_words_of_the_library_in_both_dialects(tmp_pa
     assert DEVELOPMENT_TOKEN.encode() not in written
 
 
-async def test_data_is_counted_and_not_written_unless_it_is_asked_for(tmp_path: Path) -> None:
+async def test_data_is_only_written_if_configured(tmp_path: Path) -> None:
     async with started(event_log=str(tmp_path), subscriptions=False) as app:
         await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "é" * 10))
     [update] = updates_in(tmp_path)
@@ -548,7 +546,7 @@ async def test_data_is_counted_and_not_written_unless_it_is_asked_for(tmp_path: 
     assert "data" not in update
 
 
-async def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_setting_there_is_no_event_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with started() as app, follow(app, ("match", "a")):
         await publish_in(app, EVERYTHING, ("topic", "a"))
@@ -556,7 +554,7 @@ async def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_who_is_connected_when_the_hub_ends_is_not_when_it_has(
+async def test_connections_end_in_the_event_log_when_the_hub_stops(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     hub = start_hub(HUB_EVENT_LOG=str(tmp_path), HUB_SUBSCRIPTIONS="0", HUB_DRAIN="0")
@@ -575,7 +573,7 @@ async def test_who_is_connected_when_the_hub_ends_is_not_when_it_has(
 # -- processes
 
 
-async def test_a_hub_that_is_killed_again_and_again_writes_every_update_once(
+async def test_a_hub_that_is_killed_repeatedly_writes_every_update_once(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     directory = tmp_path / "events"
@@ -618,7 +616,7 @@ def existing(folder: Path) -> Iterator[Path]:
             yield path
 
 
-async def test_workers_share_a_directory_and_another_goes_on_when_the_one_that_writes_dies(
+async def test_workers_share_a_directory_and_replace_a_dead_writer(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
     directory = tmp_path / "events"
@@ -679,7 +677,7 @@ def made(first: int, last: int) -> list[base.Entry]:
     return [base.Entry(n, Update(("a",), "x" * 100, id=f"urn:{n}"), n) for n in range(first, last + 1)]
 
 
-def test_a_segment_is_closed_when_it_is_old_or_large_and_never_without_a_line(tmp_path: Path) -> None:
+def test_a_segment_is_closed_if_it_is_old_or_large_and_never_if_it_is_empty(tmp_path: Path) -> None:
     clock = Clock()
     directory = directory_of(tmp_path, clock, event_log_segment_seconds=60, event_log_segment_bytes=2_000)
     updates = tmp_path / "updates"
@@ -701,7 +699,7 @@ def test_a_segment_is_closed_when_it_is_old_or_large_and_never_without_a_line(tm
     assert [one["position"] for one in updates_in(tmp_path)] == list(range(1, 32))
 
 
-def test_names_are_in_the_order_of_what_is_in_them_though_the_clock_is_set_back(tmp_path: Path) -> None:
+def test_segment_names_are_in_order_even_if_the_clock_is_set_back(tmp_path: Path) -> None:
     clock = Clock()
     directory = directory_of(tmp_path, clock, event_log_segment_bytes=1)
     step(directory)
@@ -713,7 +711,7 @@ def test_names_are_in_the_order_of_what_is_in_them_though_the_clock_is_set_back(
     assert directory_of(tmp_path, clock).last_update("e") == (5, 5)
 
 
-def test_what_is_too_old_goes_but_not_what_says_where_to_go_on(tmp_path: Path) -> None:
+def test_old_segments_are_removed_but_not_the_newest(tmp_path: Path) -> None:
     clock = Clock()
     directory = directory_of(tmp_path, clock, event_log_segment_bytes=1, event_log_keep=2)
     step(directory)
@@ -730,7 +728,7 @@ def test_what_is_too_old_goes_but_not_what_says_where_to_go_on(tmp_path: Path) -
     assert [one["position"] for one in lines_of(tmp_path / "updates")] == [5]
 
 
-def test_one_process_writes_the_updates_and_when_it_is_gone_another(tmp_path: Path) -> None:
+def test_one_process_writes_the_updates_and_another_replaces_it(tmp_path: Path) -> None:
     clock = Clock()
     one, other = directory_of(tmp_path, clock), directory_of(tmp_path, clock)
     step(one)
@@ -766,7 +764,7 @@ def test_one_process_writes_the_updates_and_when_it_is_gone_another(tmp_path: Pa
     ],
     ids=range(7),
 )
-def test_of_what_a_dead_process_has_left_whole_lines_are_kept(tmp_path: Path, left: bytes, kept: bytes | None) -> None:
+def test_complete_lines_of_a_dead_process_are_kept(tmp_path: Path, left: bytes, kept: bytes | None) -> None:
     for end in (b"", b'{"event":"end"}\n'):
         part = tmp_path / f"a{_PART}"
         part.write_bytes(left)
@@ -780,7 +778,7 @@ def test_of_what_a_dead_process_has_left_whole_lines_are_kept(tmp_path: Path, le
             assert _last_line(closed) == (end or b"{}\n").rstrip()
 
 
-def test_a_node_that_left_no_segment_is_said_to_have_ended_too(tmp_path: Path) -> None:
+def test_a_dead_node_without_a_segment_gets_an_end_line(tmp_path: Path) -> None:
     clock = Clock()
     dead, other = directory_of(tmp_path, clock, event_log_segment_bytes=1), directory_of(tmp_path, clock)
     step(dead, 7, {"event": "connect"})
@@ -806,7 +804,7 @@ def test_a_node_that_left_no_segment_is_said_to_have_ended_too(tmp_path: Path) -
     ],
     ids=range(7),
 )
-def test_what_a_dead_node_has_left_in_its_file_says_what_may_be_missing(
+def test_the_file_of_a_dead_node_shows_possible_gaps(
     tmp_path: Path, left: bytes, until: int, moment: int | None, updates: bool
 ) -> None:
     node = directory_of(tmp_path, Clock())
@@ -847,7 +845,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("failing", ["open", "fsync"])
-def test_a_segment_that_could_not_be_closed_is_closed_later(
+def test_a_segment_that_cannot_be_closed_is_closed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     segments = _Segments(tmp_path, "node", plain(), Clock(), Clock())
@@ -870,7 +868,7 @@ def test_a_segment_that_could_not_be_closed_is_closed_later(
     assert lines_of(tmp_path) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-def test_a_segment_has_its_name_also_where_the_directory_cannot_be_flushed(
+def test_a_segment_is_renamed_even_if_the_directory_cannot_be_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync, flushed = os.fsync, []
@@ -900,7 +898,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "GATHER", 0.0)
 
 
-async def test_the_hub_goes_on_while_the_directory_cannot_be_written_and_nothing_is_missing_afterwards(
+async def test_the_hub_runs_while_the_directory_is_not_writable_and_misses_nothing(
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "events"
@@ -920,7 +918,7 @@ async def test_the_hub_goes_on_while_the_directory_cannot_be_written_and_nothing
     assert caplog.text.count("the event log can be written again") == 1
 
 
-async def test_a_directory_that_is_removed_is_made_again(
+async def test_a_removed_directory_is_created_again(
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "events"
@@ -933,7 +931,7 @@ async def test_a_directory_that_is_removed_is_made_again(
     assert [update["position"] for update in updates_in(path)] == [1, 2]
 
 
-async def test_connections_that_there_is_no_room_for_are_left_out_with_both_their_ends(
+async def test_connections_without_room_are_left_out_with_both_their_ends(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hub.event_log.sessions.RECORDS", 3)
@@ -959,7 +957,7 @@ async def test_connections_that_there_is_no_room_for_are_left_out_with_both_thei
     assert {(gap["after"], gap["updates"]) for gap in gaps_in(path)} == {(0, False)}
 
 
-async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gone(
+async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_left(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hub.event_log.sessions.RECORDS", 1)
@@ -992,7 +990,7 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_gon
     assert opened["time"] < closed["found"] <= before * 1e6
 
 
-async def test_a_connection_without_room_that_comes_while_a_mark_is_closed_has_a_mark_of_its_own(
+async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_own_mark(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, late = Directory.step, SimpleNamespace(subscriber=SimpleNamespace(position=0), number=99)
@@ -1018,9 +1016,7 @@ async def test_a_connection_without_room_that_comes_while_a_mark_is_closed_has_a
     assert sorted(founds) == [False, False, True, True]
 
 
-async def test_a_connection_of_which_it_is_not_known_where_it_ended_is_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_whose_end_is_unknown_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "parks", True)
     monkeypatch.setattr(UvicornConnection, "unsent", lambda self: 1)
     async with world(plain(event_log=str(tmp_path), history_updates=10)) as here:
@@ -1042,7 +1038,7 @@ async def test_a_connection_of_which_it_is_not_known_where_it_ended_is_marked(
     assert gap["time"] <= gone["time"] <= gap["found"]
 
 
-async def test_a_directory_that_does_not_answer_keeps_no_hub_from_starting(
+async def test_an_unresponsive_directory_does_not_prevent_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = threading.Event()
@@ -1065,7 +1061,7 @@ async def test_a_directory_that_does_not_answer_keeps_no_hub_from_starting(
     assert [update["id"] for update in updates_in(tmp_path)] == [id]
 
 
-async def test_what_was_there_before_the_event_log_is_in_it(tmp_path: Path) -> None:
+async def test_updates_older_than_the_event_log_are_recorded(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
     async with started(history_url=url, subscriptions=False) as app:
         ids = [await publish_in(app, EVERYTHING, ("topic", "a")) for _ in range(300)]
@@ -1075,9 +1071,7 @@ async def test_what_was_there_before_the_event_log_is_in_it(tmp_path: Path) -> N
     assert [update["id"] for update in updates_in(tmp_path / "events")] == ids
 
 
-async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_beginning(
-    tmp_path: Path, quick: None
-) -> None:
+async def test_a_replaced_history_is_recorded_from_its_start_as_a_new_epoch(tmp_path: Path, quick: None) -> None:
     url = f"sqlite:///{tmp_path}/log.db?synchronous=normal"
     directory = tmp_path / "events"
     async with started(history_url=url, subscriptions=False, event_log=str(directory)) as app:
@@ -1106,7 +1100,7 @@ async def test_a_log_that_is_replaced_is_another_epoch_and_written_from_its_begi
     assert (gap["epoch"], gap["after"], gap["until"], gap["updates"]) == (first.come["epoch"], 3, None, True)
 
 
-async def test_updates_that_are_forgotten_before_they_are_written_are_told(
+async def test_updates_trimmed_before_they_were_recorded_are_marked(
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hub.event_log.updates.PAGES", 1)
@@ -1135,9 +1129,7 @@ async def test_updates_that_are_forgotten_before_they_are_written_are_told(
     assert 0 < gap["time"] <= gap["found"]  # when it began, and not 1970
 
 
-async def test_an_event_log_that_begins_later_than_its_hub_lacks_nothing_that_was_forgotten_before(
-    tmp_path: Path, quick: None
-) -> None:
+async def test_updates_trimmed_before_the_event_log_began_are_not_missing(tmp_path: Path, quick: None) -> None:
     log = MemoryHistory(Retention(max_updates=10, max_bytes=2**20))
     await log.append([Update(("a",), id=str(n)) for n in range(25)])
     async with world(plain(event_log=str(tmp_path), history_updates=10), log) as here:
@@ -1147,7 +1139,7 @@ async def test_an_event_log_that_begins_later_than_its_hub_lacks_nothing_that_wa
     assert gaps_in(tmp_path) == []
 
 
-async def test_of_updates_that_come_at_once_none_is_missing_though_the_log_forgets_some(tmp_path: Path) -> None:
+async def test_no_update_of_a_burst_is_missing_even_if_the_history_trims_some(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path), history_updates=10)) as here:
         await here.hub.publish(*(Update(("a",), id=str(n)) for n in range(5)))
         for n in range(5, 50):
@@ -1158,7 +1150,7 @@ async def test_of_updates_that_come_at_once_none_is_missing_though_the_log_forge
     assert sorted(written + gaps) == [*range(1, 51)]
 
 
-async def test_presence_updates_that_are_forgotten_before_they_are_written_are_told(
+async def test_presence_updates_trimmed_before_they_were_recorded_are_marked(
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hub.event_log.updates.PAGES", 1)
@@ -1192,7 +1184,7 @@ async def test_presence_updates_that_are_forgotten_before_they_are_written_are_t
     assert not again  # though the page was tried again
 
 
-async def test_a_disk_that_fails_while_updates_come_makes_them_late_and_loses_none(
+async def test_a_failing_disk_delays_updates_and_loses_none(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("hub.event_log.updates.PAGES", 2)

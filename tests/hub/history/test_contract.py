@@ -293,7 +293,7 @@ class Model(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_log_is_a_list(kind: str, new_url: Callable[[str], str]) -> None:
+def test_a_history_behaves_like_a_list(kind: str, new_url: Callable[[str], str]) -> None:
     machine = type(f"Model_{kind}", (Model,), {"kind": kind})
     Model.new_url = staticmethod(new_url)
     examples = 40 if kind == "memory" else 15
@@ -341,7 +341,7 @@ async def test_followers_on_all_nodes_see_the_same_entries_in_the_same_order(
 
 
 @pytest.mark.parametrize("kind", SHARED)
-async def test_a_node_hears_of_what_another_one_appends(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_a_node_is_notified_of_appends_of_another_node(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind), 2) as (one, other):
         pages = other.follow(await other.end())
         waiting = asyncio.ensure_future(anext(pages))
@@ -355,7 +355,7 @@ async def test_a_node_hears_of_what_another_one_appends(kind: str, new_url: Call
 
 
 @pytest.mark.parametrize("kind", SHARED)
-async def test_t86_what_was_appended_is_there_for_who_comes_later(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_t86_a_reader_that_starts_later_gets_earlier_entries(kind: str, new_url: Callable[[str], str]) -> None:
     url = new_url(kind)
     updates = [
         Update(("é", "b\0"), "data\r\n\0", True, "urn:é\U0001f600", "type", 0),
@@ -374,7 +374,9 @@ async def test_t86_what_was_appended_is_there_for_who_comes_later(kind: str, new
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_pages_are_bounded_in_bytes_and_end_at_the_same_places(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_pages_are_bounded_in_bytes_and_end_at_the_same_positions(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
     async with nodes(new_url(kind)) as (node,):
         await node.append([Update(("t",), str(n)) for n in range(300)])
         assert [len(await node.read(after)) for after in (EARLIEST, 0, 1, 127, 128, 255, 256, 300)] == [
@@ -395,7 +397,7 @@ async def test_a_large_batch_is_one_append(kind: str, new_url: Callable[[str], s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_whoever_is_cancelled_has_appended_wholly_or_not_at_all(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_a_cancelled_append_is_complete_or_absent(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind)) as (node,):
         for turns in range(12):
             appending = asyncio.ensure_future(node.append(named(f"a{turns}", f"b{turns}")))
@@ -414,7 +416,7 @@ async def test_whoever_is_cancelled_has_appended_wholly_or_not_at_all(kind: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_n112_t85_the_log_keeps_about_as_many_updates_and_bytes_as_it_is_to(
+async def test_n112_t85_the_history_keeps_about_as_many_updates_and_bytes_as_configured(
     kind: str, new_url: Callable[[str], str]
 ) -> None:
     for bounds, least in (({"max_updates": 1_000}, 1_000), ({"max_bytes": 1_000_000}, 400)):
@@ -435,7 +437,7 @@ async def test_n112_t85_the_log_keeps_about_as_many_updates_and_bytes_as_it_is_t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_n112_the_log_forgets_by_age(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_n112_old_entries_are_trimmed(kind: str, new_url: Callable[[str], str]) -> None:
     now = int(time.time() * 1_000)
     async with nodes(new_url(kind), max_age=3_600) as (node,):
         old = [Entry(0, update, now - 7_200_000) for update in named("1", "2", "3")]
@@ -446,7 +448,7 @@ async def test_n112_the_log_forgets_by_age(kind: str, new_url: Callable[[str], s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_loaded_keeps_its_time_and_what_is_pruned_is_gone(
+async def test_loaded_entries_keep_their_time_and_pruned_entries_are_gone(
     kind: str, new_url: Callable[[str], str]
 ) -> None:
     async with nodes(new_url(kind)) as (node,):
@@ -516,7 +518,7 @@ async def test_a_gap_of_any_length_is_one_step(kind: str, new_url: Callable[[str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_presence_updates_age_too_and_go_with_what_was_published_after_them(
+async def test_presence_updates_are_trimmed_by_age_and_before_the_oldest_published_update(
     kind: str, new_url: Callable[[str], str]
 ) -> None:
     async with nodes(new_url(kind)) as (node,):
@@ -555,9 +557,7 @@ async def later(node: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_id_that_was_seen_is_left_out_for_as_long_as_the_window(
-    kind: str, new_url: Callable[[str], str]
-) -> None:
+async def test_a_repeated_id_is_left_out_within_the_window(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind), idempotency_window=3_600.0) as (node,):
         await node.append(named("old"))
         await later(node, 1_800)
@@ -573,7 +573,7 @@ async def test_an_id_that_was_seen_is_left_out_for_as_long_as_the_window(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_id_that_was_seen_belongs_to_its_publisher(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_a_remembered_id_belongs_to_its_publisher(kind: str, new_url: Callable[[str], str]) -> None:
     """Else one that may publish to one topic could suppress what another publishes to any other."""
     async with nodes(new_url(kind), 2 if kind in SHARED else 1, idempotency_window=3_600.0) as made:
         one, other = made[0], made[-1]
@@ -595,7 +595,9 @@ async def test_an_id_that_was_seen_belongs_to_its_publisher(kind: str, new_url: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_as_many_ids_are_remembered_as_updates_are_kept(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_the_number_of_remembered_ids_equals_the_bound_of_updates(
+    kind: str, new_url: Callable[[str], str]
+) -> None:
     async with nodes(new_url(kind), max_updates=3, idempotency_window=3_600.0) as (node,):
         for n in range(20):
             await node.append(named(str(n)))
@@ -604,7 +606,7 @@ async def test_as_many_ids_are_remembered_as_updates_are_kept(kind: str, new_url
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_id_whose_append_has_failed_is_not_remembered(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_the_id_of_a_failed_append_is_not_remembered(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind), idempotency_window=3_600.0) as (node,):
         with pytest.raises(UnicodeEncodeError):
             await node.append([*named("a"), Update(("t",), "\ud800", id="b")])
@@ -612,7 +614,7 @@ async def test_an_id_whose_append_has_failed_is_not_remembered(kind: str, new_ur
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_imported_or_announced_suppresses_nothing(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_imported_and_presence_updates_suppress_nothing(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind), idempotency_window=3_600.0) as (node,):
         await node.load([Entry(7, update, 1_000) for update in named("a")])
         await node.announce([arrival("p", "b")])
@@ -621,7 +623,7 @@ async def test_what_is_imported_or_announced_suppresses_nothing(kind: str, new_u
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_n115_without_a_window_an_id_may_be_used_again(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_n115_without_a_window_an_id_can_be_reused(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind)) as (node,):
         assert len(await node.append(named("a", "b", "a"))) == 3
         assert len(await node.append(named("a"))) == 1
@@ -640,7 +642,7 @@ def departure(id: str, *updates: str) -> Change:
 
 
 @pytest.mark.parametrize("kind", SHARED)
-async def test_only_one_of_all_nodes_announces_that_somebody_has_gone(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_only_one_node_announces_that_a_subscriber_left(kind: str, new_url: Callable[[str], str]) -> None:
     async with nodes(new_url(kind), 2) as (one, other):
         await one.announce([arrival("p", "came"), arrival("q")])
         told = await asyncio.gather(
@@ -652,7 +654,7 @@ async def test_only_one_of_all_nodes_announces_that_somebody_has_gone(kind: str,
 
 
 @pytest.mark.parametrize("kind", SHARED)
-async def test_the_subscribers_of_a_node_that_says_nothing_are_handed_to_another_one(
+async def test_the_subscribers_of_a_silent_node_are_handed_to_another_node(
     kind: str, new_url: Callable[[str], str]
 ) -> None:
     async with nodes(new_url(kind), 2, node_timeout=1.0) as (alive, silent):
@@ -679,7 +681,7 @@ async def test_the_subscribers_of_a_node_that_says_nothing_are_handed_to_another
 
 
 @pytest.mark.parametrize("kind", SHARED)
-async def test_a_node_that_leaves_is_not_missed(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_a_node_that_leaves_does_not_count_as_dead(kind: str, new_url: Callable[[str], str]) -> None:
     url = new_url(kind)
     async with nodes(url) as (node,):
         await node.announce([arrival("p")])
@@ -692,7 +694,7 @@ async def test_a_node_that_leaves_is_not_missed(kind: str, new_url: Callable[[st
 
 
 @pytest.mark.parametrize("kind", SHARED)
-async def test_t87_a_log_that_was_closed_says_so(kind: str, new_url: Callable[[str], str]) -> None:
+async def test_t87_a_closed_history_reports_it(kind: str, new_url: Callable[[str], str]) -> None:
     node = node_of(new_url(kind))
     await node.append(named("a"))
     await node.aclose()
@@ -712,12 +714,12 @@ def test_a_url_that_cannot_be_parsed_is_refused_without_its_password() -> None:
     "url", ["", "x", "sqlite:", "sqlite://host/a", "sqlite:///", "sqlite:///a/", "sqlite:///a?b=c", "postgres://a",
             "sqlite:///a?synchronous=off", "memory://a", "memory:///a", "redis://h:x/", "redis://h/x"],
 )  # fmt: skip
-def test_a_url_of_no_log_is_refused(url: str) -> None:
+def test_an_unknown_url_scheme_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="history_url"):
         node_of(url)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
-def test_what_is_present_goes_through_json(text: str) -> None:
+def test_presence_survives_json(text: str) -> None:
     one = Present("a", (("exact", text, {text: [text, 1, None]}),))
     assert Present.from_json("a", one.to_json()) == one

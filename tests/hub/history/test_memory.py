@@ -102,7 +102,7 @@ TestAgainstNaive.settings = settings(max_examples=40, deadline=None)
 
 
 @pytest.mark.anyio
-async def test_n112_t85_the_log_keeps_its_bounds_whatever_is_appended_and_never_less_than_they_allow() -> None:
+async def test_n112_t85_the_history_keeps_as_much_as_its_bounds_allow_and_no_more() -> None:
     size = Update(("t",), "x" * 100, id="i").size
     log = MemoryHistory(Retention(max_updates=4, max_bytes=10 * size))
     for batch in (3, 1, 1, 6, 4, 2):
@@ -120,7 +120,7 @@ async def test_n112_t85_the_log_keeps_its_bounds_whatever_is_appended_and_never_
 
 
 @pytest.mark.anyio
-async def test_r43_an_update_is_one_record_whatever_the_number_of_its_topics() -> None:
+async def test_r43_an_update_with_many_topics_is_one_record() -> None:
     log = MemoryHistory(Retention(max_updates=3, max_bytes=10**6))
     await log.append([Update(("a", "b", "c", "a"), id="1"), Update(("a",), id="2"), Update(("b", "c"), id="3")])
     assert [(e.position, e.update.id, e.update.topics) for e in await log.read(EARLIEST)] == [
@@ -131,7 +131,7 @@ async def test_r43_an_update_is_one_record_whatever_the_number_of_its_topics() -
 
 
 @pytest.mark.anyio
-async def test_a_batch_is_one_awakening_of_who_follows() -> None:
+async def test_a_batch_wakes_a_follower_once() -> None:
     log = MemoryHistory(Retention(max_updates=100, max_bytes=10**6))
     pages = log.follow(0)
     first = asyncio.ensure_future(anext(pages))
@@ -144,7 +144,7 @@ async def test_a_batch_is_one_awakening_of_who_follows() -> None:
 
 
 @pytest.mark.anyio
-async def test_n115_n112_an_id_that_was_used_twice_stands_for_its_earliest_entry_that_is_left() -> None:
+async def test_n115_n112_a_repeated_id_means_its_earliest_remaining_entry() -> None:
     log = MemoryHistory(Retention(max_updates=3, max_bytes=10**6))
     for id in "abab":
         await log.append([Update(("t",), id=id)])
@@ -170,7 +170,7 @@ async def test_pages_are_bounded_in_entries_and_in_bytes(monkeypatch: pytest.Mon
 
 
 @pytest.mark.anyio
-async def test_followers_get_every_entry_once_whenever_they_begin() -> None:
+async def test_followers_get_every_entry_once_regardless_of_their_start() -> None:
     log = MemoryHistory(Retention(max_updates=1_000, max_bytes=10**6))
 
     async def follow(after: int) -> list[int]:
@@ -193,7 +193,7 @@ async def test_followers_get_every_entry_once_whenever_they_begin() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_log_in_memory_creates_no_file_and_has_no_backup(tmp_path: Path) -> None:
+async def test_a_history_in_memory_creates_no_file_and_has_no_backup(tmp_path: Path) -> None:
     log = MemoryHistory(Retention(max_updates=1, max_bytes=1))
     assert log.would_create() is None
     with pytest.raises(ConfigurationError, match="backup is for a history in SQLite"):

@@ -42,7 +42,7 @@ async def filled(count: int, data: str = "") -> Counting:
     return log
 
 
-async def test_who_asks_for_a_page_that_is_being_read_waits_for_it() -> None:
+async def test_a_reader_of_a_page_that_is_being_fetched_waits_for_it() -> None:
     log = await filled(5)
     read = Pages(log)
     log.open.clear()
@@ -55,7 +55,7 @@ async def test_who_asks_for_a_page_that_is_being_read_waits_for_it() -> None:
     assert read._reading == {}
 
 
-async def test_a_full_page_is_kept_though_its_end_is_forgotten_and_keeps_saying_what_it_lacks() -> None:
+async def test_a_full_page_is_kept_after_trimming_and_still_reports_its_gap() -> None:
     log = await filled(100)
     log._retention = Retention(1_000, 2**30, presence_updates=1)
     for n in range(60):
@@ -70,7 +70,7 @@ async def test_a_full_page_is_kept_though_its_end_is_forgotten_and_keeps_saying_
     assert log.reads == [0, 100, 100]
 
 
-async def test_a_reader_that_goes_or_fails_leaves_the_others_to_ask_themselves() -> None:
+async def test_if_the_fetching_reader_leaves_or_fails_the_others_fetch_the_page() -> None:
     log = await filled(5)
     read = Pages(log)
     for cancel in (True, False):
@@ -94,7 +94,7 @@ async def test_a_reader_that_goes_or_fails_leaves_the_others_to_ask_themselves()
         assert read._reading == {}
 
 
-async def test_full_pages_are_kept_and_those_that_may_change_are_not() -> None:
+async def test_full_pages_are_cached_and_pages_that_may_change_are_not() -> None:
     log = await filled(300)
     read = Pages(log)
     for _ in range(3):
@@ -105,8 +105,8 @@ async def test_full_pages_are_kept_and_those_that_may_change_are_not() -> None:
     assert len(await read.read(256)) == 45
 
 
-async def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "KEPT", 400_000)
+async def test_the_cache_of_pages_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "CACHE_BYTES", 400_000)
     log = await filled(512, "x" * 500)
     read = Pages(log)
     for after in (0, 128, 256, 0, 256):

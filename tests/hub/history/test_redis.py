@@ -204,7 +204,7 @@ async def back(log: RedisHistory) -> None:
 # -- a server that is killed, and keeps what it had
 
 
-async def test_a_killed_server_loses_nothing_that_it_acknowledged(
+async def test_a_killed_server_loses_no_acknowledged_update(
     start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
@@ -245,7 +245,7 @@ async def test_a_killed_server_loses_nothing_that_it_acknowledged(
     assert [await second.find(id) for id in log] == list(range(1, len(log) + 1))
 
 
-async def test_connections_that_are_cut_are_made_again_and_nothing_is_missed(
+async def test_cut_connections_are_opened_again_and_miss_nothing(
     server: RedisServer, node: Callable[..., RedisHistory], caplog: pytest.LogCaptureFixture
 ) -> None:
     log = node(server)
@@ -262,7 +262,7 @@ async def test_connections_that_are_cut_are_made_again_and_nothing_is_missed(
     assert [entry.position for entry in follower.entries] == list(range(1, 12))
 
 
-async def test_a_server_that_is_away_for_long_is_told_of_once(
+async def test_a_long_outage_is_logged_once(
     server: RedisServer,
     node: Callable[..., RedisHistory],
     caplog: pytest.LogCaptureFixture,
@@ -286,7 +286,9 @@ async def test_a_server_that_is_away_for_long_is_told_of_once(
         await back(log)
         await append(log, "c")
         await follower.until("c")
-    assert [record.getMessage().count("the history is unavailable; following") for record in caplog.records].count(1) == 1
+    assert [record.getMessage().count("the history is unavailable; following") for record in caplog.records].count(
+        1
+    ) == 1
     assert [record.getMessage().count("the history is available; following") for record in caplog.records].count(1) == 1
 
 
@@ -310,7 +312,7 @@ async def off(log: RedisHistory, position: int) -> None:
         await anext(log.follow(position))
 
 
-async def test_a_lost_tail_begins_a_new_epoch(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
+async def test_a_lost_tail_starts_a_new_epoch(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     first, second = node(server), node(server)
     after_a, after_d = await lose_a_tail(server, first, second)
     assert await first.find("a") is None, "something was lost after it"
@@ -334,7 +336,7 @@ async def test_a_lost_tail_begins_a_new_epoch(server: RedisServer, node: Callabl
     assert (await third.find("a"), await third.find("e")) == (None, 3)
 
 
-async def test_a_lost_tail_is_noticed_though_others_have_appended_as_much_again(
+async def test_a_lost_tail_is_noticed_even_after_as_many_new_appends(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server)
@@ -347,7 +349,7 @@ async def test_a_lost_tail_is_noticed_though_others_have_appended_as_much_again(
     assert ids(await everything(first)) == ids(await everything(second)) == "a b C D E"
 
 
-async def test_a_lost_tail_is_noticed_though_the_log_has_forgotten_up_to_there(
+async def test_a_lost_tail_is_noticed_even_if_the_entries_before_it_were_trimmed(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server, max_updates=2)
@@ -357,7 +359,7 @@ async def test_a_lost_tail_is_noticed_though_the_log_has_forgotten_up_to_there(
     await off(first, after_d)
 
 
-async def test_a_lost_tail_is_noticed_by_either_kind_of_entries(
+async def test_a_lost_tail_of_either_kind_of_entries_is_noticed(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     """Also if entries of the other kind stand in their places, and what came after them."""
@@ -376,7 +378,7 @@ async def test_a_lost_tail_is_noticed_by_either_kind_of_entries(
         assert ids(await everything(first)) == "a b C D"
 
 
-async def test_a_node_whose_anchors_are_forgotten_does_not_take_another_log_for_its_own(
+async def test_a_node_with_trimmed_anchors_recognizes_another_history(
     server: RedisServer, node: Callable[..., RedisHistory], caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = node(server), node(server, max_updates=2, presence_updates=2)
@@ -398,7 +400,7 @@ async def test_a_node_whose_anchors_are_forgotten_does_not_take_another_log_for_
     assert ids(await everything(first)) == "X Y"
 
 
-async def test_presence_that_goes_on_without_a_node_is_no_loss(
+async def test_presence_entries_of_other_nodes_are_not_a_loss(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server, presence_updates=2), node(server, presence_updates=2)
@@ -412,9 +414,7 @@ async def test_presence_that_goes_on_without_a_node_is_no_loss(
     assert await first.end() == 7
 
 
-async def test_a_log_of_0_1_0_is_brought_up_to_date_once(
-    server: RedisServer, node: Callable[..., RedisHistory]
-) -> None:
+async def test_a_history_of_0_1_0_is_upgraded_once(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log, early = node(server), node(server)
     await append(log, "a")
     await early.end()
@@ -438,7 +438,7 @@ async def test_a_log_of_0_1_0_is_brought_up_to_date_once(
     assert await client.xlen(stream) == 3
 
 
-async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
+async def test_a_follower_is_notified_of_a_lost_tail(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     first, second = node(server), node(server)
     async with Follower(first) as one, Follower(second) as other:
         await append(first, "a")
@@ -453,7 +453,7 @@ async def test_a_follower_is_told_of_a_lost_tail(server: RedisServer, node: Call
     assert await first.end() == await second.end() == base.EPOCH + 1, "one loss, one epoch"
 
 
-async def test_nothing_lost_is_no_new_epoch(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
+async def test_without_a_loss_the_epoch_stays(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server)
     await append(log, "a b c")
     server.ask("SAVE")
@@ -462,7 +462,7 @@ async def test_nothing_lost_is_no_new_epoch(server: RedisServer, node: Callable[
     assert ids(await log.read(1)) == "b c"
 
 
-async def test_a_flushed_log_is_noticed_by_whoever_follows_it(
+async def test_a_flushed_history_is_noticed_by_its_followers(
     server: RedisServer, node: Callable[..., RedisHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)  # so that it is noticed by looking again, and not as a failure
@@ -481,7 +481,7 @@ async def test_a_flushed_log_is_noticed_by_whoever_follows_it(
     assert await log.find("c") == c.position
 
 
-async def test_a_flushed_log_in_which_others_write_on_is_another_one(
+async def test_a_flushed_history_with_new_entries_is_another_history(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server)
@@ -498,7 +498,7 @@ async def test_a_flushed_log_in_which_others_write_on_is_another_one(
 
 
 @pytest.mark.parametrize("key", ["log", "ids", "marks", "meta", "presence", "presence-marks"])
-async def test_a_log_of_which_a_key_is_gone_begins_anew(
+async def test_a_history_with_a_missing_key_starts_anew(
     server: RedisServer, node: Callable[..., RedisHistory], key: str
 ) -> None:
     log = node(server)
@@ -512,7 +512,7 @@ async def test_a_log_of_which_a_key_is_gone_begins_anew(
     assert ids(await everything(log)) == "c"
 
 
-async def test_no_id_is_remembered_of_which_the_update_was_lost(
+async def test_the_id_of_a_lost_update_is_not_remembered(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server, idempotency_window=3_600), node(server, idempotency_window=3_600)
@@ -524,7 +524,7 @@ async def test_no_id_is_remembered_of_which_the_update_was_lost(
         assert ids(await append(first, "a b c d")) == "a b c d"
 
 
-async def test_epochs_grow_even_where_the_server_knows_of_earlier_ones_only(
+async def test_epochs_grow_even_if_the_server_only_knows_earlier_ones(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     first, second = node(server), node(server)
@@ -550,7 +550,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-async def test_a_stopped_server_is_out_of_reach_and_then_as_before(
+async def test_a_stopped_server_is_unavailable_until_it_continues(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
@@ -617,7 +617,7 @@ class Proxy:
         await asyncio.wait(self._serving)
 
 
-async def test_an_append_whose_connection_is_cut_is_there_wholly_or_not_at_all_and_never_twice(
+async def test_an_append_whose_connection_is_cut_is_complete_or_absent_and_never_doubled(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     direct, proxy = node(server), Proxy(server)
@@ -636,7 +636,7 @@ async def test_an_append_whose_connection_is_cut_is_there_wholly_or_not_at_all_a
     assert await direct.find("end") == 52
 
 
-async def test_a_server_that_refuses_to_write_is_out_of_reach_and_changes_nothing(
+async def test_a_server_that_refuses_writes_is_unavailable_and_changes_nothing(
     server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
@@ -675,7 +675,7 @@ async def test_a_server_that_refuses_to_write_is_out_of_reach_and_changes_nothin
     assert ids(await everything(log)) == "a b"
 
 
-async def test_a_server_that_has_become_a_replica_is_left_for_the_one_that_has_its_name_now(
+async def test_a_server_that_became_a_replica_is_left_for_the_server_with_its_name(
     server: RedisServer, start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     other = start_redis(replicaof=f"127.0.0.1 {server.port}")
@@ -695,7 +695,7 @@ async def test_a_server_that_has_become_a_replica_is_left_for_the_one_that_has_i
     assert c.position == 2
 
 
-async def test_many_who_ask_at_once_share_few_connections(
+async def test_many_concurrent_calls_share_few_connections(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
@@ -707,7 +707,7 @@ async def test_many_who_ask_at_once_share_few_connections(
     assert len(clients) <= module.CONNECTIONS + 2
 
 
-async def test_whoever_waits_for_it_can_be_cancelled_at_any_moment(
+async def test_a_waiting_call_can_be_cancelled_at_any_moment(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     log = node(server)
@@ -724,7 +724,7 @@ async def test_whoever_waits_for_it_can_be_cancelled_at_any_moment(
     assert max(Counter(entry.update.id for entry in await everything(log)).values()) == 1
 
 
-async def test_who_takes_long_over_a_page_hears_at_once_of_what_came_meanwhile(
+async def test_a_slow_follower_gets_entries_that_arrived_meanwhile_at_once(
     server: RedisServer, node: Callable[..., RedisHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECK_SECONDS", 10 * HANG)
@@ -739,7 +739,7 @@ async def test_who_takes_long_over_a_page_hears_at_once_of_what_came_meanwhile(
     await pages.aclose()  # type: ignore[attr-defined]
 
 
-async def test_it_can_be_reached_by_tls_alone(
+async def test_the_history_works_over_tls(
     start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory], tmp_path: Path
 ) -> None:
     certificate, key = certified(tmp_path)
@@ -772,7 +772,7 @@ def certified(directory: Path) -> tuple[str, str]:
     return str(directory / "certificate"), str(directory / "key")
 
 
-async def test_a_password_is_told_to_nobody(
+async def test_a_password_is_never_shown(
     server: RedisServer, node: Callable[..., RedisHistory], caplog: pytest.LogCaptureFixture
 ) -> None:
     server.ask("CONFIG", "SET", "requirepass", "right/@:word")
@@ -798,7 +798,7 @@ async def test_a_password_is_told_to_nobody(
 # -- what it keeps
 
 
-async def test_what_is_forgotten_is_forgotten_everywhere(
+async def test_trimmed_entries_are_removed_from_all_keys(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     chosen = random.Random(1)
@@ -821,7 +821,7 @@ async def test_what_is_forgotten_is_forgotten_everywhere(
             await check_keys(log)
 
 
-async def test_a_large_log_forgets_some_at_a_time(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
+async def test_a_large_history_is_trimmed_in_portions(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server, max_updates=512)
     await log.append([update("a")] * 511)
     held = []
@@ -831,7 +831,7 @@ async def test_a_large_log_forgets_some_at_a_time(server: RedisServer, node: Cal
     assert held == [512, 513, 514, 512, 513], "when one part in 256 is too many"
 
 
-async def test_what_is_too_old_goes_with_the_next_beat(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
+async def test_old_entries_are_trimmed_at_the_next_beat(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server, max_age=3_600)
     now = (await append(log, "now"))[0].time
     await log.prune(max_updates=1, max_bytes=1, max_age=0)
@@ -846,7 +846,7 @@ async def test_what_is_too_old_goes_with_the_next_beat(server: RedisServer, node
     assert [(entry.update.id, entry.time) for entry in await everything(log)] == [("new", now - 3_000_000)]
 
 
-async def test_pruning_takes_turns(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
+async def test_pruning_yields_between_portions(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     log = node(server, max_updates=10_000)
     for _ in range(5):
         await log.append([update("a") for _ in range(1_000)])
@@ -860,7 +860,7 @@ async def test_pruning_takes_turns(server: RedisServer, node: Callable[..., Redi
     assert stats.size > 0
 
 
-async def test_two_logs_in_one_server_do_not_know_each_other(
+async def test_two_histories_in_one_server_are_independent(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     one, other = node(server), node(server, name="other")
@@ -886,7 +886,7 @@ def names(subscribers: list[Present]) -> set[str]:
     return {subscriber.id for subscriber in subscribers}
 
 
-async def test_a_node_that_was_taken_for_dead_registers_again(
+async def test_a_node_that_counted_as_dead_registers_again(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     alive, stuck = node(server), node(server)
@@ -914,7 +914,7 @@ def expire(server: RedisServer, *nodes: RedisHistory) -> None:
         server.ask("DEL", f"{{mercure}}:alive:{each._node[0]}")
 
 
-async def test_nodes_are_not_taken_for_dead_because_the_server_was_away(
+async def test_nodes_do_not_count_as_dead_because_of_an_outage_of_the_server(
     start_redis: Callable[..., RedisServer], node: Callable[..., RedisHistory]
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
@@ -931,7 +931,7 @@ async def test_nodes_are_not_taken_for_dead_because_the_server_was_away(
     assert await first.beat() == (1, [])
 
 
-async def test_more_orphans_than_fit_an_answer_are_handed_out_in_turn(
+async def test_more_orphans_than_fit_in_a_response_are_handed_out_in_turn(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     alive, dead = node(server), node(server)
@@ -950,7 +950,7 @@ async def test_more_orphans_than_fit_an_answer_are_handed_out_in_turn(
     assert await alive.present() == []
 
 
-async def test_a_node_that_leaves_is_forgotten_unless_somebody_is_left_on_it(
+async def test_a_node_that_leaves_is_forgotten_unless_it_has_subscribers(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
     stays, leaves, crashes = node(server), node(server), node(server)
@@ -989,7 +989,7 @@ def replicated(start_redis: Callable[..., RedisServer]) -> tuple[RedisServer, Re
     return master, replica, f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}/mercure"
 
 
-async def test_sentinel_says_where_the_log_is_after_a_failover(
+async def test_sentinel_names_the_new_server_after_a_failover(
     replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisHistory]
 ) -> None:
     master, replica, url = replicated
@@ -1009,7 +1009,7 @@ async def test_sentinel_says_where_the_log_is_after_a_failover(
     assert await log.find("a") == 1, "nothing was lost"
 
 
-async def test_what_a_replica_had_not_got_is_a_loss_that_is_noticed(
+async def test_entries_that_a_replica_lacks_after_a_failover_are_noticed_as_lost(
     replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisHistory]
 ) -> None:
     master, replica, url = replicated
@@ -1036,7 +1036,7 @@ async def ready(log: RedisHistory, replica: RedisServer, *, entries: int) -> Non
             await asyncio.sleep(0.05)
 
 
-async def test_a_sentinel_that_knows_no_such_service_is_told(
+async def test_a_service_that_sentinel_does_not_know_is_reported(
     replicated: tuple[RedisServer, RedisServer, str], node: Callable[..., RedisHistory]
 ) -> None:
     log = node(replicated[2].replace("/mercure", "/nonesuch"))
@@ -1070,11 +1070,14 @@ async def test_a_sentinel_that_knows_no_such_service_is_told(
         ("rediss://joe:hunter2@host?ssl_cert_reqs=red", "rediss://host: .*red"),
         ("redis+sentinel://joe:hunter2@host", "redis\\+sentinel://host: the hosts must be followed by /service"),
         ("redis+sentinel://joe:hunter2@host/", "redis\\+sentinel://host/: the hosts must be followed by /service"),
-        ("redis+sentinel://joe:hunter2@host/mercure/zero", "the hosts must be followed by /service or /service/database"),
+        (
+            "redis+sentinel://joe:hunter2@host/mercure/zero",
+            "the hosts must be followed by /service or /service/database",
+        ),
         ("redis+sentinel://joe:hunter2@one,two:port/mercure", "a host or port is invalid"),
     ],
 )
-def test_a_url_that_names_no_log_is_refused_without_its_password(url: str, message: str) -> None:
+def test_an_invalid_url_is_refused_without_its_password(url: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         from_url(url)
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
@@ -1093,7 +1096,7 @@ def from_url(url: str) -> RedisHistory:
         ("redis+sentinel://:b%40c@one,two:5/mercure/4", {"db": 4, "password": "b@c"}),
     ],
 )
-def test_a_url_says_where_the_log_is(url: str, expected: dict[str, object]) -> None:
+def test_a_url_has_the_address_and_the_name_of_the_history(url: str, expected: dict[str, object]) -> None:
     log = from_url(url)
     connection: Any = log._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
     known = {**vars(connection), **{name: getattr(connection, name, None) for name in expected}}
@@ -1123,7 +1126,7 @@ def test_the_scripts_are_in_the_package() -> None:
         assert script.text.rstrip().splitlines()[-1].startswith("return reply("), name
 
 
-def test_without_the_redis_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_redis_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     assert package.__file__ is not None
     spec = importlib.util.spec_from_file_location("without_redis", package.__file__)

@@ -97,7 +97,7 @@ asyncio.run(main())
 
 
 @pytest.mark.processes
-async def test_r41_processes_that_are_killed_lose_nothing_that_was_acknowledged(path: str) -> None:
+async def test_r41_killed_processes_lose_no_acknowledged_update(path: str) -> None:
     async with log_at(path) as log:
         for _ in range(3):
             processes = [Process(path), Process(path)]
@@ -121,10 +121,10 @@ async def test_r41_processes_that_are_killed_lose_nothing_that_was_acknowledged(
 
 
 @pytest.mark.processes
-async def test_a_process_that_is_stopped_while_it_writes_makes_others_unavailable_until_it_goes_on(
+async def test_a_process_that_is_stopped_while_it_writes_makes_others_unavailable_until_it_continues(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY", 0.2)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
     async with log_at(path) as log:
         await log.append(named("before"))
         holding = (
@@ -167,7 +167,7 @@ async def test_many_appends_share_a_commit(path: str) -> None:
 # -- a full disk
 
 
-async def test_a_full_disk_is_unavailable_and_when_there_is_room_again_all_goes_on(path: str) -> None:
+async def test_a_full_disk_makes_the_history_unavailable_until_there_is_room(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("before", data="x" * 10_000))
         (pages,) = log._database.opened().writer.execute("PRAGMA page_count").fetchone()
@@ -182,7 +182,7 @@ async def test_a_full_disk_is_unavailable_and_when_there_is_room_again_all_goes_
         assert ids_of(await everything(log)) == ["before", "after"]
 
 
-async def test_a_file_that_may_not_grow_is_unavailable_and_nothing_is_lost(path: str) -> None:
+async def test_a_file_that_cannot_grow_is_unavailable_and_loses_nothing(path: str) -> None:
     """As on a full disk, where writes fail in the middle."""
     async with log_at(path) as log:
         await log.append(named("before"))
@@ -207,7 +207,7 @@ async def test_a_file_that_may_not_grow_is_unavailable_and_nothing_is_lost(path:
 # -- bounds
 
 
-async def test_t85_disk_is_given_back_and_what_is_freed_is_used_again(path: str) -> None:
+async def test_t85_disk_space_is_released_and_freed_pages_are_reused(path: str) -> None:
     async with log_at(path, max_updates=500, max_bytes=2**40) as log:
 
         async def fill(count: int, size: int) -> int:
@@ -234,7 +234,7 @@ async def test_t85_disk_is_given_back_and_what_is_freed_is_used_again(path: str)
         assert os.path.getsize(path) < full / 2
 
 
-async def test_what_is_too_much_is_forgotten_in_portions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_excess_entries_are_trimmed_in_portions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "TRIM_ENTRIES", 10)
     async with log_at(path) as log:
         await log.append(named(*map(str, range(1_000))))
@@ -258,9 +258,7 @@ async def test_what_is_too_much_is_forgotten_in_portions(path: str, monkeypatch:
         assert stats.bytes == sum(transaction.row_of(entry.update).size for entry in await everything(log))
 
 
-async def test_a_clock_that_is_set_changes_nothing_while_the_hub_runs(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_setting_the_clock_changes_nothing_while_the_hub_runs(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with log_at(path, max_age=3_600, idempotency_window=600) as log:
         await log.append(named("a", "b"))
         now = time.time()
@@ -273,7 +271,7 @@ async def test_a_clock_that_is_set_changes_nothing_while_the_hub_runs(
         assert times == sorted(times)
 
 
-async def test_a_clock_since_boot_that_began_anew_leaves_nobody_present(path: str) -> None:
+async def test_a_reboot_leaves_no_subscriber_present(path: str) -> None:
     """Whoever was present before the system was started again is gone, however the clocks compare."""
     async with log_at(path, since_boot=lambda: 5_000.0) as log:
         await log.announce([Change(Present("p", ()), True, [])])
@@ -312,7 +310,7 @@ async def filled(path: str, count: int = 2_000) -> None:
 
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.processes
-async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: str, last: bool) -> None:
+async def test_a_file_with_a_damaged_page_is_put_aside_and_its_readable_entries_are_kept(path: str, last: bool) -> None:
     await filled(path)
     async with log_at(path) as log, log_at(path) as other:
         assert (await log.end(), await other.end()) == (2_000, 2_000)
@@ -351,7 +349,7 @@ async def test_a_damaged_page_is_put_aside_and_what_can_be_read_goes_on(path: st
 
 
 @pytest.mark.processes
-async def test_damage_that_a_writer_meets_is_mended_before_it_is_answered(path: str) -> None:
+async def test_damage_that_a_writer_meets_is_repaired_before_the_append_returns(path: str) -> None:
     await filled(path)
     async with log_at(path) as log:
         await log.end()
@@ -364,7 +362,7 @@ async def test_damage_that_a_writer_meets_is_mended_before_it_is_answered(path: 
         assert ids_of(await everything(log))[-1] == "new"
 
 
-async def test_a_file_that_is_no_log_is_left_alone(path: str) -> None:
+async def test_a_file_that_is_not_a_history_is_not_changed(path: str) -> None:
     with closing(sqlite3.connect(":memory:")) as other:
         other.execute("CREATE TABLE a (b)")
         contents = [other.serialize(), b"x" * 5_000]
@@ -379,7 +377,7 @@ async def test_a_file_that_is_no_log_is_left_alone(path: str) -> None:
         os.unlink(path)
 
 
-async def test_what_is_rescued_is_of_its_kind_and_gaps_are_skipped(path: str) -> None:
+async def test_a_rescue_keeps_only_valid_rows_and_skips_gaps(path: str) -> None:
     async with log_at(path, presence_updates=5) as log:
         await log.append(named("a"))
         for n in range(5):
@@ -400,7 +398,7 @@ async def test_what_is_rescued_is_of_its_kind_and_gaps_are_skipped(path: str) ->
         assert [await log.find(id) is None for id in "acd"] == [True, False, False]
 
 
-async def test_a_log_of_version_1_goes_on_and_a_process_of_that_version_writes_no_more(path: str) -> None:
+async def test_a_history_of_version_1_is_upgraded_and_a_process_of_version_1_cannot_write_to_it(path: str) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(sqlite_file._SCHEMA)
         connection.execute("INSERT INTO state VALUES ('epoch', 0, 999, '')")
@@ -423,7 +421,7 @@ async def test_a_log_of_version_1_goes_on_and_a_process_of_that_version_writes_n
         assert ids_of(await everything(log)) == ["new", "newer"]
 
 
-async def test_what_is_forgotten_is_found_by_the_primary_keys(path: str) -> None:
+async def test_trimming_finds_entries_by_the_primary_key(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a"))
         for query in (transaction._PUBLISHED, transaction._PRESENCE):
@@ -432,7 +430,7 @@ async def test_what_is_forgotten_is_found_by_the_primary_keys(path: str) -> None
             assert all("SCAN" not in step and "B-TREE" not in step for step in steps), steps
 
 
-async def test_a_log_of_another_version_is_refused(path: str) -> None:
+async def test_a_history_of_an_unknown_version_is_refused(path: str) -> None:
     await filled(path, 100)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 7")
@@ -442,7 +440,7 @@ async def test_a_log_of_another_version_is_refused(path: str) -> None:
 
 
 @pytest.mark.processes
-async def test_what_was_rescued_is_put_in_place_where_that_was_interrupted(path: str) -> None:
+async def test_an_interrupted_rescue_is_completed(path: str) -> None:
     """And nothing that belongs to the damaged file is taken for its own."""
     await filled(path, 100)
     os.rename(path, path + ".salvaged")
@@ -459,9 +457,9 @@ async def test_what_was_rescued_is_put_in_place_where_that_was_interrupted(path:
     assert not os.path.exists(path + ".salvaged")
 
 
-async def test_of_two_processes_that_meet_damage_one_mends_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_if_two_processes_meet_damage_one_of_them_repairs_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(path)
-    monkeypatch.setattr(sqlite_file, "BUSY", 0.2)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
     real, copying, go_on = repair.copy, threading.Event(), threading.Event()
 
     def slowly(*arguments: Any) -> tuple[int, int]:
@@ -494,7 +492,7 @@ async def test_of_two_processes_that_meet_damage_one_mends_it(path: str, monkeyp
 @pytest.mark.parametrize(
     "spoil", ["data = CAST(x'736563726574ff' AS TEXT)", "topics = 'secret'", "retry = 'secret'"]
 )  # fmt: skip
-async def test_a_row_that_cannot_be_read_is_damage_and_what_is_in_it_is_not_told(
+async def test_an_unreadable_row_is_damage_and_its_content_is_not_logged(
     path: str, spoil: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await filled(path, 300)
@@ -511,7 +509,7 @@ async def test_a_row_that_cannot_be_read_is_damage_and_what_is_in_it_is_not_told
     assert "damaged" in caplog.text
 
 
-async def test_a_row_of_who_is_present_that_cannot_be_read_holds_nobody_up(path: str) -> None:
+async def test_an_unreadable_presence_row_does_not_block_the_others(path: str) -> None:
     async with log_at(path) as log:
         await log.announce([Change(Present("p", ()), True, [])])
         log._database.opened().writer.execute("UPDATE present SET matchers = '{', node = 'dead'")
@@ -520,7 +518,7 @@ async def test_a_row_of_who_is_present_that_cannot_be_read_holds_nobody_up(path:
         assert both[1].orphans == [Present("p", ())]
 
 
-async def test_no_id_is_remembered_of_which_the_update_was_lost(path: str) -> None:
+async def test_the_id_of_a_lost_update_is_not_remembered(path: str) -> None:
     async with log_at(path, idempotency_window=3_600) as log:
         await log.append(named(*map(str, range(300))))
         assert await log.append(named("199", "299")) == []
@@ -532,7 +530,7 @@ async def test_no_id_is_remembered_of_which_the_update_was_lost(path: str) -> No
         assert ids_of(await log.append(named("199", "199"))) == ["199"]
 
 
-async def test_nodes_are_not_taken_for_dead_because_nobody_could_write(path: str) -> None:
+async def test_nodes_do_not_count_as_dead_if_no_node_could_write(path: str) -> None:
     now = 1_000.0
     async with (
         log_at(path, since_boot=lambda: now) as one,
@@ -555,7 +553,7 @@ async def test_nodes_are_not_taken_for_dead_because_nobody_could_write(path: str
 # -- other files in its place
 
 
-async def test_a_log_that_is_taken_away_begins_anew_in_another_epoch(path: str) -> None:
+async def test_a_removed_file_is_replaced_by_a_new_history_in_a_new_epoch(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a", "b"))
         pages = log.follow(2)
@@ -574,7 +572,7 @@ async def test_a_log_that_is_taken_away_begins_anew_in_another_epoch(path: str) 
         assert ids_of(await log.read(EARLIEST)) == ["c"]
 
 
-async def test_what_is_replaced_while_it_is_waited_for_is_not_written(
+async def test_an_append_that_waits_is_not_written_to_a_replaced_file(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would be acknowledged in a file that is not the log any more."""
@@ -593,7 +591,7 @@ async def test_what_is_replaced_while_it_is_waited_for_is_not_written(
         assert ids_of(await everything(log)) == ["after"]
 
 
-async def test_what_was_appended_here_is_followed_in_its_place_and_not_kept(path: str) -> None:
+async def test_own_entries_are_followed_in_order_and_not_kept(path: str) -> None:
     async with log_at(path) as log, log_at(path) as other:
         pages = log.follow(0)
         await log.append(named("first"))
@@ -611,7 +609,7 @@ async def test_what_was_appended_here_is_followed_in_its_place_and_not_kept(path
 
 
 @pytest.mark.processes
-async def test_an_older_copy_in_its_place_is_another_log_though_it_has_the_same_name(path: str) -> None:
+async def test_an_older_copy_under_the_same_name_is_another_history(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a", "b"))
     subprocess.run(["cp", path, path + ".old"], check=True)
@@ -626,9 +624,7 @@ async def test_an_older_copy_in_its_place_is_another_log_though_it_has_the_same_
         assert await log.find("b") is None  # as what came after it is not there
 
 
-async def test_a_file_that_is_replaced_while_it_is_written_does_no_harm(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replacing_a_file_while_it_is_written_does_no_harm(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody reads meanwhile, and opens the new one: the writer goes on with its own connection."""
     async with log_at(path) as log:
         await log.append(named("before"))
@@ -649,7 +645,7 @@ async def test_a_file_that_is_replaced_while_it_is_written_does_no_harm(
         assert ids_of(await everything(log)) == ["after"]
 
 
-async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -> None:
+async def test_following_continues_after_the_directory_was_missing(tmp_path: Path) -> None:
     directory = tmp_path / "logs"
     directory.mkdir()
     path = str(directory / "log.db")
@@ -676,7 +672,7 @@ async def test_who_follows_goes_on_when_the_directory_was_away(tmp_path: Path) -
         await pages.aclose()  # type: ignore[attr-defined]
 
 
-async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_is_notified_of_new_entries_does_not_poll(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeup, "POLL_SECONDS", 10 * HANG)
     async with log_at(path) as one, log_at(path) as other:
         await one.append(named("first"))
@@ -690,7 +686,7 @@ async def test_who_is_told_of_new_entries_need_not_look(path: str, monkeypatch: 
         await pages.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_flood_of_datagrams_takes_a_bounded_part_of_a_turn() -> None:
+async def test_a_flood_of_datagrams_takes_a_bounded_time_per_turn() -> None:
     class Flooded:
         heard = 0
 
@@ -706,7 +702,7 @@ async def test_a_flood_of_datagrams_takes_a_bounded_part_of_a_turn() -> None:
 
 
 @pytest.mark.processes
-async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path: str, tmp_path: Path) -> None:
+async def test_a_backup_of_a_live_history_has_a_new_epoch(path: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy.db")
     process = Process(path)
     process.await_some(10)
@@ -737,7 +733,7 @@ async def test_a_backup_is_of_a_live_log_and_whoever_goes_on_in_it_is_told(path:
 
 @pytest.mark.parametrize(("synchronous", "renewed"), [("normal", True), ("full", False)])
 @pytest.mark.processes
-async def test_after_a_power_cut_a_log_that_may_have_lost_its_end_begins_a_new_epoch(
+async def test_after_a_power_cut_a_history_that_may_have_lost_its_end_starts_a_new_epoch(
     path: str, synchronous: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "_boot", lambda: "one")
@@ -757,14 +753,14 @@ async def test_after_a_power_cut_a_log_that_may_have_lost_its_end_begins_a_new_e
         assert await log.find("c") == 3
 
 
-async def test_the_file_is_its_owners_alone(path: str) -> None:
+async def test_only_the_owner_can_read_the_file(path: str) -> None:
     async with log_at(path) as log:
         await log.append(named("a"))
         for file in sqlite_file.files_of(path):
             assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
 
 
-async def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     async with log_at(str(tmp_path / "none" / "log.db")) as log:
         with pytest.raises(ConfigurationError, match="/none"):
             await log.end()
@@ -782,7 +778,7 @@ async def test_an_id_is_found_by_the_index(path: str) -> None:
         assert [row[3] for row in plan] == ["SEARCH log USING INDEX log_hash (hash=? AND rowid>?)"]
 
 
-async def test_n115_ids_with_one_hash_are_told_apart(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_n115_ids_with_equal_hashes_are_distinguished(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "hash_of", lambda _: 7)
     async with log_at(path) as log:
         await log.append(named("a", "b", "c"))

@@ -125,20 +125,20 @@ def log(tmp_path: Path) -> str:
 # -- which log
 
 
-def test_a_log_in_memory_is_refused() -> None:
+def test_a_history_in_memory_is_refused() -> None:
     for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", "x.jsonl"], ["backup", "x"]):
         assert "belongs to one process" in told(run(*command, "--url", "memory://"), 2)
         assert "belongs to one process" in told(run(*command, HUB_HISTORY_URL="memory://"), 2)
 
 
-def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_and_not_created(tmp_path: Path) -> None:
     path, target = tmp_path / "none.db", tmp_path / "copy.ndjson"
     for command in (["stats"], ["prune", "--keep-updates", "1"], ["export", target], ["backup", target]):
         assert f"there is no history at {path}: name one" in told(run(*command, "--url", f"sqlite:///{path}"), 2)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_url_it_is_where_a_hub_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_url_the_default_history_of_a_hub_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fill(history_cli.URL, made(3))
     assert "Updates   3\n" in run("stats").stdout
@@ -147,7 +147,7 @@ def test_without_a_url_it_is_where_a_hub_has_it(tmp_path: Path, monkeypatch: pyt
     assert hub.history_url.get_secret_value() == history_cli.URL
 
 
-def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_history_is_reported(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database " * 100)
     assert told(run("stats", "--url", f"sqlite:///{tmp_path}/text"), 2).startswith(
         f"history_url: {tmp_path}/text: this file is not a database"
@@ -156,7 +156,7 @@ def test_what_is_no_log_is_told(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-def test_a_log_out_of_reach_is_told_without_its_password() -> None:
+def test_an_unavailable_history_is_reported_without_its_password() -> None:
     url = f"redis://me:{SECRET}@127.0.0.1:{free_port()}"
     for command, doing in ((["stats"], "read"), (["prune", "--keep-updates", "1"], "write")):
         message = told(run(*command, HUB_HISTORY_URL=url), 1)
@@ -164,7 +164,7 @@ def test_a_log_out_of_reach_is_told_without_its_password() -> None:
         assert SECRET not in message
 
 
-def test_nothing_is_forgotten_because_a_log_was_opened(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
+def test_opening_a_history_trims_nothing(monkeypatch: pytest.MonkeyPatch, log: str) -> None:
     opened: list[Retention] = []
 
     def open_with(url: str, retention: Retention) -> History:
@@ -224,7 +224,7 @@ def test_ages_and_sizes() -> None:
             transfer.parse_size(text)
 
 
-def test_prune_forgets_the_oldest_in_portions(tmp_path: Path) -> None:
+def test_prune_removes_the_oldest_in_portions(tmp_path: Path) -> None:
     url = sqlite(tmp_path / "mercure.db")
     fill(url, made(10_000))
     steps: list[transfer.Step] = []
@@ -238,7 +238,7 @@ def test_prune_forgets_the_oldest_in_portions(tmp_path: Path) -> None:
     assert [entry.position for entry in entries_of(url)] == list(range(9_991, 10_001))
 
 
-def test_prune_says_what_is_left(log: str) -> None:
+def test_prune_prints_the_rest(log: str) -> None:
     pruned = run("prune", "--keep-updates", "100", "--url", log)
     assert (pruned.exit_code, pruned.stderr) == (0, "")
     assert pruned.stdout == "forgot 200 updates; 100 are left, from 2023-11-14 22:16:41 UTC on\n"
@@ -248,7 +248,7 @@ def test_prune_says_what_is_left(log: str) -> None:
     assert [entry.update.id for entry in entries_of(log)] == ["urn:300"]
 
 
-def test_prune_is_told_what_to_keep(log: str) -> None:
+def test_prune_needs_a_valid_bound(log: str) -> None:
     assert "--keep-updates 100000, --keep-bytes 500MB, --keep-age 30d" in told(run("prune", "--url", log), 2)
     assert "'5x' is not an age, as in" in told(run("prune", "--keep-age", "5x", "--url", log), 2)
     assert "'5x' is not a size, as in" in told(run("prune", "--keep-bytes", "5x", "--url", log), 2)
@@ -285,7 +285,7 @@ ODD = '\0\r\n\x85\u2028\ufeff"\\\U0001f600'
 @example(
     entries=[Entry(0, Update(("a",), ODD, id="b", type=None, retry=2**63 - 1), 0), Entry(0, Update(("a", "a"), ""))]
 )
-def test_there_and_back_it_is_the_same_in_every_field(format: str, entries: list[Entry]) -> None:
+def test_export_and_import_keep_every_field(format: str, entries: list[Entry]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         here, there, file = sqlite(Path(directory, "a")), sqlite(Path(directory, "b")), Path(directory, f"x.{format}")
         fill(here, entries)
@@ -295,7 +295,7 @@ def test_there_and_back_it_is_the_same_in_every_field(format: str, entries: list
         assert entries_of(there) == entries_of(here) == [replace(e, position=n) for n, e in enumerate(entries, 1)]
 
 
-def test_a_line_is_what_the_record_is(tmp_path: Path) -> None:
+def test_a_line_has_the_fields_of_the_record(tmp_path: Path) -> None:
     url, file = sqlite(tmp_path / "log"), tmp_path / "x.jsonl"
     fill(url, [Entry(0, Update(("a", "é"), "\x00\n", private=True, id="b", type="c", retry=7), NOON), *made(1)])
     exported = run("export", file, "--url", url)
@@ -362,7 +362,7 @@ def test_an_export_after_an_id_begins_with_the_next_one(tmp_path: Path, log: str
 
 
 @pytest.mark.processes
-def test_through_a_pipe_and_to_the_end_of_it(tmp_path: Path, log: str) -> None:
+def test_export_and_import_work_through_a_pipe(tmp_path: Path, log: str) -> None:
     exported = subprocess.run(
         [sys.executable, "-m", "hub", "history", "export", "-"],
         env=environment(HUB_HISTORY_URL=log),
@@ -385,7 +385,7 @@ def test_through_a_pipe_and_to_the_end_of_it(tmp_path: Path, log: str) -> None:
 
 
 @pytest.mark.processes
-def test_whoever_reads_it_may_have_enough(tmp_path: Path) -> None:
+def test_a_reader_of_the_pipe_may_stop_early(tmp_path: Path) -> None:
     url = sqlite(tmp_path / "log")
     fill(url, made(3_000))
     export = subprocess.Popen(
@@ -403,12 +403,10 @@ def test_whoever_reads_it_may_have_enough(tmp_path: Path) -> None:
     assert export.wait(HANG) == 1
 
 
-def test_the_format_is_told_by_the_suffix_or_else_by_whoever_asks(tmp_path: Path, log: str) -> None:
+def test_the_suffix_or_an_option_selects_the_format(tmp_path: Path, log: str) -> None:
     for command in ("export", "import"):
         message = told(run(command, tmp_path / "x.csv", "--url", log), 2)
-        assert (
-            message == f"{tmp_path}/x.csv does not end in .ndjson, .jsonl or .parquet: name the format with --format"
-        )
+        assert message == f"{tmp_path}/x.csv does not end in .ndjson, .jsonl or .parquet: name the format with --format"
         assert "Parquet" in told(run(command, "-", "--format", "parquet", "--url", log), 2)
     assert run("export", tmp_path / "x.csv", "--format", "parquet", "--url", log).exit_code == 0
     there = sqlite(tmp_path / "there")
@@ -428,7 +426,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
 # -- no half is taken for the whole
 
 
-def test_what_is_there_stays(tmp_path: Path, log: str) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path, log: str) -> None:
     file = tmp_path / "x.ndjson"
     file.write_text("mine")
     for command in ("export", "backup"):
@@ -496,7 +494,7 @@ main(["history", *sys.argv[1:]])
 
 @pytest.mark.parametrize("command", [["export", "x.ndjson"], ["export", "x.parquet"], ["backup", "x.db"]])
 @pytest.mark.processes
-def test_what_fits_on_no_disk_leaves_nothing(tmp_path: Path, log: str, command: list[str]) -> None:
+def test_an_export_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, log: str, command: list[str]) -> None:
     fill(log, [replace(entry, update=replace(entry.update, data=os.urandom(1_000).hex())) for entry in made(4_000)])
     ended = subprocess.run(
         [sys.executable, "-c", FULL, *command],
@@ -512,7 +510,7 @@ def test_what_fits_on_no_disk_leaves_nothing(tmp_path: Path, log: str, command: 
     assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"mercure.db"}
 
 
-def test_what_is_copied_is_for_nobody_else_to_read(tmp_path: Path, log: str) -> None:
+def test_only_the_owner_can_read_an_export_or_backup(tmp_path: Path, log: str) -> None:
     for command, name in (("export", "x.ndjson"), ("export", "x.parquet"), ("backup", "x.db")):
         assert run(command, tmp_path / name, "--url", log).exit_code == 0
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
@@ -527,7 +525,9 @@ class Forgetful(MemoryHistory):
         return await super().read(after)
 
 
-def test_what_the_log_forgets_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_that_are_trimmed_during_an_export_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Filled(Forgetful):
         async def stats(self) -> Any:
             if not self._entries:
@@ -551,7 +551,7 @@ def test_what_the_log_forgets_meanwhile_is_told(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("count", [1, 300])
 @pytest.mark.parametrize("when", ["before it reads", "when a page is written"])
-def test_two_epochs_are_not_taken_for_one_log(tmp_path: Path, count: int, when: str) -> None:
+def test_a_change_of_the_epoch_during_an_export_is_an_error(tmp_path: Path, count: int, when: str) -> None:
     path = tmp_path / "log"
     fill(sqlite(path), made(count))
 
@@ -611,7 +611,7 @@ LINE = {
         (b"\xff", "the line: Invalid JSON: "),
     ],
 )
-def test_a_line_that_is_no_update_is_named_and_nothing_is_imported(
+def test_an_invalid_line_is_named_and_nothing_is_imported(
     tmp_path: Path, line: bytes | str | dict[str, object], reason: str
 ) -> None:
     text = json.dumps(LINE | line) if isinstance(line, dict) else line
@@ -626,7 +626,7 @@ def test_a_line_that_is_no_update_is_named_and_nothing_is_imported(
 
 
 @pytest.mark.processes
-def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_path: Path) -> None:
+def test_after_an_error_a_pipe_is_imported_up_to_it_and_a_file_not_at_all(tmp_path: Path) -> None:
     there = sqlite(tmp_path / "there")
     lines = [json.dumps(record(entry)) for entry in made(2_100)]
     ended = subprocess.run(
@@ -648,7 +648,7 @@ def test_from_a_pipe_all_before_an_error_is_imported_and_of_a_file_nothing(tmp_p
     assert entries_of(nothing) == []
 
 
-def test_a_log_that_has_updates_is_added_to_when_asked_for(tmp_path: Path, log: str) -> None:
+def test_import_into_a_history_with_updates_needs_an_option(tmp_path: Path, log: str) -> None:
     file = tmp_path / "x.ndjson"
     run("export", file, "--url", log)
     assert told(run("import", file, "--url", log), 2) == "the history already has updates: use --append to add to them"
@@ -676,14 +676,14 @@ def columns(**changed: Any) -> pyarrow.Table:
         (columns(id=pyarrow.array(["x", "\n"])), r" row 2: id '\n' contains the control"),
     ],
 )
-def test_a_row_that_is_no_update_is_named(tmp_path: Path, table: pyarrow.Table, reason: str) -> None:
+def test_an_invalid_row_is_named(tmp_path: Path, table: pyarrow.Table, reason: str) -> None:
     file, there = tmp_path / "updates.parquet", sqlite(tmp_path / "there")
     parquet.write_table(table, file)
     assert told(run("import", file, "--url", there), 1).startswith(f"{file}{reason}")
     assert entries_of(there) == []
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, log: str) -> None:
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, log: str) -> None:
     file, there = tmp_path / "updates.parquet", sqlite(tmp_path / "there")
     file.write_bytes(b"{}" * 100)
     assert told(run("import", file, "--url", there), 1).startswith(f"{file}: Parquet magic bytes not found")
@@ -695,7 +695,7 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, log: str) -> None:
     assert told(run("import", tmp_path / "none.parquet", "--url", there), 1).startswith("[Errno 2] No such file")
 
 
-def test_parquet_of_others_may_have_other_times(tmp_path: Path) -> None:
+def test_parquet_may_have_other_time_units(tmp_path: Path) -> None:
     file = tmp_path / "updates.parquet"
     for n, time in enumerate((pyarrow.timestamp("us"), pyarrow.timestamp("ns", "UTC"), pyarrow.int64())):
         times = pyarrow.array([NOON, NOON + 1]).cast(pyarrow.timestamp("ms", getattr(time, "tz", None))).cast(time)
@@ -746,7 +746,7 @@ def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Call
     assert httpx2.get(f"{hub.url}/health/ready").status_code == 200
 
 
-def test_a_backup_is_a_log_in_a_new_epoch(tmp_path: Path, log: str) -> None:
+def test_a_backup_is_a_history_in_a_new_epoch(tmp_path: Path, log: str) -> None:
     (tmp_path / "copy.db.part").write_text("of one that was killed")
     done = run("backup", tmp_path / "copy.db", "--url", log)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -758,7 +758,9 @@ def test_a_backup_is_a_log_in_a_new_epoch(tmp_path: Path, log: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "mercure.db"]
 
 
-def test_a_backup_goes_where_it_is_told_from_here(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_a_backup_is_relative_to_the_working_directory(
+    tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("backup", "copy.db", "--url", log).exit_code == 0
     assert entries_of("sqlite:///copy.db") == entries_of(log)
@@ -785,7 +787,7 @@ def test_from_sqlite_to_redis_and_back(tmp_path: Path, log: str) -> None:
 
 
 @pytest.mark.processes
-def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
+def test_progress_is_shown_on_a_terminal(tmp_path: Path, log: str) -> None:
     ours, theirs = pty.openpty()
     commands = (
         ["export", f"{tmp_path}/x.ndjson"],
@@ -812,7 +814,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(tmp_path: Path, log: str) -> None:
 
 
 @pytest.mark.processes
-def test_the_readme_s_commands_do_what_it_says(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_work(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     blocks = re.findall(r"```sh\n(.*?)```", (root / "hub" / "README.md").read_text("utf-8"), re.DOTALL)
     script = next(block for block in blocks if "hub history" in block)

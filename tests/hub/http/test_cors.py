@@ -91,7 +91,7 @@ async def test_n97_pages_of_other_origins_may_not(origin: str | bytes) -> None:
         assert (preflight.status, "access-control-allow-origin" in preflight.headers) == (400, False)
 
 
-async def test_n97_a_cache_never_hands_the_answer_for_one_origin_to_another() -> None:
+async def test_n97_a_cache_never_gives_the_response_for_one_origin_to_another() -> None:
     async with application(cors_origins=LIST) as app:
         for headers in ([], [("origin", PAGE)], [("origin", "https://evil.example")]):
             for method, target, more, _ in REQUESTS:
@@ -99,7 +99,7 @@ async def test_n97_a_cache_never_hands_the_answer_for_one_origin_to_another() ->
                 assert "origin" in names(answer.headers["vary"])
 
 
-async def test_n97_the_first_of_several_origins_counts_and_the_others_do_no_good() -> None:
+async def test_n97_only_the_first_of_several_origins_counts() -> None:
     async with application(cors_origins=LIST) as app:
         answer = await ask(app, "GET", SUBSCRIBE, [("origin", "https://evil.example"), ("origin", PAGE)])
         assert "access-control-allow-origin" not in answer.headers
@@ -153,7 +153,7 @@ async def test_n99_r25_what_a_page_may_send(method: str) -> None:
         ("POST", "cookie"),
     ],
 )
-async def test_n99_r25_and_nothing_else(method: str, header: str) -> None:
+async def test_n99_r25_a_page_may_send_no_other_headers(method: str, header: str) -> None:
     async with application(cors_origins=LIST) as app:
         answer = await preflight(app, method, header)
         assert answer.status == 400
@@ -196,7 +196,7 @@ def assert_safe(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("origins", ["", LIST, "*"])
-async def test_r24_every_response_has_them_once(origins: str) -> None:
+async def test_r24_every_response_has_the_cors_headers_once(origins: str) -> None:
     async with application(cors_origins=origins) as app:
         for method, target, headers, status in REQUESTS:
             answer = await ask(app, method, target, headers)
@@ -207,7 +207,7 @@ async def test_r24_every_response_has_them_once(origins: str) -> None:
         assert_safe(await ask(app, "GET", f"{PATH}/debug"))
 
 
-async def test_r24_also_where_something_breaks() -> None:
+async def test_r24_error_responses_have_the_cors_headers_too() -> None:
     async with application() as app:
 
         async def fail(*_: Any, **options: Any) -> Any:

@@ -101,7 +101,7 @@ INVALID = {
 
 @DIALECTS
 @pytest.mark.parametrize("request_", ALL)
-async def test_n91_n95_t46_a_token_that_is_not_valid_whatever_the_cause(
+async def test_n91_n95_t46_an_invalid_token_gets_the_same_response_for_every_cause(
     classic: bool, request_: Request, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with application(classic=classic) as app:
@@ -140,7 +140,7 @@ async def test_n91_r53_the_log_has_the_cause(cause: str, told: str, caplog: pyte
 
 @DIALECTS
 @pytest.mark.parametrize("request_", [PUBLISH, BATCH, WHO, WHO_ELSE])
-async def test_n92_n95_n154_t46_a_token_that_does_not_allow_it(
+async def test_n92_n95_n154_t46_a_token_without_the_grant(
     classic: bool, request_: Request, caplog: pytest.LogCaptureFixture
 ) -> None:
     sign_one = classic_token if classic else current_token
@@ -153,7 +153,7 @@ async def test_n92_n95_n154_t46_a_token_that_does_not_allow_it(
 
 
 @DIALECTS
-async def test_n92_n78_a_token_that_allows_nothing_may_subscribe(classic: bool) -> None:
+async def test_n92_n78_a_token_without_grants_may_subscribe(classic: bool) -> None:
     async with application(classic=classic, anonymous=False) as app:
         for request in (SUBSCRIBE, QUERY):
             assert (await send(app, request, bearer(current_token()))).status == 200
@@ -173,9 +173,7 @@ async def test_n92_n78_a_token_that_allows_nothing_may_subscribe(classic: bool) 
     ],
     ids=lambda headers: headers[-1][1][:8],
 )
-async def test_n93_t40_t46_a_token_that_is_presented_in_no_valid_way(
-    classic: bool, headers: list[tuple[str, str]]
-) -> None:
+async def test_n93_t40_t46_a_malformed_presentation_of_a_token(classic: bool, headers: list[tuple[str, str]]) -> None:
     async with application(classic=classic) as app:
         for request in ALL:
             answer = await send(app, request, *headers)
@@ -183,7 +181,7 @@ async def test_n93_t40_t46_a_token_that_is_presented_in_no_valid_way(
             assert answer.headers["www-authenticate"] == f'Bearer error="invalid_request", {RESOURCE}'
 
 
-async def test_n93_v42_v43_the_query_twice_and_a_cookie_from_elsewhere() -> None:
+async def test_n93_v42_v43_a_repeated_query_parameter_and_a_cookie_from_another_origin() -> None:
     token = classic_token(["*"], ["*"])
     cookie = ("cookie", f"mercureAuthorization={token}")
     async with application() as app:
@@ -243,14 +241,14 @@ async def test_t45_n63_v43_n93_r5_publishing_with_a_cookie(
     "host",
     [b'a"b', b"a\\b", b"\xff.example", "é.example".encode(), b"", b'x", error="invalid_token'],
 )
-async def test_n95_n154_a_host_that_does_not_go_into_quotes_stays_out(host: bytes) -> None:
+async def test_n95_n154_a_host_that_cannot_be_quoted_is_left_out(host: bytes) -> None:
     async with application() as app:
         for headers, challenge in (([], "Bearer"), ([bearer("a.b.c")], 'Bearer error="invalid_token"')):
             answer = await ask(app, "POST", PATH, [("host", host), *headers])
             assert (answer.status, answer.headers["www-authenticate"]) == (401, challenge)
 
 
-async def test_n95_n154_a_request_without_a_host_gets_no_half_url() -> None:
+async def test_n95_n154_a_request_without_a_host_gets_no_incomplete_url() -> None:
     async with application() as app:
         answer = await ask(app, "POST", PATH, headers=[], http_version="1.0")
         assert answer.headers["www-authenticate"] == f"Bearer {RESOURCE}"
@@ -325,7 +323,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("request_", "status", "title"), BAD, ids=lambda value: str(getattr(value, "target", value))[:40]
 )
-async def test_n94_what_has_nothing_to_do_with_the_token_has_no_challenge(
+async def test_n94_errors_unrelated_to_the_token_have_no_challenge(
     classic: bool, request_: Request, status: int, title: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "hub")
@@ -338,7 +336,7 @@ async def test_n94_what_has_nothing_to_do_with_the_token_has_no_challenge(
 
 
 @DIALECTS
-async def test_n94_n23_too_many_are_told_when_to_come_back(classic: bool) -> None:
+async def test_n94_n23_a_client_above_the_limit_gets_retry_after(classic: bool) -> None:
     async with application(classic=classic, max_connections=1) as app, follow(app, ("match", "a")):
         for request in (SUBSCRIBE, QUERY):
             answer = await send(app, request)
@@ -347,7 +345,7 @@ async def test_n94_n23_too_many_are_told_when_to_come_back(classic: bool) -> Non
 
 
 @DIALECTS
-async def test_r23_a_hub_that_closes_takes_no_updates(classic: bool) -> None:
+async def test_r23_a_hub_that_is_closing_refuses_updates(classic: bool) -> None:
     async with application(classic=classic) as app:
         app.state.hub.shutdown.begin()
         for request in (PUBLISH, BATCH):
@@ -357,7 +355,7 @@ async def test_r23_a_hub_that_closes_takes_no_updates(classic: bool) -> None:
 
 
 @DIALECTS
-async def test_n91_keys_that_cannot_be_had_are_no_fault_of_the_token(
+async def test_n91_unavailable_keys_are_not_the_fault_of_the_token(
     classic: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     issuer = {"id": "https://issuer.example", "keys": {"jwks_url": "http://127.0.0.1:1/keys"}}
@@ -412,7 +410,7 @@ async def test_t48_of_several_hosts_the_first_counts() -> None:
 
 @DIALECTS
 @pytest.mark.parametrize("bad", [bad for bad, *_ in BAD if bad.method == "POST" and bad.target == PATH])
-async def test_n96_whatever_is_wrong_with_an_update_the_token_comes_first(classic: bool, bad: Request) -> None:
+async def test_n96_the_token_is_checked_before_the_update(classic: bool, bad: Request) -> None:
     async with application(classic=classic) as app:
         assert (await send(app, bad)).status == 401
         assert (await send(app, bad, bearer("a.b.c"))).status == 401
@@ -423,7 +421,7 @@ async def test_n96_whatever_is_wrong_with_an_update_the_token_comes_first(classi
 @pytest.mark.parametrize(
     ("bad", "status"), [(bad, status) for bad, status, _ in BAD if bad.method == "POST" and bad.target == PATH]
 )
-async def test_n96_n48_n44_what_nobody_may_send_is_refused_before_the_token_is_asked(
+async def test_n96_n48_n44_updates_that_no_client_may_send_are_refused_before_the_grant_is_checked(
     classic: bool, bad: Request, status: int
 ) -> None:
     async with application(classic=classic) as app:
@@ -431,7 +429,7 @@ async def test_n96_n48_n44_what_nobody_may_send_is_refused_before_the_token_is_a
 
 
 @DIALECTS
-async def test_n96_of_several_errors_in_a_body_its_size_comes_first(classic: bool) -> None:
+async def test_n96_the_size_of_a_body_is_checked_before_its_content(classic: bool) -> None:
     async with application(classic=classic, max_body=100) as app:
         token = bearer(current_token(["b"]))
         for headers, body in (
@@ -445,14 +443,14 @@ async def test_n96_of_several_errors_in_a_body_its_size_comes_first(classic: boo
 
 @DIALECTS
 @pytest.mark.parametrize("bad", [bad for bad, status, _ in BAD if bad.method in ("GET", "QUERY") and status == 400])
-async def test_n96_of_a_subscribe_request_the_token_comes_before_the_matchers(classic: bool, bad: Request) -> None:
+async def test_n96_the_token_of_a_subscribe_request_is_checked_before_its_matchers(classic: bool, bad: Request) -> None:
     async with application(classic=classic) as app:
         assert (await send(app, bad, bearer("a.b.c"))).status == 401
         answer = await send(app, bad, ("authorization", "Basic a"))
         assert answer.headers["www-authenticate"].startswith('Bearer error="invalid_request"')
 
 
-async def test_n96_n80_of_a_batch_nothing_is_published_where_one_update_is_wrong() -> None:
+async def test_n96_n80_one_wrong_update_refuses_the_whole_batch() -> None:
     lines = b'{"topic": "a", "data": "1"}\n{"topic": "b", "data": "2"}\n'
     async with application() as app, follow(app, ("match", "a"), ("match", "end")) as stream:
         token = bearer(current_token(["a"]))
@@ -496,7 +494,7 @@ async def test_n163_r53_neither_tokens_nor_data_nor_payloads_are_logged(
 
 
 @given(st.data())
-async def test_n163_n91_no_part_of_a_broken_token_is_logged_or_answered(data: st.DataObject) -> None:
+async def test_n163_n91_no_part_of_a_broken_token_is_logged_or_returned(data: st.DataObject) -> None:
     valid = data.draw(st.sampled_from([TOKEN, CLASSIC]))
     at = data.draw(st.integers(0, len(valid)))
     how = data.draw(st.sampled_from(["cut", "change", "add", "part"]))
@@ -530,7 +528,7 @@ UNPRINTABLE = "\x00\t\r\x1b\x7f\x85\x9b\xa0\xad\u200b\u200d\u200e\u2028\u2029\u2
 
 
 @pytest.mark.parametrize("text", [unquote("%1b%5b2J%0d2026-01-01%20INFO"), *UNPRINTABLE, "a\nb", 'a b\n\x1b="\\'])
-async def test_what_a_client_sends_is_printable_in_the_log(text: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_text_of_clients_is_printable_in_the_log(text: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "hub")
     async with application() as app, follow(app, ("match", "a"), ("last_event_id", text)):
         pass
@@ -542,14 +540,14 @@ async def test_what_a_client_sends_is_printable_in_the_log(text: str, caplog: py
 
 
 @pytest.mark.parametrize("one", [*UNPRINTABLE, "\n", "\ud800"])
-def test_every_part_of_a_line_is_printable(one: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_part_of_a_log_line_is_printable(one: str, caplog: pytest.LogCaptureFixture) -> None:
     structlog.stdlib.get_logger("hub").error(f"event {one}", plain=one, quoted=f"a {one}", listed=one * 2)
     [record] = caplog.records
     assert record.getMessage().isprintable()
     assert record.getMessage().count(ascii(one)[1:-1]) == 5
 
 
-def test_a_traceback_of_the_hub_keeps_its_lines_and_none_of_them_is_forged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_traceback_of_the_hub_keeps_its_lines_and_none_is_forged(caplog: pytest.LogCaptureFixture) -> None:
     try:
         raise ValueError("one\n2026-01-01 00:00:00,000 INFO    forged\r\x1b[2J\u202e")
     except ValueError:
@@ -564,7 +562,7 @@ def test_a_traceback_of_the_hub_keeps_its_lines_and_none_of_them_is_forged(caplo
     assert LogFormatter("%(message)s").format(record) == record.getMessage()
 
 
-def test_a_line_that_is_not_written_costs_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_line_below_the_level_is_not_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     escaped: list[str] = []
     monkeypatch.setattr(logs, "printable", escaped.append)
     log = structlog.stdlib.get_logger("hub.quiet")
@@ -573,7 +571,7 @@ def test_a_line_that_is_not_written_costs_no_escape(monkeypatch: pytest.MonkeyPa
     assert escaped == []
 
 
-def test_a_traceback_of_the_server_keeps_its_lines_and_none_of_them_is_forged() -> None:
+def test_a_traceback_of_the_server_keeps_its_lines_and_none_is_forged() -> None:
     try:
         raise ValueError("one\n2026-01-01 00:00:00,000 INFO    forged\r\x1b[2J\u202e")
     except ValueError:
@@ -595,7 +593,7 @@ CLASSIC = classic_token(["a"])
 
 
 @DIALECTS
-async def test_r53_who_subscribes_and_who_goes_is_logged(classic: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_r53_subscribers_that_come_and_go_are_logged(classic: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hub")
     async with application(classic=classic) as app:
         async with follow(app, ("match", "a"), ("match_urlpattern", "/:b")):

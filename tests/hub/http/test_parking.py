@@ -87,7 +87,7 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
                 await reply.close()
 
 
-async def test_the_task_of_a_stream_runs_nothing_of_the_routes_and_the_middleware() -> None:
+async def test_the_task_of_a_stream_runs_no_routes_and_no_middleware() -> None:
     async with hub_served(AttachedProtocol) as (hub, server), await subscribe(server, ("match", "a")):
         await until(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
@@ -104,7 +104,7 @@ async def test_the_task_of_a_stream_runs_nothing_of_the_routes_and_the_middlewar
 
 
 @KINDS
-async def test_what_a_connection_leaves_needs_no_garbage_collector(http: Any) -> None:
+async def test_a_closed_connection_is_freed_without_the_garbage_collector(http: Any) -> None:
     """As that looks at old objects once an hour."""
     async with hub_served(http) as (hub, server):
 
@@ -147,7 +147,7 @@ async def test_what_a_connection_leaves_needs_no_garbage_collector(http: Any) ->
 
 
 @KINDS
-async def test_a_connection_is_good_for_another_request_after_its_stream(http: Any) -> None:
+async def test_a_connection_can_be_reused_after_its_stream(http: Any) -> None:
     async with hub_served(http) as (hub, server), sent(server, GET) as reply:
         for _ in range(3):
             await until(lambda: hub.broadcaster.live == 1)
@@ -174,7 +174,7 @@ async def test_a_connection_for_one_request_is_closed_after_its_stream(http: Any
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
 
-async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_was_parked_has_the_usual_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
     async with (
         served(app, http=HttpProtocol, timeout_keep_alive=0) as server,
@@ -186,7 +186,7 @@ async def test_a_connection_that_was_parked_is_idle_for_no_longer_than_others(mo
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
 
-async def test_a_server_that_shuts_down_keeps_no_connection_after_its_stream() -> None:
+async def test_a_server_that_shuts_down_closes_connections_after_their_streams() -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
     async with served(app, http=HttpProtocol, timeout_keep_alive=1_000) as server, sent(server, GET) as reply:
         await until(lambda: app.state.hub.broadcaster.live == 1)
@@ -199,7 +199,7 @@ async def test_a_server_that_shuts_down_keeps_no_connection_after_its_stream() -
 
 
 @pytest.mark.parametrize("more", [GET, b"x", b"\x00" * 1_000_000])
-async def test_whoever_sends_more_down_a_parked_stream_is_let_go(more: bytes) -> None:
+async def test_a_client_that_sends_data_on_a_parked_stream_is_disconnected(more: bytes) -> None:
     async with hub_served() as (hub, server), sent(server, GET) as reply:
         await until(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
@@ -208,7 +208,7 @@ async def test_whoever_sends_more_down_a_parked_stream_is_let_go(more: bytes) ->
         assert stream.reason == "the client has sent more data"
 
 
-async def test_empty_lines_behind_a_request_are_nothing() -> None:
+async def test_empty_lines_after_a_request_are_ignored() -> None:
     async with hub_served() as (hub, server), sent(server, GET) as reply:
         await until(lambda: hub.broadcaster.live == 1)
         reply.writer.write(b"\r\n\r\n")
@@ -224,7 +224,7 @@ async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
         assert (await reply.next_event()).data == "x"
 
 
-async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_wait_in_a_row() -> None:
+async def test_a_pipelined_request_waits_for_the_stream_before_it() -> None:
     async with hub_served() as (hub, server), sent(server, GET + GET) as reply:
         await until(lambda: hub.broadcaster.live == 1)
         assert type(connections(hub)[0]) is AsgiConnection
@@ -237,7 +237,7 @@ async def test_two_requests_at_once_of_which_the_first_is_for_a_stream_wait_in_a
 
 
 @pytest.mark.parametrize("more", [GET, GET[:10], b"POST"])
-async def test_whoever_sends_more_before_the_stream_has_begun_is_cut_off(
+async def test_a_client_that_sends_data_before_its_stream_begins_is_disconnected(
     more: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 1_000)
@@ -264,7 +264,7 @@ async def test_whoever_sends_more_before_the_stream_has_begun_is_cut_off(
         writer.close()
 
 
-async def test_what_is_sent_down_a_parked_stream_is_not_taken_for_requests() -> None:
+async def test_data_sent_on_a_parked_stream_is_not_taken_for_requests() -> None:
     """Its head was dropped, and its body would be read as the next request."""
     async with hub_served() as (hub, server), sent(server, GET) as reply:
         await until(lambda: hub.broadcaster.live == 1)
@@ -278,7 +278,7 @@ async def test_what_is_sent_down_a_parked_stream_is_not_taken_for_requests() -> 
             assert rest.endswith(b"0\r\n\r\n")
 
 
-async def test_a_long_body_does_not_hide_that_the_client_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_body_does_not_hide_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uvicorn.protocols.http.httptools_impl.HIGH_WATER_LIMIT", 10)  # of a body that is not read
     async with hub_served(heartbeat=0) as (hub, server):
         async with sent(server, GET[:-2] + b"content-length: 100\r\n\r\n" + b"x" * 100):
@@ -299,7 +299,7 @@ async def test_a_query_with_its_body_is_parked() -> None:
 
 @KINDS
 @pytest.mark.parametrize("abort", [False, True])
-async def test_r37_a_reader_that_goes_is_noticed_at_once(http: Any, abort: bool) -> None:
+async def test_r37_a_reader_that_disconnects_is_noticed_at_once(http: Any, abort: bool) -> None:
     async with hub_served(http) as (hub, server):
         replies = [await subscribe(server, ("match", "a"), receive_buffer=4096) for _ in range(4)]
         for _ in range(20):
@@ -334,7 +334,7 @@ class Passing(BaseHTTPMiddleware):
 
 @KINDS
 @pytest.mark.parametrize("middleware", [Raising, Passing])
-async def test_a_stream_below_a_middleware_leaves_nothing(http: Any, middleware: Any) -> None:
+async def test_a_stream_below_a_middleware_leaves_nothing_behind(http: Any, middleware: Any) -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
     async with served(middleware(app), http=http) as server:
         for _ in range(3):
@@ -343,7 +343,7 @@ async def test_a_stream_below_a_middleware_leaves_nothing(http: Any, middleware:
         await until(lambda: app.hub.broadcaster.connected == 0)
 
 
-def test_the_socket_of_a_client_that_has_gone_is_let_be() -> None:
+def test_the_socket_of_a_disconnected_client_is_not_used() -> None:
     closed = socket.socket()
     closed.close()
     transport: Any = SimpleNamespace(is_closing=lambda: False, get_extra_info=lambda name: closed)
@@ -351,7 +351,7 @@ def test_the_socket_of_a_client_that_has_gone_is_let_be() -> None:
 
 
 @pytest.mark.usefixtures("streams")
-async def test_a_client_that_went_before_the_answer_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_disconnected_before_the_response_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as here:
         connection = await here.connect("a")
         connection.cut = True
@@ -369,7 +369,7 @@ async def test_a_client_that_went_before_the_answer_is_asked_nothing(monkeypatch
 # -- before a request
 
 
-async def test_a_request_that_does_not_come_or_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_or_unfinished_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 0.1)
     async with hub_served() as (hub, server):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -394,7 +394,7 @@ async def test_a_request_that_does_not_come_or_does_not_end_is_not_waited_for(mo
         writer.close()
 
 
-async def test_a_stream_and_a_slow_answer_outlast_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_and_a_slow_response_outlast_the_head_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 777.0)
     loop, timers = asyncio.get_running_loop(), []
     call_later = loop.call_later
@@ -422,7 +422,7 @@ async def test_a_stream_and_a_slow_answer_outlast_the_time_for_a_head(monkeypatc
 
 
 @KINDS
-async def test_what_the_kernel_may_hold_is_bounded_and_a_silent_client_is_given_up(http: Any) -> None:
+async def test_kernel_buffers_are_bounded_and_a_silent_client_is_dropped(http: Any) -> None:
     async with (
         hub_served(http, send_buffer=20_000, client_timeout=12) as (hub, server),
         await subscribe(server, ("match", "a")),
@@ -438,7 +438,7 @@ async def test_what_the_kernel_may_hold_is_bounded_and_a_silent_client_is_given_
 
 
 @KINDS
-async def test_r32_a_reader_whose_buffers_stay_full_is_given_up(http: Any) -> None:
+async def test_r32_a_reader_whose_buffers_stay_full_is_dropped(http: Any) -> None:
     async with (
         hub_served(http, client_timeout=1) as (hub, server),
         await subscribe(server, ("match", "a"), receive_buffer=4096),
@@ -449,7 +449,7 @@ async def test_r32_a_reader_whose_buffers_stay_full_is_given_up(http: Any) -> No
         await until(lambda: hub.broadcaster.connected == 0)
 
 
-async def test_over_a_unix_socket_there_is_nothing_to_bound(tmp_path: Any) -> None:
+async def test_a_unix_socket_has_no_tcp_options(tmp_path: Any) -> None:
     import uvicorn
 
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
@@ -467,7 +467,7 @@ async def test_over_a_unix_socket_there_is_nothing_to_bound(tmp_path: Any) -> No
 
 
 @KINDS
-async def test_requests_in_a_row_that_nobody_waits_for_need_no_garbage_collector(http: Any) -> None:
+async def test_abandoned_pipelined_requests_are_freed_without_the_garbage_collector(http: Any) -> None:
     gc.collect()
     gc.disable()
     try:

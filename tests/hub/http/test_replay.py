@@ -66,7 +66,7 @@ def ids_in(answer: Answer) -> list[str]:
     return [event.id for block in blocks if (event := parse_event(block))]
 
 
-async def test_n106_n108_the_response_ends_with_the_log() -> None:
+async def test_n106_n108_the_response_ends_with_the_history() -> None:
     async with hub("1", "2", "3") as app:
         answer = await replayed(app, "1")
         assert ids_in(answer) == ["2", "3"]
@@ -74,21 +74,21 @@ async def test_n106_n108_the_response_ends_with_the_log() -> None:
         assert answer.text == "id: 2\ndata: 2\n\nid: 3\ndata: 3\n\n: all\n\n"
 
 
-async def test_an_unknown_cursor_is_answered_with_another_one_and_all_that_there_is() -> None:
+async def test_an_unknown_cursor_gets_another_cursor_and_the_whole_history() -> None:
     async with hub("1", "2") as app:
         answer = await replayed(app, "0")
         assert ids_in(answer) == ["1", "2"]
         assert answer.headers["mercure-last-event-id"] == "earliest"
 
 
-async def test_without_a_cursor_there_is_nothing_and_an_end() -> None:
+async def test_without_a_cursor_a_replay_is_empty_and_ends() -> None:
     async with hub("1") as app:
         answer = await replayed(app, None)
         assert ids_in(answer) == []
         assert "mercure-last-event-id" not in answer.headers
 
 
-async def test_an_empty_log_has_an_end_too() -> None:
+async def test_the_replay_of_an_empty_history_ends() -> None:
     async with hub() as app:
         assert ids_in(await replayed(app)) == []
 
@@ -96,7 +96,7 @@ async def test_an_empty_log_has_an_end_too() -> None:
 @pytest.mark.parametrize(
     "query", ["match=a", "match_exact=a", "match_mqtt=%2B", "topic=a", "topic={x}", "topic=b&topic=a"]
 )
-async def test_n21_v10_it_has_what_a_matcher_of_either_dialect_asks_for(query: str) -> None:
+async def test_n21_v10_a_replay_obeys_the_matchers_of_both_dialects(query: str) -> None:
     async with hub("1") as app:
         await publish_id(app, "2", topic="b/b")
         await publish_id(app, "3")
@@ -114,12 +114,12 @@ async def test_n21_v10_it_has_what_a_matcher_of_either_dialect_asks_for(query: s
         (classic_token(), ["1"]),
     ],
 )
-async def test_n81_n83_n84_private_updates_are_for_who_is_permitted(token: str, expected: list[str]) -> None:
+async def test_n81_n83_n84_private_updates_need_a_grant(token: str, expected: list[str]) -> None:
     async with hub("p1", "1", "p2") as app:
         assert ids_in(await replayed(app, token=token)) == expected
 
 
-async def test_it_is_the_same_as_a_stream_has_over_many_pages() -> None:
+async def test_a_replay_over_many_pages_agrees_with_a_stream() -> None:
     ids = [f"{'p' if n % 3 else ''}{n}" for n in range(600)]
     async with hub(*ids) as app:
         for start in (0, 126, 127, 128, 599):
@@ -127,7 +127,7 @@ async def test_it_is_the_same_as_a_stream_has_over_many_pages() -> None:
             assert ids_in(await replayed(app, ids[start])) == expected
 
 
-async def test_what_is_written_in_parts_comes_once() -> None:
+async def test_partly_written_frames_arrive_once() -> None:
     async with hub() as app:
         for id in "123":
             await publish(app, WRITER, ("topic", "a"), ("id", id), ("data", id * 300_000))
@@ -139,7 +139,7 @@ async def test_what_is_written_in_parts_comes_once() -> None:
         assert (last, rest) == (": all", "")
 
 
-async def test_nobody_is_told_of_it() -> None:
+async def test_a_replay_is_not_announced() -> None:
     async with application(subscriptions=True) as app:
         async with follow(app, ("match", "*"), headers=[bearer(READER)]) as stream:
             await replayed(app, token=READER)
@@ -151,7 +151,7 @@ async def test_nobody_is_told_of_it() -> None:
         assert listed.json()["subscriptions"] == []
 
 
-async def test_n23_it_counts_as_a_connection_for_as_long_as_it_lasts() -> None:
+async def test_n23_a_replay_counts_as_a_connection_while_it_lasts() -> None:
     async with application(max_connections=1, subscriptions=False) as app:
         async with follow(app, ("match", "a")):
             assert (await replayed(app)).status == 429
@@ -173,7 +173,7 @@ async def test_n23_it_counts_as_a_connection_for_as_long_as_it_lasts() -> None:
         assert (await replayed(app)).status == 429
 
 
-async def test_the_headers_alone_tell_whether_an_event_is_known() -> None:
+async def test_the_headers_alone_show_whether_an_event_is_known() -> None:
     async with hub("1") as app:
         for cursor, answered in (("1", "1"), ("2", "earliest")):
             answer = await replayed(app, cursor, method="HEAD")
@@ -181,18 +181,18 @@ async def test_the_headers_alone_tell_whether_an_event_is_known() -> None:
             assert answer.headers["mercure-last-event-id"] == answered
 
 
-async def test_n82_where_the_token_is_about_to_expire_it_ends_and_does_not_say_that_this_is_all() -> None:
+async def test_n82_if_the_token_expires_a_replay_ends_without_the_final_comment() -> None:
     async with hub("1", "2") as app:
         assert (await replayed(app, token=current_token(subscribe=["*"], seconds=1))).text == ""
 
 
-async def test_a_hub_that_shuts_down_does_not_say_that_this_is_all() -> None:
+async def test_if_the_hub_shuts_down_a_replay_ends_without_the_final_comment() -> None:
     async with hub("1", "2") as app:
         app.state.hub.shutdown.is_closing = True  # type: ignore[attr-defined]
         assert (await replayed(app)).text == ""
 
 
-async def test_n82_who_does_not_read_is_cut_off_when_its_time_is_up() -> None:
+async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> None:
     class Cycle:
         """A server's side of a response whose client takes nothing."""
 
@@ -229,7 +229,7 @@ async def test_n82_who_does_not_read_is_cut_off_when_its_time_is_up() -> None:
         assert (cycle.aborted, cycle.disconnected, its.broadcaster.connected) == (True, True, 0)
 
 
-async def test_n8_of_a_long_log_of_which_little_is_wanted_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_n8_a_long_replay_with_few_matches_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "_HEARTBEAT_SECONDS", -1.0)
     ids = [str(n) for n in range(600)]
     async with hub(*ids) as app:
@@ -258,7 +258,7 @@ async def test_n8_of_a_long_log_of_which_little_is_wanted_it_is_heard(monkeypatc
         ("return=minimal", False),
     ],
 )
-async def test_only_to_wait_for_nothing_is_a_preference_that_is_known(preference: str, applied: bool) -> None:
+async def test_only_wait_0_is_a_known_preference(preference: str, applied: bool) -> None:
     async with hub("1") as app:
         headers = [("Prefer", preference), ("Last-Event-ID", "earliest")]
         answer = await ask(app, "GET", PATH + "?match=*", headers)
@@ -305,7 +305,7 @@ async def test_a_reader_that_asks_for_metadata_gets_a_comment_before_each_event(
 
 
 @pytest.mark.parametrize("preference", ["metadata, wait=0", 'wait="0" , Metadata; x=y'])
-async def test_metadata_is_a_preference_of_its_own(preference: str) -> None:
+async def test_metadata_is_a_separate_preference(preference: str) -> None:
     async with hub("1") as app:
         answer = await ask(app, "GET", PATH + "?match=*&last_event_id=earliest", [("Prefer", preference)])
         assert [event for _, event in metadata_in(answer)] == ["id: 1\ndata: 1"]
@@ -315,7 +315,7 @@ async def test_metadata_is_a_preference_of_its_own(preference: str) -> None:
 
 
 @pytest.mark.parametrize("token", [current_token(subscribe=["seen"]), classic_token(subscribe=["seen"])])
-async def test_n81_of_a_private_update_a_reader_learns_only_the_topics_that_its_token_may_read(token: str) -> None:
+async def test_n81_the_metadata_of_a_private_update_only_has_topics_that_the_token_may_read(token: str) -> None:
     topics = [("topic", "hidden"), ("topic", "seen"), ("topic", "hidden too")]
     async with hub() as app:
         await publish(app, WRITER, *topics, ("id", "p"), ("private", "on"))
@@ -329,7 +329,7 @@ async def test_n81_of_a_private_update_a_reader_learns_only_the_topics_that_its_
             assert public[1] == "id: public\ndata: "
 
 
-async def test_metadata_counts_to_what_is_written_at_once() -> None:
+async def test_metadata_counts_as_written_bytes() -> None:
     topics = tuple(f"{n:0>500}" for n in range(10))
     async with application(subscriptions=False) as app:
         its = app.state.hub
@@ -343,7 +343,7 @@ async def test_metadata_counts_to_what_is_written_at_once() -> None:
     assert max(sizes) < 2 * base.PAGE_ENTRIES * sum(map(len, topics))
 
 
-async def test_a_position_is_that_of_the_log_whatever_epoch_this_node_counts() -> None:
+async def test_a_position_is_that_of_the_history_in_any_epoch() -> None:
     async with hub() as app:
         its = app.state.hub  # type: ignore[attr-defined]
         subscriber, _ = await its.subscribe((), Grant())
@@ -353,7 +353,7 @@ async def test_a_position_is_that_of_the_log_whatever_epoch_this_node_counts() -
         ]
 
 
-async def test_no_position_is_told_as_one_of_another_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_position_of_another_epoch_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def current_epoch(transport: base.History) -> tuple[int, str]:
         return 1, "the next one"
 

@@ -220,7 +220,7 @@ async def test_a_lost_connection_closes_a_stream_at_once_and_once(state: State) 
 
 
 @pytest.mark.parametrize("state", State)
-async def test_closing_ends_a_response_in_a_turn_and_the_first_reason_counts(state: State) -> None:
+async def test_closing_ends_a_response_within_a_turn_and_the_first_reason_counts(state: State) -> None:
     case = await IN[state]()
     before = case.stream.reason
     case.stream.close("one")
@@ -244,7 +244,7 @@ async def test_a_stream_that_has_nothing_to_read_is_live_without_a_task() -> Non
     assert case.connection.writes == [events.HEARTBEAT]
 
 
-async def test_first_bytes_without_room_leave_it_behind_until_there_is_room() -> None:
+async def test_a_stream_without_room_for_its_first_bytes_is_behind_until_there_is_room() -> None:
     case = Case()
     case.connection.room = False
     await case.run()
@@ -257,7 +257,7 @@ async def test_first_bytes_without_room_leave_it_behind_until_there_is_room() ->
 
 
 @pytest.mark.parametrize("begins", [False, RuntimeError("planted"), OSError("gone")])
-async def test_a_response_that_does_not_begin_is_closed_and_an_error_goes_on(begins: Any) -> None:
+async def test_a_response_that_does_not_begin_is_closed_and_the_error_is_raised(begins: Any) -> None:
     case = Case()
     case.connection.begins = begins
     if isinstance(begins, Exception):
@@ -294,7 +294,7 @@ async def test_a_hub_that_is_closing_does_not_wait_for_a_head() -> None:
     assert (case.state, case.connection.calls[2:]) == (State.CLOSED, ["finish", "stop"])
 
 
-async def test_it_reads_up_to_the_broadcaster_and_joins() -> None:
+async def test_a_stream_reads_up_to_the_broadcaster_and_joins() -> None:
     case = Case(position=0)
     case.pages = [part(0, 1), part(1, END)]
     await case.run()
@@ -304,7 +304,7 @@ async def test_it_reads_up_to_the_broadcaster_and_joins() -> None:
     assert b"".join(case.connection.writes).count(b"id: ") == END
 
 
-async def test_a_write_without_room_while_catching_up_is_kept_and_waited_for() -> None:
+async def test_a_write_without_room_while_catching_up_waits_for_room() -> None:
     case = Case(position=0)
     case.pages = [part(0, 2), part(2, END)]
     await case.run()
@@ -324,7 +324,7 @@ async def test_a_write_without_room_while_catching_up_is_kept_and_waited_for() -
     assert (case.state, case.stream.position, case.stream.delivered()) == (State.LIVE, END, (END, 0))
 
 
-async def test_positions_that_are_expired_are_said_and_the_stream_ends() -> None:
+async def test_an_expired_position_is_announced_and_the_stream_ends() -> None:
     case = Case(position=0)
     case.pages = [PositionExpired()]
     await case.run()
@@ -342,7 +342,7 @@ async def test_an_error_while_catching_up_ends_the_stream_and_is_logged(caplog: 
     assert "a stream failed" in caplog.text
 
 
-async def test_a_connection_that_closed_silently_is_noticed_between_pages() -> None:
+async def test_a_silently_closed_connection_is_noticed_between_pages() -> None:
     case = Case(position=0)
     case.pages = [part(0, 1)]
     await case.run()
@@ -351,7 +351,7 @@ async def test_a_connection_that_closed_silently_is_noticed_between_pages() -> N
     assert (case.state, case.stream.reason, case.stream.position) == (State.CLOSED, "its connection is lost", 0)
 
 
-async def test_a_write_to_a_live_stream_moves_it_or_leaves_it_behind_or_closes_it() -> None:
+async def test_a_write_to_a_live_stream_advances_it_or_leaves_it_behind_or_closes_it() -> None:
     case = await live()
     case.stream.write(b"x\n\n", END + 1)
     assert (case.state, case.stream.position) == (State.LIVE, END + 1)
@@ -368,9 +368,7 @@ async def test_a_write_to_a_live_stream_moves_it_or_leaves_it_behind_or_closes_i
 
 
 @pytest.mark.parametrize(("left", "state"), [(0, State.CLOSED), (5, State.BEHIND)])
-async def test_a_connection_that_closes_while_it_is_full_is_lost_unless_it_may_hand_over_the_rest(
-    left: int, state: State
-) -> None:
+async def test_a_full_connection_that_closes_is_lost_unless_its_rest_can_be_sent(left: int, state: State) -> None:
     case = await behind()
     case.connection.left = left
     assert case.connection.drains is not None
@@ -380,7 +378,7 @@ async def test_a_connection_that_closes_while_it_is_full_is_lost_unless_it_may_h
 
 
 @pytest.mark.parametrize("left", [0, 5])
-async def test_an_end_without_room_is_cut_and_one_on_a_lost_connection_waits_a_turn_for_the_news(left: int) -> None:
+async def test_an_end_without_room_is_cut_and_a_lost_connection_gets_a_turn_to_be_noticed(left: int) -> None:
     case = await live()
     case.connection.closing, case.connection.left, case.connection.finishes = True, left, False
     case.stream.close("one")
@@ -404,7 +402,7 @@ async def test_a_stream_that_is_closed_while_it_reads_does_not_join() -> None:
     assert (case.state, case.stream.live, case.connection.writes) == (State.CLOSED, False, [events.HEARTBEAT])
 
 
-async def test_the_table_has_every_transition_that_happens_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_table_has_exactly_the_transitions_that_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[State, State]] = set()
     to = Stream._to
 
@@ -415,11 +413,11 @@ async def test_the_table_has_every_transition_that_happens_and_no_other(monkeypa
     monkeypatch.setattr(Stream, "_to", noted)
     for state in State:
         await test_a_lost_connection_closes_a_stream_at_once_and_once(state)
-        await test_closing_ends_a_response_in_a_turn_and_the_first_reason_counts(state)
-    await test_first_bytes_without_room_leave_it_behind_until_there_is_room()
-    await test_it_reads_up_to_the_broadcaster_and_joins()
-    await test_a_write_without_room_while_catching_up_is_kept_and_waited_for()
-    await test_a_write_to_a_live_stream_moves_it_or_leaves_it_behind_or_closes_it()
+        await test_closing_ends_a_response_within_a_turn_and_the_first_reason_counts(state)
+    await test_a_stream_without_room_for_its_first_bytes_is_behind_until_there_is_room()
+    await test_a_stream_reads_up_to_the_broadcaster_and_joins()
+    await test_a_write_without_room_while_catching_up_waits_for_room()
+    await test_a_write_to_a_live_stream_advances_it_or_leaves_it_behind_or_closes_it()
     assert seen == {(before, after) for before, afters in TRANSITIONS.items() for after in afters}
     with pytest.raises(AssertionError, match="CLOSED"):
         (await closed()).stream._to(State.LIVE)

@@ -145,7 +145,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(ACTIONS, CONFIGURATIONS, st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans())
-def test_n21_n81_n106_n120_n127_t71_everybody_gets_what_a_naive_filter_says(
+def test_n21_n81_n106_n120_n127_t71_all_subscribers_agree_with_a_naive_filter(
     actions: list[Any], chosen: dict[str, Any], slice: int, page: int, slow: bool, at_once: bool
 ) -> None:
     configuration = plain(heartbeat=10, **chosen)
@@ -219,7 +219,7 @@ def check_lifetimes(here: World) -> None:
             assert reason != subscriber.lapse or age >= 0.8 * LIFETIME - broadcaster.LATE
 
 
-async def test_r20_the_first_bytes_are_a_comment_and_a_place_is_taken_before_them() -> None:
+async def test_r20_the_first_bytes_are_a_comment_and_the_position_is_fixed_before_them() -> None:
     async with world() as here:
         connection = await here.connect("a")
         await here.publish("a")  # the response has not begun
@@ -263,7 +263,7 @@ async def test_a_frame_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert encoded == ["1"]
 
 
-async def test_n83_a_replay_leaves_out_what_is_private_though_others_of_its_topics_are_not() -> None:
+async def test_n83_a_replay_leaves_out_private_updates_among_public_ones_of_the_same_topic() -> None:
     async with world() as here:
         for private in (False, True, False):
             await here.publish("a", private=private)
@@ -289,7 +289,7 @@ async def test_r30_t70_a_reader_without_room_leaves_and_holds_one_write() -> Non
         assert here.hub.broadcaster.live == 2
 
 
-async def test_dispatch_lets_others_run_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dispatch_yields_to_other_tasks_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 5)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
@@ -302,7 +302,7 @@ async def test_dispatch_lets_others_run_between_slices(monkeypatch: pytest.Monke
         assert {5, 10, 15} <= seen
 
 
-async def test_who_leaves_in_the_middle_of_a_dispatch_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_leaves_during_a_dispatch_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
@@ -315,7 +315,7 @@ async def test_who_leaves_in_the_middle_of_a_dispatch_is_not_written_to(monkeypa
 
 
 @pytest.mark.parametrize("updates", [1, 3])
-async def test_t71_who_catches_up_in_the_middle_of_a_dispatch_is_passed_over(
+async def test_t71_a_stream_that_joins_during_a_dispatch_is_skipped(
     updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read from the log what the dispatch has yet to write to those after it."""
@@ -406,7 +406,7 @@ async def test_n82_a_stream_ends_before_its_token() -> None:
 
 
 @pytest.mark.parametrize("blocked", [False, True])
-async def test_closing_ends_a_stream_whatever_it_does(blocked: bool) -> None:
+async def test_closing_ends_a_stream_in_any_state(blocked: bool) -> None:
     async with world() as here:
         connection = await here.connect("a")
         await here.settle()
@@ -433,7 +433,7 @@ async def test_a_stream_that_begins_while_the_hub_closes_ends_at_once() -> None:
         assert connection.ended
 
 
-async def test_cancelling_its_task_from_outside_is_not_taken_for_a_waking() -> None:
+async def test_cancelling_its_task_from_outside_is_not_taken_for_a_wake_up() -> None:
     async with world() as here:
         connection = await here.connect("a")
         await here.settle()
@@ -450,7 +450,7 @@ async def test_cancelling_its_task_from_outside_is_not_taken_for_a_waking() -> N
         here.connections.clear()
 
 
-async def test_a_dispatch_that_fails_halfway_ends_all_streams_and_who_comes_back_misses_nothing(
+async def test_a_dispatch_that_fails_halfway_ends_all_streams_and_reconnecting_clients_miss_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with world() as here:
@@ -480,7 +480,7 @@ async def test_a_dispatch_that_fails_halfway_ends_all_streams_and_who_comes_back
         assert again.ids == ["2"]
 
 
-async def test_r30_n112_who_falls_off_the_log_is_told_and_closed() -> None:
+async def test_r30_n112_a_stream_whose_position_is_trimmed_is_informed_and_closed() -> None:
     async with world(plain(history_updates=4)) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -515,7 +515,7 @@ async def test_r30_t70_publishers_wait_for_dispatch_and_for_no_reader(monkeypatc
         stuck.go()
 
 
-async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> None:
+async def test_if_the_position_of_dispatch_is_trimmed_all_streams_are_closed() -> None:
     async with world(plain(history_updates=2)) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -529,12 +529,12 @@ async def test_when_dispatch_itself_falls_off_the_log_everybody_is_closed() -> N
         assert again.ids == ["x3", "x4"]
 
 
-async def test_publishers_that_make_dispatch_fall_off_the_log_do_not_wait_for_ever() -> None:
+async def test_publishers_that_overtake_dispatch_do_not_wait_forever() -> None:
     async with world(plain(history_updates=2)) as here:
         await asyncio.wait_for(asyncio.gather(*(here.publish("a") for _ in range(10))), 10)
 
 
-async def test_publishers_that_wait_for_room_get_it_though_dispatch_was_before_the_log_s_answer() -> None:
+async def test_publishers_get_room_even_if_dispatch_precedes_the_response_of_the_history() -> None:
     class Late(MemoryHistory):
         async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
             entries = await super().append(updates, **options)
@@ -547,7 +547,7 @@ async def test_publishers_that_wait_for_room_get_it_though_dispatch_was_before_t
         await asyncio.wait_for(asyncio.gather(*(here.publish("a") for _ in range(9))), 10)
 
 
-async def test_n106_t71_many_publishers_at_once_do_not_push_each_other_off_the_log() -> None:
+async def test_n106_t71_many_concurrent_publishers_do_not_trim_undelivered_updates() -> None:
     small = plain(history_bytes=40 * Update(("a",), "x" * 100).size)
     async with world(small) as here:
         connection = await here.connect("a")
@@ -579,7 +579,7 @@ async def test_an_append_that_fails_gives_its_room_back(monkeypatch: pytest.Monk
         await asyncio.wait_for(here.publish("a"), 10)
 
 
-async def test_a_lost_connection_that_the_server_does_not_tell_of_is_found() -> None:
+async def test_a_lost_connection_that_the_server_does_not_report_is_found() -> None:
     for each in (SETTINGS, plain(heartbeat=0)):
         async with world(each) as here:
             connection = await here.connect("a")
@@ -605,7 +605,7 @@ async def test_a_response_that_cannot_even_begin_is_closed_with_the_hub() -> Non
         assert not connection.ended
 
 
-async def test_a_response_that_cannot_begin_where_the_hub_is_closing_is_cut_at_once() -> None:
+async def test_a_response_that_cannot_begin_is_cut_at_once_if_the_hub_is_closing() -> None:
     async with world() as here:
         connection = await here.connect("a")
         connection.block()
@@ -615,7 +615,7 @@ async def test_a_response_that_cannot_begin_where_the_hub_is_closing_is_cut_at_o
         assert not connection.begun
 
 
-async def test_who_has_no_room_for_the_first_bytes_is_not_live() -> None:
+async def test_a_stream_without_room_for_its_first_bytes_is_not_live() -> None:
     async with world() as here:
         connection = await here.connect("a")
 
@@ -664,7 +664,7 @@ async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.Mon
         assert [connection.ids for connection in connections] == [["1"]] * 20
 
 
-async def test_who_was_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_stream_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
@@ -681,7 +681,7 @@ async def test_who_was_closed_is_not_written_to(monkeypatch: pytest.MonkeyPatch)
         assert last.reason == "first"
 
 
-async def test_who_goes_during_a_round_of_heartbeats_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_leaves_during_a_round_of_heartbeats_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(6)]
@@ -696,7 +696,7 @@ async def test_who_goes_during_a_round_of_heartbeats_is_forgotten(monkeypatch: p
         assert len(here.hub.broadcaster._wheel) == 0
 
 
-async def test_a_round_of_heartbeats_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_round_of_heartbeats_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 5)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
@@ -736,7 +736,7 @@ async def test_n106_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("rounds", range(5))
-async def test_n106_a_cursor_ahead_of_dispatch_is_not_forgotten_while_the_log_is_asked(rounds: int) -> None:
+async def test_n106_a_cursor_ahead_of_dispatch_is_kept_while_the_history_is_read(rounds: int) -> None:
     async with world(SETTINGS, SlowHistory(Retention(max_updates=100, max_bytes=2**20))) as here:
         async with here.hub.broadcaster._turn:
             ahead = await here.connect("a", after=await here.publish("a"))
@@ -758,7 +758,7 @@ async def test_a_replay_does_not_overtake_dispatch() -> None:
         assert connection.ids == ["1"]
 
 
-async def test_n106_an_update_that_was_answered_before_is_not_sent_though_it_is_not_dispatched_yet() -> None:
+async def test_n106_an_update_before_the_cursor_is_not_sent_even_if_its_dispatch_comes_later() -> None:
     async with world() as here:
         for _ in range(300):  # as a batch, of which a part is dispatched
             await here.publish("a")
@@ -770,7 +770,7 @@ async def test_n106_an_update_that_was_answered_before_is_not_sent_though_it_is_
         assert connection.ids == ["301"]
 
 
-async def test_telling_who_fell_off_the_log_waits_for_nobody() -> None:
+async def test_informing_a_stream_whose_position_is_trimmed_does_not_block() -> None:
     async with world(plain(history_updates=2)) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -783,7 +783,7 @@ async def test_telling_who_fell_off_the_log_waits_for_nobody() -> None:
         connection.go()
 
 
-async def test_a_replay_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.slices.SLICE_SECONDS", 0)
     async with world() as here:
         for n in range(100):
@@ -798,7 +798,7 @@ async def test_a_replay_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None
         assert connection.ids == []
 
 
-async def test_n80_what_is_refused_is_not_appended() -> None:
+async def test_n80_a_refused_update_is_not_appended() -> None:
     async with world() as here:
         with pytest.raises(InsufficientScope):
             await here.hub.publish(Update(("a",)), grant=Grant())
@@ -810,7 +810,7 @@ async def test_n80_what_is_refused_is_not_appended() -> None:
         assert await here.hub.history.newest() is None
 
 
-async def test_a_hub_begins_where_its_log_ends() -> None:
+async def test_a_hub_starts_at_the_end_of_its_history() -> None:
     here = World()
     await here.hub.history.append([Update(("a",), id="before")])
     async with here.hub.running():
@@ -860,7 +860,7 @@ async def suspending(log: list[Any], wait: Callable[[], Awaitable[Any]]) -> None
         log.append("over")
 
 
-async def test_a_coroutine_that_was_stepped_is_finished_in_a_task() -> None:
+async def test_a_stepped_coroutine_is_finished_in_a_task() -> None:
     log: list[Any] = []
     futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
     left = list(futures)

@@ -74,7 +74,7 @@ def cycle(of: HttpToolsProtocol) -> RequestResponseCycle:
     return made
 
 
-async def test_uvicorns_protocol_has_what_is_used_of_it() -> None:
+async def test_uvicorns_protocol_has_the_private_names_that_the_hub_uses() -> None:
     made, used = protocol(), of_self(HttpProtocol)
     assert {"cycle", "flow", "pipeline", "parser", "transport", "timeout_keep_alive_task"} < used
     # Some are set for each request.
@@ -86,14 +86,14 @@ async def test_uvicorns_protocol_has_what_is_used_of_it() -> None:
     assert {"_detached", "_answering"}.isdisjoint(vars(made))
 
 
-async def test_uvicorns_cycle_has_what_is_used_of_it() -> None:
+async def test_uvicorns_cycle_has_the_private_names_that_the_hub_uses() -> None:
     made = cycle(protocol())
     used = attributes("cycle", "self._cycle", "self._answering") | of_self(Cycle)
     assert {"disconnected", "transport", "keep_alive", "response_complete", "more_body"} < used
     assert [name for name in sorted(used) if not hasattr(made, name)] == []
 
 
-async def test_a_cycle_is_made_as_uvicorn_makes_it() -> None:
+async def test_a_cycle_is_created_as_uvicorn_creates_it() -> None:
     [call] = [
         node
         for node in ast.walk(ast.parse(inspect.getsource(uvicorn_protocol)))
@@ -102,7 +102,7 @@ async def test_a_cycle_is_made_as_uvicorn_makes_it() -> None:
     assert [keyword.arg for keyword in call.keywords] == list(inspect.signature(RequestResponseCycle).parameters)
 
 
-async def test_the_flow_and_the_transport_have_what_is_used_of_them() -> None:
+async def test_the_flow_and_the_transport_have_the_private_names_that_the_hub_uses() -> None:
     made = protocol()
     flow = attributes("self.flow", "self._flow")
     assert {"write_paused", "drain", "resume_reading"} <= flow
@@ -111,7 +111,7 @@ async def test_the_flow_and_the_transport_have_what_is_used_of_them() -> None:
     assert made.flow.write_paused is False
 
 
-async def test_a_paused_flow_is_what_uvicorn_waits_for() -> None:
+async def test_uvicorn_waits_for_a_paused_flow() -> None:
     """A write of the hub goes to the transport, so uvicorn's own protocol must be the one that is paused."""
     made = protocol()
     made.pause_writing()

@@ -109,9 +109,7 @@ ENDLESS = {
 
 @KINDS
 @pytest.mark.parametrize("name", ENDLESS)
-async def test_a_head_without_end_is_refused_and_kept_no_longer_than_the_bound(
-    name: str, http: Any, made: list[HttpProtocol]
-) -> None:
+async def test_an_endless_head_is_refused_at_the_bound(name: str, http: Any, made: list[HttpProtocol]) -> None:
     begin, part, status = ENDLESS[name]
     fed: list[int] = []
 
@@ -159,7 +157,7 @@ async def test_a_head_without_end_is_refused_and_kept_no_longer_than_the_bound(
 
 @KINDS
 @pytest.mark.parametrize("count", [100, 101])
-async def test_a_head_has_at_most_so_many_fields(count: int, http: Any) -> None:
+async def test_the_number_of_header_fields_is_bounded(count: int, http: Any) -> None:
     request = LIVE[:-2] + b"connection: close\r\n" + b"".join(b"x-%d: 1\r\n" % n for n in range(count - 2)) + b"\r\n"
     async with hub_served(http) as (_, server):
         answer = await said(server, request)
@@ -170,7 +168,7 @@ async def test_a_head_has_at_most_so_many_fields(count: int, http: Any) -> None:
 
 
 @KINDS
-async def test_trailers_count_as_fields_and_are_none(http: Any) -> None:
+async def test_trailers_count_as_fields(http: Any) -> None:
     headers = b"".join(b"x-%d: 1\r\n" % n for n in range(50))
     for count, status in ((20, 200), (60, 431)):
         trailers = b"".join(b"y-%d: 1\r\n" % n for n in range(count))
@@ -183,7 +181,7 @@ async def test_trailers_count_as_fields_and_are_none(http: Any) -> None:
     "field",
     ["Prefer: wait=0", f"{bearer('x')[0]}: {bearer('x')[1]}", "Last-Event-ID: x", "Cookie: mercure_access_token=x"],
 )
-async def test_a_trailer_is_no_header(field: str) -> None:
+async def test_a_trailer_is_not_a_header(field: str) -> None:
     async with hub_served() as (hub, server), sent(server, CHUNKED + field.encode() + b"\r\n\r\n") as reply:
         assert reply.status == 200
         assert not {"preference-applied", "last-event-id"} & reply.headers.keys()
@@ -192,7 +190,7 @@ async def test_a_trailer_is_no_header(field: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("size", [100_000, 999, 7])
-async def test_a_large_ordinary_head_is_taken_however_it_is_cut(size: int, http: Any) -> None:
+async def test_a_large_ordinary_head_is_accepted_in_any_chunks(size: int, http: Any) -> None:
     fields = b"".join(b"x-%d: %s\r\n" % (n, b"y" * 820) for n in range(60))
     head = LIVE[:-2] + b"connection: close\r\n" + fields + b"\r\n"
     assert 49_000 < len(head) < 2**16
@@ -202,7 +200,7 @@ async def test_a_large_ordinary_head_is_taken_however_it_is_cut(size: int, http:
 
 
 @pytest.mark.parametrize("size", [10**7, 100_000, 5_000])
-async def test_a_body_counts_as_no_head_however_it_is_cut(size: int) -> None:
+async def test_a_body_does_not_count_as_head_in_any_chunks(size: int) -> None:
     """A form, one in chunks, one with large chunks, and a head at the end of what came with them."""
     form = b"topic=a&data=" + b"x" * 300_000
     post = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(FORM)}\r\n".encode()
@@ -231,7 +229,7 @@ async def test_the_bounds_are_settings() -> None:
         check_problem(await said(server, LIVE.replace(f"{PATH}/health/live".encode(), target)), 414)
 
 
-async def test_an_application_that_a_hub_is_mounted_in_has_the_bounds_by_default() -> None:
+async def test_an_application_with_a_mounted_hub_has_the_default_bounds() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
         await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -266,7 +264,7 @@ async def test_an_application_that_a_hub_is_mounted_in_has_the_bounds_by_default
         b"transfer-encoding: chunked\r\n\r\n7\r\nmatch=abc\r\n0\r\n\r\n",
     ],
 )
-async def test_what_two_servers_may_read_in_two_ways_is_refused(fields: bytes, http: Any) -> None:
+async def test_ambiguous_requests_are_refused(fields: bytes, http: Any) -> None:
     async with hub_served(http) as (hub, server):
         answer = await said(server, QUERY + fields + LIVE)
         assert answer.count(b"HTTP/1.1 ") == 1
@@ -285,14 +283,14 @@ async def test_what_two_servers_may_read_in_two_ways_is_refused(fields: bytes, h
         "é / HTTP/1.1\r\nhost: x\r\n\r\n".encode(),
     ],
 )
-async def test_what_is_no_request_is_answered_with_a_problem(request_: bytes) -> None:
+async def test_invalid_requests_get_a_problem_document(request_: bytes) -> None:
     async with hub_served() as (_, server):
         check_problem(await said(server, request_), 400)
 
 
 @KINDS
 @pytest.mark.parametrize("protocol", [b"websocket", b"h2c"])
-async def test_another_protocol_is_not_taken_up(protocol: bytes, http: Any) -> None:
+async def test_an_upgrade_is_ignored(protocol: bytes, http: Any) -> None:
     upgrade = b"connection: upgrade\r\nupgrade: " + protocol + b"\r\n\r\n"
     async with hub_served(http) as (_, server):
         answer = await said(server, LIVE[:-2] + upgrade + b"\x81\x05hello" + LIVE)
@@ -317,7 +315,7 @@ async def test_another_protocol_is_not_taken_up(protocol: bytes, http: Any) -> N
         ("1.0", [], 200),
     ],
 )
-async def test_a_request_has_one_host(version: str, hosts: list[str], status: int) -> None:
+async def test_a_request_must_have_one_host(version: str, hosts: list[str], status: int) -> None:
     lines = [f"GET {PATH}/health/live HTTP/{version}", *[f"host: {host}" for host in hosts], "connection: close"]
     async with hub_served() as (_, server):
         answer = await said(server, "\r\n".join([*lines, "", ""]).encode())
@@ -330,7 +328,7 @@ async def test_a_request_has_one_host(version: str, hosts: list[str], status: in
 # -- a target that is not ASCII
 
 
-async def test_a_target_may_be_utf_8_however_it_is_cut(made: list[HttpProtocol]) -> None:
+async def test_a_target_may_be_utf_8_in_any_chunks(made: list[HttpProtocol]) -> None:
     seen: list[tuple[bytes, bytes]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -353,7 +351,7 @@ async def test_a_target_may_be_utf_8_however_it_is_cut(made: list[HttpProtocol])
             writer.close()
 
 
-async def test_a_topic_may_come_as_utf_8() -> None:
+async def test_a_topic_may_be_sent_as_utf_8() -> None:
     async with hub_served() as (hub, server):
         request = f"GET {PATH}?topic=https://exämple.com/é HTTP/1.1\r\nhost: x\r\n\r\n"
         async with sent(server, request.encode()) as reply:
@@ -362,7 +360,7 @@ async def test_a_topic_may_come_as_utf_8() -> None:
             assert (await reply.next_event()).data == "x"
 
 
-async def test_no_other_line_and_no_body_is_changed() -> None:
+async def test_other_lines_and_bodies_are_not_changed() -> None:
     seen: list[tuple[bytes, bytes, bytes]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -385,7 +383,7 @@ async def test_no_other_line_and_no_body_is_changed() -> None:
 
 
 @KINDS
-async def test_a_client_of_1_0_gets_no_chunks(http: Any) -> None:
+async def test_an_http_1_0_client_gets_no_chunks(http: Any) -> None:
     async with hub_served(http) as (hub, server):
         await publish(server, ("topic", "a"), ("data", "x"), ("id", "1"))
         get = f"GET {PATH}?match=a&last_event_id=earliest HTTP/1.0\r\n"
@@ -430,7 +428,7 @@ async def test_a_response_says_either_that_it_keeps_the_connection_or_that_it_cl
 
 
 @KINDS
-async def test_line_ends_keep_no_connection_open(http: Any) -> None:
+async def test_empty_lines_do_not_keep_a_connection_open(http: Any) -> None:
     async with hub_served(http, timeout_keep_alive=0) as (_, server):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(LIVE)
@@ -444,7 +442,7 @@ async def test_line_ends_keep_no_connection_open(http: Any) -> None:
         writer.close()
 
 
-async def test_the_time_for_the_next_request_begins_once_a_response(made: list[HttpProtocol]) -> None:
+async def test_the_timer_for_the_next_request_starts_once_per_response(made: list[HttpProtocol]) -> None:
     async with hub_served() as (_, server), sent(server, LIVE) as reply:
         (protocol,) = made
         await reply.body()
@@ -466,7 +464,7 @@ async def test_the_time_for_the_next_request_begins_once_a_response(made: list[H
 
 @KINDS
 @pytest.mark.parametrize("target", [PATH, "/x"])
-async def test_a_body_that_nobody_reads_ends_its_connection(
+async def test_an_unread_body_ends_its_connection(
     target: str, http: Any, made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 0.1)
@@ -480,14 +478,14 @@ async def test_a_body_that_nobody_reads_ends_its_connection(
         await until(lambda: made[0].shared.open == 0)
 
 
-async def test_a_client_that_still_sends_has_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_is_still_sending_gets_its_response(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 1_000)
     async with hub_served() as (_, server):
         request = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n".encode()
         assert (await said(server, request, *[b"x" * 100_000] * 20)).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_a_client_that_sends_on_after_its_answer_is_cut_off(
+async def test_a_client_that_keeps_sending_after_its_response_is_cut_off(
     made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uvicorn_protocol, "LINGER_SECONDS", 1_000)
@@ -511,7 +509,7 @@ async def test_a_client_that_waits_for_100_continue_is_refused_at_once() -> None
         assert (await said(server, request)).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_a_response_that_is_not_read_is_waited_for_no_longer_than_a_request(made: list[HttpProtocol]) -> None:
+async def test_an_unread_response_has_the_timeout_of_a_request(made: list[HttpProtocol]) -> None:
     """Of a connection that closes: the transport would wait for ever."""
     body = b"x" * 20_000_000
 
@@ -601,7 +599,7 @@ async def test_connections_are_counted_until_they_are_lost(made: list[HttpProtoc
 # -- clients that close their half
 
 
-async def test_a_publisher_that_closes_its_half_has_its_answer(tmp_path: Path) -> None:
+async def test_a_publisher_that_half_closes_gets_its_response(tmp_path: Path) -> None:
     body = b"topic=a"
     async with hub_served(history_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
         head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(bearer(server.token))}\r\n{': '.join(FORM)}\r\n"
@@ -616,7 +614,7 @@ async def test_a_publisher_that_closes_its_half_has_its_answer(tmp_path: Path) -
 
 
 @KINDS
-async def test_a_subscriber_that_closes_its_half_has_the_head_and_then_the_end(
+async def test_a_subscriber_that_half_closes_gets_the_head_and_then_the_end(
     http: Any, made: list[HttpProtocol], tmp_path: Path
 ) -> None:
     async with hub_served(http, subscriptions=True, history_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
@@ -637,7 +635,7 @@ async def test_a_subscriber_that_closes_its_half_has_the_head_and_then_the_end(
 
 @KINDS
 @pytest.mark.parametrize("garbage", [b"\x00", b"x\r\n\r\n", LIVE.replace(b"host", b"hast"), b"a" * 2**17])
-async def test_garbage_behind_requests_does_not_cost_their_answers(
+async def test_garbage_after_requests_does_not_prevent_their_responses(
     garbage: bytes, http: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hub_served(http) as (_, server):
@@ -648,7 +646,7 @@ async def test_garbage_behind_requests_does_not_cost_their_answers(
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_request_before_the_last_one_writes_to_no_lost_connection(
+def test_an_earlier_pipelined_request_does_not_write_to_a_lost_connection(
     loop: Any, made: list[HttpProtocol], caplog: pytest.LogCaptureFixture
 ) -> None:
     """uvloop raises RuntimeError for that."""
@@ -669,7 +667,7 @@ def test_a_request_before_the_last_one_writes_to_no_lost_connection(
 
 
 @KINDS
-async def test_requests_of_a_client_that_has_gone_are_answered_to_nobody(
+async def test_requests_of_a_disconnected_client_get_no_response(
     http: Any, made: list[HttpProtocol], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hub_served(http) as (_, server):
@@ -682,7 +680,7 @@ async def test_requests_of_a_client_that_has_gone_are_answered_to_nobody(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_a_stream_behind_another_and_garbage_leave_nothing(made: list[HttpProtocol]) -> None:
+async def test_a_pipelined_stream_and_garbage_leave_nothing_behind(made: list[HttpProtocol]) -> None:
     async with hub_served() as (hub, server):
         async with sent(server, GET + GET + b"\x00"):
             await until(lambda: hub.broadcaster.live == 1)

@@ -48,7 +48,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
     assert done.stdout.split() == ["300", "300", "300"]
 
 
-def test_where_the_limit_cannot_be_raised_it_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_limit_cannot_be_raised_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*limit: object) -> None:
         raise ValueError("not allowed to raise maximum limit")
 
@@ -57,7 +57,9 @@ def test_where_the_limit_cannot_be_raised_it_is_what_it_was(monkeypatch: pytest.
     assert raised_file_limit() == 200
 
 
-def test_no_more_subscribers_than_files(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_subscribers_is_bounded_by_the_number_of_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(server, "raised_file_limit", lambda: 1_000)
     settings = Settings(dev=True, max_connections=1_000 - RESERVED_FILES)
     assert fitting(settings) is settings
@@ -69,7 +71,7 @@ def test_no_more_subscribers_than_files(monkeypatch: pytest.MonkeyPatch, caplog:
 
 
 @pytest.mark.parametrize("limit", [0, 64, RESERVED_FILES])
-def test_too_few_files_for_one_subscriber_stop_the_start(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_files_for_one_subscriber_prevent_the_start(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "raised_file_limit", lambda: limit)
     with pytest.raises(
         ConfigurationError, match=f"^only {limit} files may be open, which leaves none for a subscriber"
@@ -98,7 +100,7 @@ def test_the_server_waits_for_streams_as_long_as_they_drain(
     assert config.http is protocol
 
 
-def test_a_second_signal_waits_for_nobody() -> None:
+def test_a_second_signal_stops_the_server_at_once() -> None:
     served = _Server(uvicorn.Config(create_app(Settings(dev=True))))
     told = []
     for _ in range(2):
@@ -119,7 +121,7 @@ def test_a_second_signal_waits_for_nobody() -> None:
         ("*", ["1.1.1.1, 3.3.3.3", "2.2.2.2, 3.3.3.3"], [200, 200]),  # the first counts, which the client wrote
     ],
 )
-async def test_whose_word_on_the_address_of_a_client_is_believed(
+async def test_only_trusted_proxies_may_set_the_address_of_a_client(
     trusted: str | None, forwarded: list[str], statuses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
@@ -136,7 +138,7 @@ async def test_whose_word_on_the_address_of_a_client_is_believed(
 
 
 @pytest.mark.parametrize("forced", [True, False])
-async def test_requests_that_do_not_end_are_cut_off_without_a_traceback(
+async def test_unfinished_requests_are_cut_off_without_a_traceback(
     forced: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -178,7 +180,7 @@ def collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collector")
-async def test_what_there_is_at_the_start_is_never_looked_at_and_what_is_old_once_in_a_while() -> None:
+async def test_the_garbage_collector_skips_startup_objects_and_rarely_scans_old_ones() -> None:
     collect = _Collector()
     await collect()
     assert gc.get_threshold() == GC_THRESHOLDS

@@ -115,7 +115,7 @@ async def test_n40_n55_v22_r22_publishing_answers_200_with_the_id_as_text(shared
         (b"topic=a&" * 1001, [FORM], 413, "1001 topics"),
     ],
 )
-async def test_n94_n41_n43_n44_n48_n51_n53_n56_t50_a_publish_request_that_breaks_a_rule_is_told_which(
+async def test_n94_n41_n43_n44_n48_n51_n53_n56_t50_the_response_names_the_rule_that_a_publish_request_breaks(
     shared_hub: HubProcess, body: bytes, headers: list[tuple[str, str]], status: int, told: str
 ) -> None:
     async with await request(shared_hub, "POST", PATH, [*headers, bearer(shared_hub.token)], body) as reply:
@@ -139,7 +139,7 @@ async def test_n94_n41_n43_n44_n48_n51_n53_n56_t50_a_publish_request_that_breaks
         ("&".join(["topic=a"] * 1001), 400, "1001 topics"),
     ],
 )
-async def test_n94_n16_n17_n18_n20_n3_t60_t39_a_subscribe_request_that_breaks_a_rule_is_told_which(
+async def test_n94_n16_n17_n18_n20_n3_t60_t39_the_response_names_the_rule_that_a_subscribe_request_breaks(
     shared_hub: HubProcess, query: str, status: int, told: str
 ) -> None:
     async with await request(shared_hub, "GET", f"{PATH}?{query}") as reply:
@@ -167,7 +167,7 @@ async def test_n94_n16_n17_n18_n20_n3_t60_t39_a_subscribe_request_that_breaks_a_
         ),
     ],
 )
-async def test_n90_n91_n92_n93_n95_n154_n163_a_token_that_will_not_do_gets_the_challenge(
+async def test_n90_n91_n92_n93_n95_n154_n163_an_insufficient_token_gets_the_challenge(
     shared_hub: HubProcess, method: str, headers: list[tuple[str, str]], status: int, error: str | None
 ) -> None:
     metadata = f'resource_metadata="{shared_hub.origin}/.well-known/oauth-protected-resource{PATH}"'
@@ -185,7 +185,7 @@ async def test_r23_n10_other_methods_are_not_allowed_and_other_paths_not_found(s
         assert reply.status == 404
 
 
-async def test_n56_t22_r3_a_body_of_the_limit_is_taken_and_an_endless_one_is_refused_early(
+async def test_n56_t22_r3_a_body_at_the_limit_is_accepted_and_an_endless_one_is_refused_early(
     strict_hub: HubProcess,
 ) -> None:
     hub = strict_hub
@@ -206,7 +206,7 @@ async def test_n56_t22_r3_a_body_of_the_limit_is_taken_and_an_endless_one_is_ref
     writer.close()
 
 
-async def test_n96_n48_a_token_comes_before_all_else(shared_hub: HubProcess) -> None:
+async def test_n96_n48_the_token_is_checked_first(shared_hub: HubProcess) -> None:
     async with await request(shared_hub, "POST", PATH, [], b"nonsense=%FF") as reply:
         assert reply.status == 401
     async with await request(
@@ -215,7 +215,7 @@ async def test_n96_n48_a_token_comes_before_all_else(shared_hub: HubProcess) -> 
         assert reply.status == 400  # N48: whatever the token allows
 
 
-async def test_r29_the_page_and_its_token_are_for_development(shared_hub: HubProcess) -> None:
+async def test_r29_the_page_and_its_token_are_only_served_in_development(shared_hub: HubProcess) -> None:
     async with await request(shared_hub, "GET", f"{PATH}/debug/config.json") as reply:
         assert reply.headers["cache-control"] == "no-store"
         assert json.loads(await reply.body())["token"] == shared_hub.token
@@ -227,7 +227,7 @@ async def test_r29_the_page_and_its_token_are_for_development(shared_hub: HubPro
         assert (await ask(app, "GET", f"{PATH}/debug/config.json")).json()["token"] == ""
 
 
-async def test_head_answers_the_headers_and_ends(shared_hub: HubProcess) -> None:
+async def test_head_returns_the_headers_and_ends(shared_hub: HubProcess) -> None:
     hub, connected = shared_hub, shared_hub.log().count("subscriber connected")
     async with await request(hub, "HEAD", f"{PATH}?topic=a") as reply:
         assert reply.status == 200
@@ -237,7 +237,9 @@ async def test_head_answers_the_headers_and_ends(shared_hub: HubProcess) -> None
     assert hub.log().count("subscriber connected") == connected
 
 
-async def test_n81_n83_n84_v50_t62_a_private_update_reaches_only_those_who_may_read_it(shared_hub: HubProcess) -> None:
+async def test_n81_n83_n84_v50_t62_a_private_update_only_reaches_subscribers_that_may_read_it(
+    shared_hub: HubProcess,
+) -> None:
     hub = shared_hub
     before = await publish(hub, ("topic", "before"))
     book, user = (
@@ -291,7 +293,7 @@ def random_selectors(random: random.Random) -> list[tuple[str, str]]:
     return [("match", END), *random.sample(choices, random.randint(1, 3))]
 
 
-async def test_n21_n106_t71_two_hundred_subscribers_get_what_a_naive_filter_says_in_the_order_of_the_log(
+async def test_n21_n106_t71_two_hundred_subscribers_agree_with_a_naive_filter_in_the_order_of_the_history(
     shared_hub: HubProcess,
 ) -> None:
     hub = shared_hub
@@ -344,7 +346,7 @@ async def test_n21_n106_t71_two_hundred_subscribers_get_what_a_naive_filter_says
         await reader.close()
 
 
-async def test_r30_t70_n106_a_reader_that_never_reads_holds_nobody_up_and_misses_nothing(
+async def test_r30_t70_n106_a_reader_that_never_reads_delays_no_other_and_misses_nothing(
     shared_hub: HubProcess,
 ) -> None:
     hub = shared_hub
@@ -362,7 +364,7 @@ async def test_r30_t70_n106_a_reader_that_never_reads_holds_nobody_up_and_misses
     await healthy.close()
 
 
-async def test_r30_n112_n108_a_reader_that_falls_off_the_log_is_told_and_closed(
+async def test_r30_n112_n108_a_reader_whose_position_is_trimmed_is_informed_and_closed(
     start_hub: Callable[..., HubProcess],
 ) -> None:
     hub = start_hub(**QUIET, HUB_HISTORY_UPDATES="20")
@@ -407,7 +409,7 @@ async def test_n106_n105_t71_a_client_that_reconnects_again_and_again_misses_not
     "id", ["é", "\u0639\u0631\u0628\u064a", "日本 \U0001f600", 'a "b\\c"; d=1, e', "%41+&", "x\u00a0\u2028y"]
 )
 @pytest.mark.parametrize("where", ["header", "last_event_id", "lastEventID", "lastEventId", "Last-Event-ID"])
-async def test_r77_n105_n107_v51_v52_v85_a_cursor_of_any_unicode_gets_through_the_server(
+async def test_r77_n105_n107_v51_v52_v85_a_cursor_of_any_unicode_passes_through_the_server(
     shared_hub: HubProcess, where: str, id: str
 ) -> None:
     topic = ("topic", f"cursors/{where}/{id}")
@@ -463,7 +465,7 @@ async def test_r72_a_signal_ends_open_streams_cleanly(hub: HubProcess, number: i
     await stuck.close()
 
 
-async def test_a_body_that_does_not_arrive_is_given_up(strict_hub: HubProcess) -> None:
+async def test_a_body_that_does_not_arrive_times_out(strict_hub: HubProcess) -> None:
     hub = strict_hub
     reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
     head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {hub.token}\r\ncontent-length: 100\r\n\r\ntopic="
@@ -472,7 +474,7 @@ async def test_a_body_that_does_not_arrive_is_given_up(strict_hub: HubProcess) -
     writer.close()
 
 
-async def test_a_second_request_behind_a_stream_does_not_hide_that_the_client_went(strict_hub: HubProcess) -> None:
+async def test_a_second_request_behind_a_stream_does_not_hide_a_disconnect(strict_hub: HubProcess) -> None:
     hub, lost = strict_hub, strict_hub.log().count("subscriber disconnected")
     readers = [await subscribe(hub, ("topic", "a")) for _ in range(5)]
     for reader in readers:
@@ -484,7 +486,7 @@ async def test_a_second_request_behind_a_stream_does_not_hide_that_the_client_we
     await noticed(hub, "subscriber disconnected", lost + 5)
 
 
-async def test_r37_a_client_that_goes_is_noticed(shared_hub: HubProcess) -> None:
+async def test_r37_a_disconnect_is_noticed(shared_hub: HubProcess) -> None:
     hub, gone = shared_hub, shared_hub.log().count("the client went away")
     for _ in range(3):
         reader = await subscribe(hub, ("topic", "a"))
@@ -526,7 +528,7 @@ async def test_our_client_publishes_subscribes_and_connects_again(start_hub: Cal
             await client.publish("*")
 
 
-async def test_our_client_says_so_where_there_is_no_hub(shared_hub: HubProcess) -> None:
+async def test_our_client_reports_a_missing_hub(shared_hub: HubProcess) -> None:
     for url, error in [
         (shared_hub.url + "/debug/", httpx2.SSEError),
         (shared_hub.origin + "/", httpx2.HTTPStatusError),  # a redirect

@@ -42,7 +42,7 @@ from tests.hub.test_event_stream import UPDATES
         (Update(("a",), " é", id="é"), "id: é\ndata:  é\n\n".encode()),
     ],
 )
-def test_n28_n26_r21_v55_the_bytes(update: Update, expected: bytes) -> None:
+def test_n28_n26_r21_v55_the_bytes_of_an_event(update: Update, expected: bytes) -> None:
     assert frame(update) == expected
 
 
@@ -53,18 +53,18 @@ def test_r21_n8_a_heartbeat_is_a_comment_of_two_bytes() -> None:
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(3, b"retry: 3000\n\n"), (0.0015, b"retry: 2\n\n"), (1e9, b"retry: 1000000000000\n\n")]
 )
-def test_n30_the_hint_is_whole_milliseconds_and_no_event(seconds: float, expected: bytes) -> None:
+def test_n30_the_retry_hint_is_whole_milliseconds_and_not_an_event(seconds: float, expected: bytes) -> None:
     assert retry(seconds) == expected
 
 
 @given(UPDATES)
-def test_n28_it_is_what_sse_starlette_writes(update: Update) -> None:
+def test_n28_frames_agree_with_sse_starlette(update: Update) -> None:
     event = ServerSentEvent(update.data, id=update.id, event=update.type, retry=update.retry, sep="\n")
     assert frame(update) == event.encode()
 
 
 @given(UPDATES)
-def test_r21_n29_lines_end_in_lf_alone_and_are_no_others_than_these(update: Update) -> None:
+def test_r21_n29_lines_end_with_lf_and_there_are_no_other_lines(update: Update) -> None:
     *lines, last, rest = frame(update).split(b"\n")
     assert (last, rest) == (b"", b"")
     names = [line.split(b": ")[0] for line in lines]
@@ -83,7 +83,7 @@ EVENTS = [("1", "a"), ("2", "b\u2028\n c\n"), (None, "é"), ("3", None)]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
-def test_an_event_stream_is_cut_at_blank_lines_however_it_comes(end: str) -> None:
+def test_an_event_stream_is_cut_at_blank_lines_in_any_chunks(end: str) -> None:
     data = STREAM.replace("\n", end).encode()
     for cuts in ([n] for n in range(len(data) + 1)), [range(len(data))]:
         for cut in cuts:
@@ -93,7 +93,7 @@ def test_an_event_stream_is_cut_at_blank_lines_however_it_comes(end: str) -> Non
             assert [(event.id, event.data) for event in events if (event.id, event.data) != (None, None)] == EVENTS
 
 
-def test_n26_an_lf_alone_after_a_cr_ends_no_second_line_and_hides_no_third() -> None:
+def test_n26_an_lf_after_a_cr_ends_no_second_line_and_hides_no_third() -> None:
     whole = b"data: a\r\n\r\ndata: b\r\n\n"
     blocks = Blocks()
     assert [block for at in range(len(whole)) for block in blocks.feed(whole[at : at + 1])] == [b"data: a", b"data: b"]

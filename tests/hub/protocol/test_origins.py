@@ -59,7 +59,7 @@ EVIL = [
         ("*", "null"),
     ],
 )
-def test_r5_what_an_entry_lets_in(listed: str, origin: str) -> None:
+def test_r5_an_entry_allows_these_origins(listed: str, origin: str) -> None:
     assert allows_origin([listed], origin)
     assert allows_origin(["https://other.example", listed], origin)
     assert not allows_origin([], origin)
@@ -67,7 +67,7 @@ def test_r5_what_an_entry_lets_in(listed: str, origin: str) -> None:
 
 @pytest.mark.parametrize("origin", EVIL)
 @pytest.mark.parametrize("listed", ["https://example.com", "https://*.example.com", "capacitor://", "app://"])
-def test_r5_n97_what_only_looks_like_it_stays_out(listed: str, origin: str) -> None:
+def test_r5_n97_origins_that_only_look_similar_are_not_allowed(listed: str, origin: str) -> None:
     assert not allows_origin([listed], origin)
 
 
@@ -89,7 +89,7 @@ def naive(listed: str, origin: str) -> bool:
 
 
 @given(ORIGIN | st.sampled_from(["*", "null", "app://"]), ORIGIN | st.sampled_from(EVIL))
-def test_r5_entries_that_settings_take_do_as_a_regular_expression_says(listed: str, origin: str) -> None:
+def test_r5_entries_agree_with_a_regular_expression(listed: str, origin: str) -> None:
     try:
         settings = Settings(dev=True, cors_origins=listed)
     except ConfigurationError:
@@ -121,7 +121,7 @@ def test_r5_entries_that_settings_take_do_as_a_regular_expression_says(listed: s
         ("None", False),
     ],
 )
-def test_r5_an_entry_that_would_never_let_anybody_in_is_refused(name: str, listed: str, fine: bool) -> None:
+def test_r5_an_entry_that_could_match_no_origin_is_refused(name: str, listed: str, fine: bool) -> None:
     if fine:
         assert getattr(Settings(**{"dev": True, name: listed}), name) == tuple(listed.split())
     else:

@@ -63,12 +63,12 @@ def subscription(
         (b"a=1\r\n", [("a", "1\r\n")]),
     ],
 )
-def test_n14_r70_the_parser_is_the_whatwg_s(text: bytes, pairs: list[tuple[str, str]]) -> None:
+def test_n14_r70_the_parser_agrees_with_the_whatwg(text: bytes, pairs: list[tuple[str, str]]) -> None:
     assert parse_form(text, ()) == pairs == parse_form(text, {name for name, _ in pairs})
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text())))
-def test_n14_what_urlencode_writes_is_read_back(pairs: list[tuple[str, str]]) -> None:
+def test_n14_the_output_of_urlencode_is_parsed_back(pairs: list[tuple[str, str]]) -> None:
     pairs = [(name.replace("\ud800", ""), value) for name, value in pairs]
     assert parse_form(urlencode(pairs, errors="surrogatepass").encode(), ()) == parse_qsl(
         urlencode(pairs), keep_blank_values=True
@@ -87,7 +87,7 @@ def test_n14_what_urlencode_writes_is_read_back(pairs: list[tuple[str, str]]) ->
         (b"a=%C3&b=%A9", [("a", "\ufffd"), ("b", "\ufffd")]),
     ],
 )
-def test_n3_r70_what_is_no_utf_8_is_refused_in_the_values_of_strict_names(
+def test_n3_r70_values_of_strict_names_that_are_not_utf_8_are_refused(
     text: bytes, lenient: list[tuple[str, str]]
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"'a' is not valid UTF-8: .* at byte"):
@@ -96,7 +96,7 @@ def test_n3_r70_what_is_no_utf_8_is_refused_in_the_values_of_strict_names(
     assert parse_form(b"%C3=1&a%FF=2", {"a"}) == [("\ufffd", "1"), ("a\ufffd", "2")]
 
 
-def test_n3_n14_n54_unknown_parameters_and_fields_may_be_no_utf_8() -> None:
+def test_n3_n14_n54_unknown_parameters_and_fields_need_not_be_utf_8() -> None:
     assert matchers(b"match=a&x=%FF&%FF=b&%FFmatch=c&topic%FF=d") == [("exact", "a")]
     [update] = parse_updates(b"topic=a&x=%FF&%FF=b&topic%FF=c&id%FF=d", FORM, SETTINGS)
     assert update.topics == ("a",)
@@ -111,7 +111,7 @@ def test_n3_n14_n54_unknown_parameters_and_fields_may_be_no_utf_8() -> None:
         matchers(b"match=a&match%FF=b")
 
 
-def test_n163_a_value_that_is_no_utf_8_is_not_repeated() -> None:
+def test_n163_a_value_that_is_not_utf_8_is_not_repeated_in_the_error() -> None:
     with pytest.raises(InvalidRequest, match="'data' is not valid UTF-8") as caught:
         parse_updates(b"topic=a&data=secret%FF", FORM, SETTINGS)
     assert "secret" not in str(caught.value)
@@ -137,9 +137,7 @@ def test_n163_a_value_that_is_no_utf_8_is_not_repeated() -> None:
         (b"a=%&&b;authorization=t&c=+", b"a=%&&b;authorization=t&c=+", ()),
     ],
 )
-def test_v42_n60_tokens_are_taken_out_of_a_query_and_nothing_else(
-    query: bytes, rest: bytes, tokens: tuple[str, ...]
-) -> None:
+def test_v42_n60_only_tokens_are_removed_from_a_query(query: bytes, rest: bytes, tokens: tuple[str, ...]) -> None:
     assert take_tokens(query) == (rest, tokens)
 
 
@@ -148,7 +146,7 @@ def test_v42_n60_tokens_are_taken_out_of_a_query_and_nothing_else(
         st.sampled_from([b"authorization=s3cret", b"%61uthorization=s3cret", b"access_token=s3cret", b"a=1", b"b", b""])
     )
 )
-def test_v42_n163_whatever_stands_around_it_no_token_is_left(parts: list[bytes]) -> None:
+def test_v42_n163_no_token_is_left_in_any_query(parts: list[bytes]) -> None:
     rest, tokens = take_tokens(b"&".join(parts))
     assert b"s3cret" not in rest
     assert len(tokens) == sum(b"uthorization" in part for part in parts)
@@ -177,7 +175,7 @@ def is_reserved(name: str) -> bool:
 
 
 @given(st.text("mMaAtTcChH\u212a\u0131ſｍ_ext", max_size=8))
-def test_n16_names_are_compared_as_ascii_is(name: str) -> None:
+def test_n16_names_are_compared_without_the_case_of_ascii_letters(name: str) -> None:
     own = re.fullmatch("match(_exact)?", name)
     assert is_reserved(name) == (own is None and re.match("match", name, re.IGNORECASE | re.ASCII) is not None)
 
@@ -211,18 +209,18 @@ def test_n16_no_other_character_folds_into_the_prefix() -> None:
         (b"lastEventID=a%C3", None, "a\ufffd"),
     ],
 )
-def test_n13_v85_r77_where_the_cursor_comes_from(query: bytes, header: bytes | None, cursor: str | None) -> None:
+def test_n13_v85_r77_the_sources_of_the_cursor(query: bytes, header: bytes | None, cursor: str | None) -> None:
     assert subscription(b"match=a&" + query, last_event_id=header).last_event_id == cursor
 
 
-def test_v85_the_spellings_of_polyfills_are_of_the_classic_dialect() -> None:
+def test_v85_the_spellings_of_polyfills_belong_to_the_classic_dialect() -> None:
     query = b"match=a&lastEventId=a&Last-Event-ID=b"
     assert subscription(query, settings=CURRENT_ONLY).last_event_id is None
     assert subscription(query + b"&lastEventID=c", settings=CURRENT_ONLY).last_event_id == "c"
 
 
 @given(st.lists(st.sampled_from(["last_event_id", "lastEventID", "lastEventId", "Last-Event-ID"])), st.integers(0, 9))
-def test_n13_n12_the_better_name_counts_and_the_query_before_the_body(names: list[str], cut: int) -> None:
+def test_n13_n12_the_preferred_name_counts_and_the_query_before_the_body(names: list[str], cut: int) -> None:
     pairs = [(name, str(number)) for number, name in enumerate(names)]
     found = subscription(b"match=a&" + urlencode(pairs[:cut]).encode(), urlencode(pairs[cut:]).encode())
     order = ["last_event_id", "lastEventID", "lastEventId", "Last-Event-ID"]
@@ -265,14 +263,14 @@ def test_n53_r75_retry_is_ascii_digits(retry: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["topic", "id", "type"])
-def test_n56_a_field_that_is_too_long(name: str) -> None:
+def test_n56_a_field_that_is_too_long_is_refused(name: str) -> None:
     fields = {"topic": "a", name: "é" * 5}
     parse_updates(urlencode(fields).encode(), FORM, SETTINGS)
     with pytest.raises(TooLarge, match=f"{name} .* is longer than 10 bytes"):
         parse_updates(urlencode(fields | {name: "é" * 5 + "a"}).encode(), FORM, SETTINGS)
 
 
-def test_n56_n53_the_limits_themselves_are_allowed() -> None:
+def test_n56_n53_values_at_the_limits_are_allowed() -> None:
     [update] = parse_updates(b"topic=a&topic=b&topic=c&retry=86400000", FORM, SETTINGS)
     assert (len(update.topics), update.retry) == (3, 86_400_000)
 
@@ -292,7 +290,7 @@ def test_n53_a_retry_of_more_than_a_day_is_a_day(digits: str, milliseconds: int)
         assert update.retry == milliseconds
 
 
-def test_n56_too_many_topics() -> None:
+def test_n56_too_many_topics_are_refused() -> None:
     with pytest.raises(TooLarge, match="there are 4 topics; the limit is 3"):
         parse_updates(b"topic=a&" * 4, FORM, SETTINGS)
 
@@ -313,7 +311,7 @@ def test_n41_another_content_type_is_named(type: str) -> None:
         (b'{"topic": "a", "data": "secret\xff"}', "it is not JSON: not UTF-8"),
     ],
 )
-def test_n163_a_line_of_json_that_is_refused_is_not_repeated(line: bytes, told: str) -> None:
+def test_n163_a_refused_line_of_json_is_not_repeated_in_the_error(line: bytes, told: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^update 2: {told}") as caught:
         parse_updates(b'{"topic": "a"}\n' + line, NDJSON, SETTINGS)
     assert "secret" not in str(caught.value)

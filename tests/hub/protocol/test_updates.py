@@ -38,7 +38,7 @@ def check(update: Update, path: str = HUB) -> None:
         Update(("a",), id="\u2028", type="\xa0"),
     ],
 )
-def test_t20_n51_n52_what_may_be_published(update: Update) -> None:
+def test_t20_n51_n52_valid_updates_are_accepted(update: Update) -> None:
     check(update)
 
 
@@ -62,7 +62,7 @@ def test_t20_n51_n52_what_may_be_published(update: Update) -> None:
         (Update(("a",), retry=-1), "retry -1"),  # N53
     ],
 )
-def test_n41_n43_n44_n48_n51_n52_t54_t21_what_may_not(update: Update, told: str) -> None:
+def test_n41_n43_n44_n48_n51_n52_t54_t21_invalid_updates_are_refused(update: Update, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         check(update)
 
@@ -71,7 +71,7 @@ def test_n41_n43_n44_n48_n51_n52_t54_t21_what_may_not(update: Update, told: str)
     "char", ["\0", "\n", "\r", "\x1f", "\x7f", "\x85", "\x9f", "\xad", "\u202e", "\ufeff", "\ud800"]
 )
 @pytest.mark.parametrize("name", ["topic", "id", "type"])
-def test_n2_n29_n43_n51_n52_t20_t54_a_control_or_format_character_anywhere(name: str, char: str) -> None:
+def test_n2_n29_n43_n51_n52_t20_t54_control_and_format_characters_are_refused_everywhere(name: str, char: str) -> None:
     for value in (char, char + "a", "a" + char, f"a{char}b"):
         fields = {"id": "i", "type": "t"} | ({} if name == "topic" else {name: value})
         update = Update((value if name == "topic" else "a",), id=fields["id"], type=fields["type"])
@@ -96,7 +96,7 @@ def test_a_long_topic_is_cut_in_the_message() -> None:
     st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=4),
     st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\r\n")),
 )
-def test_the_size_of_an_update_is_that_of_its_texts_and_has_room_for_its_frame(topics: list[str], data: str) -> None:
+def test_the_size_of_an_update_is_that_of_its_texts_plus_room_for_its_frame(topics: list[str], data: str) -> None:
     update = Update(tuple(topics), data, type="t")
     assert update.size >= sum(map(sys.getsizeof, (*topics, data)))
     assert sys.getsizeof(data) + len(frame(update)) <= update.size + 100
@@ -106,7 +106,7 @@ def test_the_size_of_an_update_is_that_of_its_texts_and_has_room_for_its_frame(t
 
 
 @pytest.mark.parametrize("digits", ["{:02X}", "{:02x}"])
-def test_t35_n47_an_escape_is_decoded_where_what_it_stands_for_is_unreserved(digits: str) -> None:
+def test_t35_n47_an_escape_of_an_unreserved_character_is_decoded(digits: str) -> None:
     for octet in range(256):
         escape = "%" + digits.format(octet)
         unreserved = octet < 128 and (chr(octet).isalnum() or chr(octet) in "-._~")
@@ -115,7 +115,7 @@ def test_t35_n47_an_escape_is_decoded_where_what_it_stands_for_is_unreserved(dig
 
 
 @given(st.data())
-def test_n47_no_escaped_spelling_of_the_hub_gets_past(data: st.DataObject) -> None:
+def test_n47_no_escaped_spelling_of_the_hub_path_is_allowed(data: st.DataObject) -> None:
     spelled = "".join(
         data.draw(st.sampled_from([char, f"%{ord(char):02x}", f"%{ord(char):02X}"])) if char != "/" else char
         for char in HUB
@@ -136,7 +136,7 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 @example("https:mercure/x")
 @example("%2e/mercure")
-def test_n47_what_a_url_pattern_takes_for_the_hub_s_own_is_reserved(topic: str) -> None:
+def test_n47_a_topic_that_a_url_pattern_takes_for_the_hub_path_is_reserved(topic: str) -> None:
     for pattern in ("/.well-known/mercure", "/.well-known/mercure/*", "http{s}?://*:*/.well-known/mercure{/*}?"):
         if COMPILER.compile("urlpattern", pattern).match(topic):
             assert is_reserved(topic, HUB)
@@ -148,7 +148,7 @@ def test_n45_any_text_is_reserved_or_not(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["https://[", "https://a b", "http://x:99999", "//[", "https://", "http://%zz/"])
-def test_n45_what_is_no_url_reference_is_not_reserved(topic: str) -> None:
+def test_n45_a_topic_that_is_not_a_url_reference_is_not_reserved(topic: str) -> None:
     check(Update((topic, f"{topic}/.well-known/mercure")))
 
 

@@ -29,7 +29,7 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command_line.main, [str(argument) for argument in arguments])
 
 
-def test_events_are_taken_in_once_and_published_again(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
+def test_events_are_read_once_and_published_again(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
     token = ("--option", f"tokenFile={token_file(hub, tmp_path)}")
     taken, rows = tmp_path / "taken", tmp_path / "rows"
     for data in ("first", "second"):
@@ -51,7 +51,7 @@ def test_events_are_taken_in_once_and_published_again(spark: SparkSession, hub: 
     assert [event.data for event in events_in(hub, match="/c")] == ["third"]
 
 
-def test_a_log_becomes_tables_with_the_connections_of_several_machines(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_event_log_of_several_machines_becomes_tables(spark: SparkSession, tmp_path: Path) -> None:
     update = {"hub": "h", "epoch": "e", "position": 1, "time": 0, "id": "u", "topics": ["/a"], "private": False}
     come = {"event": "connect", "hub": "h", "epoch": "e", "number": 0, "selectors": [], "authorised": [], "time": 0}
     log = tmp_path / "log"
@@ -68,7 +68,7 @@ def test_a_log_becomes_tables_with_the_connections_of_several_machines(spark: Sp
     assert {row.subscriber: row.subscriber_id for row in sessions} == {"urn:one": 0, "urn:other": 1}
 
 
-def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
+def test_errors_are_one_sentence(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
     result = run("ingest", hub.url, tmp_path / "taken", "--option", "match")
     assert result.exit_code == 2
     assert "'match' is not NAME=VALUE" in result.stderr
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, hub: HubProces
     assert f"tables: {tmp_path}/nowhere/updates does not exist\n" in result.stderr
 
 
-def test_the_readme_s_python_reads_and_writes(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
+def test_the_python_of_the_readme_reads_and_writes(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
     [script] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "hub.spark" in block]
     books = [(f"https://example.com/books/{n}", f"chapter {n}") for n in range(3)]
     names: dict[str, Any] = {
@@ -109,7 +109,7 @@ def example(name: str, *arguments: str) -> None:
         runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
 
 
-def test_delays_are_added_up_and_published(
+def test_the_example_of_delays_publishes_its_result(
     spark: SparkSession, hub: HubProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     delays = {"One Air": [5, 20, -3], "Other Air": [7]}
@@ -125,7 +125,7 @@ def test_delays_are_added_up_and_published(
     assert [(row["airline"], row["flights"], row["median_delay"]) for row in told] == expected
 
 
-def test_who_received_what_is_shown(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_deliveries_prints_its_result(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     example("spark_who_received.py")
     shown = capsys.readouterr().out
     assert re.search(r"^\| +20000\| +\d+\| +\d+\|$", shown, re.MULTILINE)

@@ -244,7 +244,7 @@ def check(
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 2])
-def test_the_tables_say_of_every_update_which_sockets_got_it(
+def test_the_tables_have_the_receivers_of_every_update(
     workers: int, spark: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
     hub = start_hub(

@@ -58,7 +58,7 @@ ROWS = st.fixed_dictionaries(
 
 
 @given(ROWS)
-def test_a_row_is_the_same_update_as_a_line_and_as_a_form(row: dict[str, Any]) -> None:
+def test_a_row_is_the_same_update_in_a_line_and_in_a_form(row: dict[str, Any]) -> None:
     update = to_update(row, private=False)
     (line,) = parse_updates(json.dumps(update).encode(), NDJSON, SETTINGS)
     (form,) = parse_updates(as_form(update), FORM, SETTINGS)
@@ -70,9 +70,7 @@ def test_a_row_is_the_same_update_as_a_line_and_as_a_form(row: dict[str, Any]) -
 
 
 @given(ROWS, ROWS)
-def test_rows_without_an_id_have_the_same_one_only_if_they_say_the_same(
-    one: dict[str, Any], other: dict[str, Any]
-) -> None:
+def test_rows_without_an_id_get_equal_ids_only_if_they_are_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
     def said(row: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in to_update(row | {"id": None}, private=False).items() if name != "id"}
 
@@ -120,7 +118,7 @@ def test_the_id_of_a_row_stays_the_same_from_release_to_release(
         ({"topic": "a", "private": None}, "column 'private' is null"),
     ],
 )
-def test_what_is_no_update_names_its_row_and_column(row: dict[str, Any], told: str) -> None:
+def test_an_invalid_update_names_its_row_and_column(row: dict[str, Any], told: str) -> None:
     good = {name: value if isinstance(value, str) else {"topics": ["a"], "private": True}.get(name, "a") for name, value in row.items()}  # fmt: skip
     batch = pa.RecordBatch.from_pylist([good, good, row])
     batches = iter([pa.RecordBatch.from_pylist([good] * 3), batch])
@@ -158,12 +156,12 @@ def schema_of(text: str) -> StructType:
         ("topic string, DATA string, x int", "column 'DATA' would be lost"),
     ],
 )
-def test_columns_that_do_not_go_are_named(schema: str, told: str) -> None:
+def test_invalid_columns_are_named(schema: str, told: str) -> None:
     with pytest.raises(BadInput, match=told):
         check_columns(schema_of(schema), None if "private" in schema else False)
 
 
-def test_columns_that_go() -> None:
+def test_valid_columns_are_accepted() -> None:
     for retry in ("tinyint", "smallint", "int", "bigint"):
         check_columns(schema_of(f"topic string, id string, data string, private boolean, retry {retry}"), None)
     check_columns(schema_of("topics array<string>, type string"), True)
@@ -185,7 +183,7 @@ def test_a_table_or_an_option_must_say_whether_updates_are_private() -> None:
     assert Sink.parse({"url": "http://h/"}).private is None
 
 
-def test_a_mirror_of_a_hub_that_tells_nothing_publishes_nothing(other: OtherHub) -> None:
+def test_a_mirror_of_a_hub_without_metadata_publishes_nothing(other: OtherHub) -> None:
     other.frames, other.applied = [b"id: 1\ndata: secret\n\n: all\n\n"], "wait=0"
     options = {"url": other.url, "match": "*"}
     rows = list(Reader(Source.parse(options)).read(InputPartition(Span(EARLIEST_ID, "1", 1))))
@@ -230,7 +228,7 @@ def published(connection: Connection, lines: Sequence[bytes], *, most: int = 1_0
     return publisher
 
 
-def test_a_hub_that_takes_fewer_at_once_is_given_fewer(start_hub: Callable[..., HubProcess], tmp_path: Path) -> None:
+def test_a_hub_with_a_lower_limit_gets_smaller_requests(start_hub: Callable[..., HubProcess], tmp_path: Path) -> None:
     hub = start_hub(HUB_MAX_BATCH="7", HUB_SUBSCRIPTIONS="false")
     rows = [{"topic": "a", "id": str(n)} for n in range(40)]
     publisher = published(Connection(hub.url, token_file=token_file(hub, tmp_path)), lines_of(*rows))
@@ -239,9 +237,7 @@ def test_a_hub_that_takes_fewer_at_once_is_given_fewer(start_hub: Callable[..., 
     assert 3 < publisher.most <= 7
 
 
-def test_the_row_that_is_refused_is_named_and_nothing_that_came_with_it_is_there(
-    hub: HubProcess, tmp_path: Path
-) -> None:
+def test_a_refused_row_is_named_and_nothing_of_its_request_is_published(hub: HubProcess, tmp_path: Path) -> None:
     sink = Sink(Connection(hub.url, token_file=token_file(hub, tmp_path)), 3, 2**19, private=False)
     rows = [{"topic": "a", "id": str(n)} for n in range(5)]
     for bad, told in [
@@ -259,7 +255,7 @@ def test_the_row_that_is_refused_is_named_and_nothing_that_came_with_it_is_there
             assert there == ({"0", "1", "2"} if bad["topic"][0] != "x" else {"0", "1", "2", "3", "4"})
 
 
-def test_a_single_update_that_is_refused_does_not_pass_for_a_hub_without_lines(hub: HubProcess, tmp_path: Path) -> None:
+def test_a_single_refused_update_is_not_taken_for_a_hub_without_ndjson(hub: HubProcess, tmp_path: Path) -> None:
     publisher = Publisher(Connection(hub.url, token_file=token_file(hub, tmp_path)), most=10)
     with pytest.raises(NotTaken, match="is reserved"):
         publisher.publish(lines_of({"topic": "*"}))
@@ -267,7 +263,7 @@ def test_a_single_update_that_is_refused_does_not_pass_for_a_hub_without_lines(h
     publisher.close()
 
 
-def test_without_a_right_to_publish_no_row_is_blamed(hub: HubProcess, tmp_path: Path) -> None:
+def test_a_missing_grant_to_publish_blames_no_row(hub: HubProcess, tmp_path: Path) -> None:
     (tmp_path / "bad").write_text(hub.token[:-3] + "abc", "utf-8")
     for connection in (Connection(hub.url), Connection(hub.url, token_file=str(tmp_path / "bad"))):
         with pytest.raises(NotTaken, match="the hub answers 401") as raised:
@@ -285,7 +281,7 @@ def other() -> Iterator[OtherHub]:
         yield hub
 
 
-def test_a_hub_without_lines_is_sent_forms_and_asked_once(other: OtherHub) -> None:
+def test_a_hub_without_ndjson_is_tried_once_and_gets_forms(other: OtherHub) -> None:
     rows = [{"topics": ["a", "é b"], "data": f"{n}\n&=+%", "private": n % 2 == 0, "retry": n} for n in range(5)]
     publisher = published(Connection(other.url), lines_of(*rows), most=2)
     assert not publisher.takes_lines
@@ -307,7 +303,7 @@ def test_forms_that_are_refused_too_name_the_row(other: OtherHub, status: int) -
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_what_passes_is_tried_again_and_given_up_in_the_end(other: OtherHub, status: int) -> None:
+def test_temporary_errors_are_retried_a_bounded_time(other: OtherHub, status: int) -> None:
     other.refusals = [415, status]
     published(Connection(other.url), lines_of({"topic": "a", "id": "1"}, {"topic": "b", "id": "2"}))
     assert [update["id"] for update in other.updates] == [["1"], ["2"]]
@@ -317,7 +313,7 @@ def test_what_passes_is_tried_again_and_given_up_in_the_end(other: OtherHub, sta
     assert other.refusals == []
 
 
-def test_a_form_is_one_that_any_parser_reads() -> None:
+def test_a_form_is_read_by_another_parser() -> None:
     update = {"topic": ["a b", "&=+%\u2028"], "data": "é\r\n", "id": "urn:x", "type": "t", "retry": 0, "private": True}
     assert parse_qsl(as_form(update).decode(), keep_blank_values=True) == [
         ("topic", "a b"), ("topic", "&=+%\u2028"), ("data", "é\r\n"), ("id", "urn:x"), ("type", "t"), ("retry", "0"),
@@ -334,7 +330,7 @@ def mercure(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def test_rows_of_tasks_that_failed_are_there_once_with_a_window_and_at_least_once_without(
+def test_rows_of_failed_tasks_are_published_once_with_a_window_and_at_least_once_without(
     mercure: SparkSession, start_hub: Callable[..., HubProcess], other: OtherHub, tmp_path: Path
 ) -> None:
     rows = mercure.range(0, 400, numPartitions=2).selectExpr(
@@ -360,7 +356,7 @@ def test_rows_of_tasks_that_failed_are_there_once_with_a_window_and_at_least_onc
             assert (event.id == f"urn:{event.retry}") is (int(event.retry or 0) % 2 == 0)
 
 
-def test_a_hub_is_mirrored_whole_over_a_restart_and_what_was_private_stays_so(
+def test_a_hub_is_mirrored_over_a_restart_and_private_updates_stay_private(
     mercure: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
     one = start_hub(HUB_SUBSCRIPTIONS="false")
@@ -398,7 +394,7 @@ def test_a_hub_is_mirrored_whole_over_a_restart_and_what_was_private_stays_so(
     assert not any(one.token.encode() in path.read_bytes() for path in files)
 
 
-def test_spark_tells_which_row_of_which_partition_is_refused_and_no_token(
+def test_the_error_names_the_refused_row_and_partition_and_no_token(
     mercure: SparkSession, hub: HubProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     token = token_file(hub, tmp_path)
@@ -417,7 +413,7 @@ def test_spark_tells_which_row_of_which_partition_is_refused_and_no_token(
     assert hub.token not in "".join(capfd.readouterr())
 
 
-def test_two_rows_that_say_the_same_are_one_update_unless_they_have_ids(
+def test_two_equal_rows_are_one_update_unless_they_have_ids(
     mercure: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
     hub = start_hub(HUB_IDEMPOTENCY_WINDOW="600", HUB_SUBSCRIPTIONS="false")

@@ -78,9 +78,7 @@ UPDATES = st.builds(
 
 
 @given(st.lists(UPDATES, max_size=5), st.lists(st.integers(1, 9), max_size=20), st.sampled_from(["\n", "\r", "\r\n"]))
-def test_however_a_stream_is_cut_its_events_are_those_that_were_published(
-    updates: list[Update], sizes: list[int], end: str
-) -> None:
+def test_a_stream_in_any_chunks_has_the_published_events(updates: list[Update], sizes: list[int], end: str) -> None:
     stream = b"".join(map(frame, updates)).replace(b"\n", end.encode())
     parser = EventParser()
     events, start = [], 0
@@ -103,7 +101,7 @@ def test_however_a_stream_is_cut_its_events_are_those_that_were_published(
     assert [{name: row[name] for name in ("id", "type", "data", "retry")} for row in rows] == expected
 
 
-def test_what_other_hubs_send_is_read_by_the_rules_of_the_standard() -> None:
+def test_streams_of_other_hubs_are_parsed_by_the_standard() -> None:
     parser = EventParser()
     stream = (
         b"\xef\xbb\xbf:\nretry: 5\nid: 1\ndata\n\n"  # no colon is an empty value
@@ -142,7 +140,7 @@ def told_of(comment: str, *, applied: bool = True, before: bytes = b"", between:
     return tuple(first[name] for name in COLUMNS)
 
 
-def test_a_comment_is_the_metadata_of_its_event_alone() -> None:
+def test_a_comment_is_only_the_metadata_of_its_event() -> None:
     time = datetime.fromtimestamp(1_764_000_000, UTC) + timedelta(milliseconds=123)
     told = (["a", "é\u2028"], True, time, 7, "e")
     for between in (b"", b"retry: 5\n", b":\n"):
@@ -167,11 +165,11 @@ def test_a_comment_is_the_metadata_of_its_event_alone() -> None:
         *(json.dumps(TOLD | {"epoch": epoch}) for epoch in (None, 7, "\ud800")),
     ],
 )
-def test_a_comment_that_this_hub_does_not_write_is_no_metadata(comment: str) -> None:
+def test_other_comments_are_not_metadata(comment: str) -> None:
     assert told_of(comment) == (None,) * 5
 
 
-def test_a_comment_of_a_hub_that_was_not_asked_is_no_metadata() -> None:
+def test_comments_are_not_metadata_unless_it_was_requested() -> None:
     assert told_of(json.dumps(TOLD), applied=False) == (None,) * 5
 
 
@@ -203,13 +201,13 @@ def test_a_comment_of_a_hub_that_was_not_asked_is_no_metadata() -> None:
         ({"metadata": "true"}, "metadata must be auto, required or off, not 'true'"),
     ],
 )
-def test_an_option_that_does_not_go_is_named_and_no_token_is(options: dict[str, str], told: str) -> None:
+def test_an_invalid_option_is_named_and_a_token_is_not_shown(options: dict[str, str], told: str) -> None:
     with pytest.raises(BadInput, match=told) as raised:
         Source.parse({"url": "https://h/", "match": "*"} | options)
     assert "SECRET" not in str(raised.value)
 
 
-def test_selectors_are_those_of_both_dialects_and_several_of_each() -> None:
+def test_selectors_of_both_dialects_can_be_repeated() -> None:
     options = {"url": "http://h/", "match_mqtt": "a/+\nb/#", "topic": '["x", "[y", "{z}"]', "match": '["not JSON'}
     assert Source.parse(options).wanted == (
         ("match", '["not JSON'), ("match_mqtt", "a/+"), ("match_mqtt", "b/#"),
@@ -218,7 +216,7 @@ def test_selectors_are_those_of_both_dialects_and_several_of_each() -> None:
 
 
 @pytest.mark.parametrize("where", ["tokenEnv", "tokenFile"])
-def test_where_there_is_no_token_it_is_said_where_it_was_looked_for(where: str, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_token_names_its_source(where: str, tmp_path: Path) -> None:
     place = "NO_SUCH_VARIABLE" if where == "tokenEnv" else str(tmp_path / "missing")
     with pytest.raises(BadInput, match=f"there is no token.*{place}"):
         Source.parse({"url": "http://h/", "match": "*", where.lower(): place}).connection.headers()
@@ -229,7 +227,7 @@ def test_where_there_is_no_token_it_is_said_where_it_was_looked_for(where: str, 
         assert "SECRET" not in str(raised.value)
 
 
-def test_a_file_may_be_given_another_token_while_it_is_in_use(tmp_path: Path) -> None:
+def test_the_token_in_a_file_can_be_replaced_while_it_is_in_use(tmp_path: Path) -> None:
     file = tmp_path / "token"
     connection = Connection("http://h/", token_file=str(file))
     for token in ("one", "two"):
@@ -237,7 +235,7 @@ def test_a_file_may_be_given_another_token_while_it_is_in_use(tmp_path: Path) ->
         assert connection.headers() == [(b"Authorization", f"Bearer {token}".encode())]
 
 
-def test_what_goes_to_executors_has_no_token_in_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_token_is_sent_to_executors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("A_TOKEN", "SECRET")
     (tmp_path / "token").write_text("SECRET", "utf-8")
     for options in ({"tokenenv": "A_TOKEN"}, {"tokenfile": str(tmp_path / "token")}):
@@ -269,7 +267,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60)
 @given(STEPS, st.booleans(), st.sampled_from([EARLIEST_ID, "latest"]))
-def test_batches_are_what_was_published_each_once_whatever_was_planned_again(
+def test_batches_have_every_event_once_even_if_they_are_planned_again(
     shared_hub: HubProcess, token: str, steps: list[tuple[str, Any]], permitted: bool, start: str
 ) -> None:
     topic = uuid.uuid4().hex
@@ -333,7 +331,7 @@ def test_batches_are_what_was_published_each_once_whatever_was_planned_again(
 
 
 @pytest.mark.parametrize("limit", [EVERYTHING, ReadMaxRows(1), ReadMaxRows(2), ReadMaxRows(3)])
-def test_ids_that_are_used_again_end_and_nothing_is_left_out(start_hub: Callable[..., HubProcess], limit: Any) -> None:
+def test_a_stream_with_repeated_ids_ends_and_loses_nothing(start_hub: Callable[..., HubProcess], limit: Any) -> None:
     hub = start_hub()
     published = [*"dxyd", *"ddabba", *"z"]
     publish(hub, *({"topic": "a", "id": id, "data": str(number)} for number, id in enumerate(published)))
@@ -346,14 +344,14 @@ def test_ids_that_are_used_again_end_and_nothing_is_left_out(start_hub: Callable
     assert batches[-1][-1] == "z"
 
 
-def test_after_a_restart_no_batch_ends_where_it_begins(hub: HubProcess) -> None:
+def test_after_a_restart_a_batch_does_not_end_at_its_own_start(hub: HubProcess) -> None:
     publish(hub, *({"topic": "a", "id": id} for id in "dxyd"))
     span = measure(source_of(hub), "d")  # for the hub, the first of them
     assert span == Span("d", "y", 2)
 
 
 @pytest.mark.parametrize("ids", ["aba", "aa", "abcabc", "xyxyx"])
-def test_where_ids_are_repeated_runs_one_by_one_come_to_an_end(hub: HubProcess, ids: str) -> None:
+def test_with_repeated_ids_single_runs_come_to_an_end(hub: HubProcess, ids: str) -> None:
     publish(hub, *({"topic": "a", "id": id} for id in ids))
     offset: dict[str, Any] = StreamReader(source_of(hub)).initialOffset()
     seen: list[str] = []
@@ -373,7 +371,7 @@ def test_where_ids_are_repeated_runs_one_by_one_come_to_an_end(hub: HubProcess, 
 @pytest.mark.parametrize(
     "id", ["é\u2028 ü 日本", '"quoted", \\ and %41', "x" * 2_000, "urn:a#b?c=d&e", "latest", "{}[]"]
 )
-def test_an_unusual_id_is_an_offset_as_any_other(hub: HubProcess, id: str) -> None:
+def test_an_unusual_id_is_an_offset_like_any_other(hub: HubProcess, id: str) -> None:
     publish(hub, {"topic": "a", "id": "before"}, {"topic": "a", "id": id}, {"topic": "a", "id": "after"})
     reader = StreamReader(source_of(hub))
     assert [ids for _, ids in read_all(reader, reader.initialOffset(), ReadMaxRows(2))] == [["before", id], ["after"]]
@@ -384,7 +382,7 @@ def test_an_unusual_id_is_an_offset_as_any_other(hub: HubProcess, id: str) -> No
 # -- loss
 
 
-def test_history_that_was_trimmed_is_an_error_or_a_warning_and_what_is_left(
+def test_a_trimmed_history_is_an_error_or_a_warning(
     start_hub: Callable[..., HubProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
     hub = start_hub(HUB_HISTORY_UPDATES="10")
@@ -413,13 +411,13 @@ def test_history_that_was_trimmed_is_an_error_or_a_warning_and_what_is_left(
     assert ids_of(lenient.read(partition)) == [event.id for event in events_in(hub)][:3]
 
 
-def test_to_start_after_an_event_that_is_not_there_is_loss(hub: HubProcess) -> None:
+def test_starting_after_a_missing_event_is_a_loss(hub: HubProcess) -> None:
     reader = StreamReader(source_of(hub, startingFrom="never there"))
     with pytest.raises(DataLoss, match="'never there'"):
         reader.latestOffset(reader.initialOffset(), EVERYTHING)
 
 
-def test_a_first_batch_that_was_trimmed_is_noticed_though_no_id_tells(start_hub: Callable[..., HubProcess]) -> None:
+def test_a_trimmed_first_batch_is_noticed_without_an_id(start_hub: Callable[..., HubProcess]) -> None:
     hub = start_hub(HUB_HISTORY_UPDATES="4")
     reader = StreamReader(source_of(hub))
     publish(hub, {"topic": "a"}, {"topic": "a"})
@@ -432,9 +430,7 @@ def test_a_first_batch_that_was_trimmed_is_noticed_though_no_id_tells(start_hub:
         list(reader.read(span))
 
 
-def test_an_executor_whose_token_permits_less_does_not_pass_for_one_that_has_all(
-    hub: HubProcess, tmp_path: Path
-) -> None:
+def test_an_executor_whose_token_grants_less_is_an_error(hub: HubProcess, tmp_path: Path) -> None:
     publish(hub, {"topic": "a"}, {"topic": "a", "private": True}, {"topic": "a"})
     planner = StreamReader(source_of(hub, tokenFile=token_file(hub, tmp_path)))
     start = planner.initialOffset()
@@ -443,7 +439,7 @@ def test_an_executor_whose_token_permits_less_does_not_pass_for_one_that_has_all
         list(StreamReader(source_of(hub)).read(span))
 
 
-def test_a_refusal_is_told_and_not_tried_again(start_hub: Callable[..., HubProcess], tmp_path: Path) -> None:
+def test_a_refusal_is_reported_and_not_retried(start_hub: Callable[..., HubProcess], tmp_path: Path) -> None:
     hub = start_hub()
     (tmp_path / "bad").write_text(hub.token[:-3] + "abc", "utf-8")
     with pytest.raises(Refused, match="401: the token is not valid") as raised:
@@ -453,7 +449,7 @@ def test_a_refusal_is_told_and_not_tried_again(start_hub: Callable[..., HubProce
         list(follow(Connection(hub.url), [("match_regexp", "a")], EARLIEST_ID, idle=5))
 
 
-def test_a_hub_that_is_not_there_is_given_up(hub: HubProcess) -> None:
+def test_a_missing_hub_is_an_error(hub: HubProcess) -> None:
     hub.stop()
     with pytest.raises(Unreachable, match="2 times in a row"):
         measure(source_of(hub, retries="1"), EARLIEST_ID)
@@ -486,7 +482,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_repeats_nothing(
     assert got == ids
 
 
-def test_a_restart_that_loses_the_log_is_no_end(start_hub: Callable[..., HubProcess]) -> None:
+def test_a_restart_that_loses_the_history_is_not_the_end_of_the_stream(start_hub: Callable[..., HubProcess]) -> None:
     hub = start_hub()
     for _ in range(25):
         publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
@@ -501,7 +497,7 @@ def test_a_restart_that_loses_the_log_is_no_end(start_hub: Callable[..., HubProc
 # -- other hubs
 
 
-def test_another_hub_is_read_up_to_where_it_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_hub_is_read_until_it_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_PAUSE", 0.2)
     with other_hub() as hub:
         hub.frames = [b"id: 1\ndata: x\n\n", b"id: 2\ndata: y\n\n", b"id: 3\ndata: z\n\n"]
@@ -511,7 +507,7 @@ def test_another_hub_is_read_up_to_where_it_falls_silent(monkeypatch: pytest.Mon
             assert next(ids for _, ids in read_all(reader, start, ReadMaxRows(2))) == ["1", "2"]
 
 
-def test_another_hub_that_keeps_back_the_end_is_not_waited_for_for_ever() -> None:
+def test_reading_another_hub_that_withholds_the_end_times_out() -> None:
     with other_hub() as hub:
         hub.frames = [b"id: 1\ndata: x\n\n"]
         for hub.beat in (0.02, 60.0):
@@ -522,7 +518,7 @@ def test_another_hub_that_keeps_back_the_end_is_not_waited_for_for_ever() -> Non
 
 
 @pytest.mark.parametrize("applied", ["", "wait=0"])
-def test_a_hub_that_tells_no_metadata_leaves_nulls_or_is_refused_at_once(applied: str) -> None:
+def test_a_hub_without_metadata_leaves_nulls_or_is_refused_at_once(applied: str) -> None:
     comment = json.dumps(TOLD).encode()
     with other_hub() as hub:
         hub.frames = [b": " + comment + b"\nid: 1\ndata: x\n\n", b": all\n\n"]
@@ -574,7 +570,7 @@ def expected_rows(updates: list[dict[str, Any]], ids: list[str]) -> list[tuple[A
     ]
 
 
-def test_a_table_is_what_the_hub_has_and_no_plan_tells_the_token(
+def test_a_table_has_the_history_and_no_plan_shows_the_token(
     mercure: SparkSession, hub: HubProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ids = publish(hub, *STRANGE, {"topic": "c/d/e", "data": "z"})
@@ -609,7 +605,7 @@ def test_a_table_is_what_the_hub_has_and_no_plan_tells_the_token(
         ({}, "nothing to subsc"),
     ],
 )
-def test_spark_tells_what_is_wrong_with_an_option(
+def test_spark_reports_an_invalid_option(
     mercure: SparkSession, shared_hub: HubProcess, options: dict[str, str], told: str
 ) -> None:
     chosen = {"match": "*"} | options if options else {}
@@ -642,7 +638,7 @@ def batches(spark: SparkSession, folder: Path) -> dict[int, list[str]]:
     }
 
 
-def test_a_stream_goes_on_from_its_checkpoint_over_restarts_and_says_the_same_again(
+def test_a_stream_continues_from_its_checkpoint_with_the_same_batches(
     mercure: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
     log = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db", "HUB_SUBSCRIPTIONS": "false"}
@@ -705,9 +701,7 @@ def test_a_task_that_fails_after_some_rows_is_read_again(mercure: SparkSession, 
     assert [row.id for row in rows] == ids
 
 
-def test_a_query_that_follows_comes_to_rest_though_the_hub_tells_who_is_there(
-    mercure: SparkSession, hub: HubProcess, tmp_path: Path
-) -> None:
+def test_a_query_comes_to_rest_despite_presence_updates(mercure: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
     # Its own coming and going would be news, and those of the batch that brings these.
     frame = stream_of(mercure, hub, tokenFile=token_file(hub, tmp_path))
     query = frame.writeStream.format("memory").queryName("follows").start()
@@ -721,7 +715,7 @@ def test_a_query_that_follows_comes_to_rest_though_the_hub_tells_who_is_there(
         query.stop()
 
 
-def test_a_query_whose_events_are_gone_fails_and_can_go_on_without_them(
+def test_a_query_whose_events_were_trimmed_fails_and_can_continue_without_them(
     mercure: SparkSession, start_hub: Callable[..., HubProcess], tmp_path: Path
 ) -> None:
     hub = start_hub(HUB_HISTORY_UPDATES="10")
@@ -735,6 +729,6 @@ def test_a_query_whose_events_are_gone_fails_and_can_go_on_without_them(
     assert batches(mercure, tmp_path)[1] == [event.id for event in events_in(hub)]
 
 
-def test_every_error_of_a_job_is_one_of_the_pipeline() -> None:
+def test_every_error_of_a_job_is_a_pipeline_error() -> None:
     for error in (BadInput, Refused, Unreachable, Silent, DataLoss):
         assert issubclass(error, PipelineError)

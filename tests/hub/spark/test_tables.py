@@ -108,7 +108,7 @@ def types_of(schema: StructType) -> list[tuple[str, str]]:
 # -- what a line becomes
 
 
-def test_a_line_becomes_a_row_as_the_schema_has_it(log: Log) -> None:
+def test_a_line_becomes_a_row_of_the_schema(log: Log) -> None:
     late = datetime(2023, 11, 14, 23, 59, 59, 999_000, tzinfo=UTC)
     log.add(
         "updates",
@@ -139,7 +139,7 @@ def test_a_line_becomes_a_row_as_the_schema_has_it(log: Log) -> None:
     }  # fmt: skip
 
 
-def test_days_are_those_of_utc_wherever_the_session_is(log: Log) -> None:
+def test_days_are_in_utc_for_any_time_zone_of_the_session(log: Log) -> None:
     log.add("updates", update(1, time=1_700_006_399_999), update(2, time=1_700_006_400_000))
     log.spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
     try:
@@ -150,7 +150,7 @@ def test_days_are_those_of_utc_wherever_the_session_is(log: Log) -> None:
     assert rows == {1: date(2023, 11, 14), 2: date(2023, 11, 15)}
 
 
-def test_an_export_is_taken_as_updates(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_export_can_be_read_as_updates(spark: SparkSession, tmp_path: Path) -> None:
     folder, out = tmp_path / "exports", tmp_path / "out"
     folder.mkdir()
     entries = [Entry(n, Update(("a",), "é" * n, id=f"urn:{n}", retry=10**30 if n == 2 else None), NOON) for n in (1, 2)]
@@ -165,14 +165,14 @@ def test_an_export_is_taken_as_updates(spark: SparkSession, tmp_path: Path) -> N
     assert all(row["hub"] is None and row["epoch"] is None for row in rows)
 
 
-def test_without_a_line_there_are_empty_tables(log: Log) -> None:
+def test_an_empty_event_log_makes_empty_tables(log: Log) -> None:
     for _ in range(2):
         log.run()
     assert log.table("updates", UPDATES).count() == log.table("sessions", SESSIONS).count() == 0
     assert types_of(log.table("updates", UPDATES).schema) == types_of(UPDATES)
 
 
-def test_a_log_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_event_log_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="none/updates does not exist"):
         tables(spark, str(tmp_path / "none"), str(tmp_path / "out"))
 
@@ -180,7 +180,7 @@ def test_a_log_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) ->
 # -- each line once
 
 
-def test_what_was_read_is_not_read_again_and_may_be_gone(log: Log) -> None:
+def test_a_file_is_read_once_and_may_be_removed_then(log: Log) -> None:
     first = log.add("updates", update(1), update(2))
     (log.path / "updates" / "x.jsonl.part").write_text(json.dumps(update(99)) + "\n")
     log.add("sessions", connect(1), connect(2))
@@ -196,7 +196,7 @@ def test_what_was_read_is_not_read_again_and_may_be_gone(log: Log) -> None:
     assert open_ones == [2]
 
 
-def test_old_files_are_read_however_long_nobody_has_looked(log: Log) -> None:
+def test_old_files_are_read_even_after_a_long_pause(log: Log) -> None:
     for age, position in ((0, 1), (40, 2), (0, 3)):
         segment = log.add("updates", update(position))
         moment = segment.stat().st_mtime - age * 86_400
@@ -206,7 +206,7 @@ def test_old_files_are_read_however_long_nobody_has_looked(log: Log) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["its rows are in the table", "its rows are files of nobody"])
-def test_a_job_that_was_killed_before_its_commit_puts_no_row_in_twice(log: Log, told: bool) -> None:
+def test_a_job_killed_before_its_commit_writes_no_row_twice(log: Log, told: bool) -> None:
     for n in range(1, 3):
         log.add("updates", update(n))
         append_updates(log.spark, str(log.path / "updates"), str(log.out))
@@ -226,7 +226,7 @@ def forget_last(folder: Path) -> None:
     (folder / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_a_job_that_fails_in_the_middle_of_its_batches_goes_on_where_it_was(log: Log) -> None:
+def test_a_job_that_fails_between_batches_continues_there(log: Log) -> None:
     for n in range(1, 6):
         os.utime(
             log.add("updates", update(2 * n - 1), update(2 * n)), (NOON // 1_000 + n,) * 2
@@ -255,7 +255,10 @@ BAD_UPDATES: list[tuple[dict[str, Any] | bytes, str]] = [
     (b"null", "it is not a JSON object, or more than one"),
     (json.dumps(update(1)).encode() + b" trailing", "it is not a JSON object, or more than one"),
     (json.dumps(update(1)).encode() * 2, "it is not a JSON object, or more than one"),
-    (json.dumps(update(1)).encode() + b"," + json.dumps(update(2)).encode(), "it is not a JSON object, or more than one"),
+    (
+        json.dumps(update(1)).encode() + b"," + json.dumps(update(2)).encode(),
+        "it is not a JSON object, or more than one",
+    ),
     (json.dumps(update(1)).encode()[:-20], "it is not a JSON object, or more than one"),
     (json.dumps(update(1, id="x")).encode().replace(b"x", b"\xff"), "it is not UTF-8"),
     (b"{}", "column time is missing or invalid"),
@@ -299,7 +302,7 @@ BAD_EVENTS: list[tuple[dict[str, Any] | bytes, str]] = [
 ]
 
 
-def test_a_line_that_is_no_record_is_told_with_its_file_and_column(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_invalid_line_is_reported_with_its_file_and_column(spark: SparkSession, tmp_path: Path) -> None:
     """All in one job, as what is wrong with a line is a column before it is an error."""
     for schema, fault, good, cases in (
         (made._UPDATE, made._update_fault(), update(1), BAD_UPDATES),
@@ -316,7 +319,7 @@ def test_a_line_that_is_no_record_is_told_with_its_file_and_column(spark: SparkS
 
 
 @pytest.mark.parametrize("name", ["updates", "sessions"])
-def test_nothing_of_a_batch_is_there_where_a_line_is_no_record(log: Log, name: str) -> None:
+def test_a_batch_with_an_invalid_line_writes_nothing(log: Log, name: str) -> None:
     good = {"updates": update(1), "sessions": connect(1)}[name]
     log.add(name, good)
     log.run()
@@ -332,7 +335,7 @@ def test_nothing_of_a_batch_is_there_where_a_line_is_no_record(log: Log, name: s
     assert log.table("updates", UPDATES).count() + log.table("session_events", SESSION_EVENTS).count() == 3
 
 
-def test_an_update_that_is_there_twice_is_told(log: Log) -> None:
+def test_a_repeated_update_is_an_error(log: Log) -> None:
     log.add("updates", update(1), update(2), update(1, epoch="f"))
     log.run()
     log.add("updates", update(2), update(3))
@@ -360,7 +363,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=4, deadline=None)
 @given(events=EVENTS)
-def test_sessions_are_what_the_events_say_one_by_one(spark: SparkSession, events: list[Any]) -> None:
+def test_sessions_agree_with_the_events(spark: SparkSession, events: list[Any]) -> None:
     rows: list[tuple[Any, ...]] = [
         (event, node, number if "connect" in event else None, ts,
          place if event in ("connect", "gap") else None, place if event in ("disconnect", "end") else None,
@@ -388,7 +391,7 @@ def naive(events: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [(id, node, number, ts, ended, after, until, complete, dt) for id, (dt, ts, node, number, ended, after, until, complete) in enumerate(rows)]  # fmt: skip
 
 
-def test_ids_stay_when_others_come_also_of_earlier_days(log: Log) -> None:
+def test_ids_are_stable_even_if_sessions_of_earlier_days_are_added(log: Log) -> None:
     day = 86_400 * 10**6
     log.add("sessions", *(connect(n, time=NOON * 1_000 - n) for n in range(5)), connect(5, time=NOON * 1_000 + day))
     log.run()
@@ -408,7 +411,7 @@ def test_ids_stay_when_others_come_also_of_earlier_days(log: Log) -> None:
     assert after.where("disconnected_at is null").count() == 0
 
 
-def test_what_may_be_missing_is_a_table_and_outlives_the_sessions(log: Log) -> None:
+def test_possible_gaps_are_a_table_that_outlives_the_sessions(log: Log) -> None:
     killed = {"clean": False, "hub": "h", "epoch": "e", "updates": False, "found": NOON * 1_000 + 900}
     log.add("sessions", connect(1, node="b"), disconnect(1, node="b"), connect(2, node="b"), end(node="b", **killed))
     twice = gap(node="c", found=NOON * 1_000 + 400), gap(node="c", found=NOON * 1_000 - 9)  # the clock was set back

@@ -58,12 +58,12 @@ UNCERTAIN = {"acknowledged": math.inf, "told": ""}
 NEVER = UNCERTAIN | {"seen": math.inf, "id": ""}
 
 
-def test_what_all_had_in_one_order_is_well() -> None:
+def test_one_order_for_all_clients_is_correct() -> None:
     findings = found(ALL, stretch(5, 6, 7, 8, 9, since=4.5), stretch(5, 6, 7, 8, 9, since=4.5, after=4))
     assert (findings.counts, findings.gaps, findings.missed) == ({}, 0, 0)
 
 
-def test_what_a_client_had_to_have_and_never_had_is_a_loss() -> None:
+def test_a_missing_update_is_a_loss() -> None:
     for one, missing in (
         (stretch(0, 1, 2, 4, 5, 6, 7, 8, 9), "3"),
         (stretch(1, 2, 3, 4, 5, 6, 7, 8, 9), "0"),
@@ -78,7 +78,7 @@ def test_what_a_client_had_to_have_and_never_had_is_a_loss() -> None:
         assert example.what == f"publisher 1 number {missing} (urn:{missing}) is missing"
 
 
-def test_what_is_in_the_last_reading_after_the_first_of_a_stretch_is_to_be_had_whenever_it_began() -> None:
+def test_a_stretch_must_have_all_updates_of_the_final_history_after_its_first() -> None:
     # All of them were sent at once, so that times tell nothing.
     updates = [Update(n, 1, 0, 5, 5, f"urn:{n}", f"urn:{n}") for n in range(COUNT)]
     last = [3, 1, 2, 0, *range(4, COUNT)]
@@ -90,14 +90,14 @@ def test_what_is_in_the_last_reading_after_the_first_of_a_stretch_is_to_be_had_w
     assert unfinished.counts == {"loss": 8, "unfinished": 1}
 
 
-def test_who_does_not_come_to_the_end_has_lost_the_rest() -> None:
+def test_a_client_that_does_not_reach_the_end_lost_the_rest() -> None:
     findings = found(ALL, stretch(*range(7)), [])
     assert findings.counts == {"loss": 3, "unfinished": 2}
     assert findings.examples["unfinished"][0] == ("client 1", 7, "did not come to the last update")
     assert found(ALL, last=range(5)).counts == {"unfinished": 1}
 
 
-def test_what_an_announced_gap_hides_is_counted_and_no_loss() -> None:
+def test_updates_hidden_by_an_announced_gap_are_counted_and_not_lost() -> None:
     # The log has lost 3 and 4, which one client had, and has told both so.
     told = stretch(0, 1, 2, 5, 6, 7, 8, 9, since=4.7, announced=True)
     findings = found([stretch(0, 1, 2, 3, 4), told], [stretch(0, 1, 2), told], last=[0, 1, 2, 5, 6, 7, 8, 9])
@@ -108,12 +108,12 @@ def test_what_an_announced_gap_hides_is_counted_and_no_loss() -> None:
     assert findings.counts == {"lost": 2, "loss": 2}
 
 
-def test_a_gap_hides_nothing_that_came_after_it() -> None:
+def test_a_gap_hides_no_later_update() -> None:
     findings = found(ALL, [stretch(0, 1), stretch(2, 3, 4, 5, 6, 8, 9, since=5.5, announced=True)])
     assert findings.counts == {"loss": 1}
 
 
-def test_an_update_without_an_answer_that_some_had_is_for_all() -> None:
+def test_an_unanswered_update_that_one_client_received_is_expected_by_all() -> None:
     updates = made_up(_3=UNCERTAIN)
     without = stretch(0, 1, 2, 4, 5, 6, 7, 8, 9)
     assert found(ALL, updates=updates).counts == {}
@@ -123,7 +123,7 @@ def test_an_update_without_an_answer_that_some_had_is_for_all() -> None:
     assert found(without, updates=made_up(_3=NEVER), last=without.serials).counts == {}
 
 
-def test_an_update_that_comes_again_is_a_duplicate_unless_a_gap_was_announced() -> None:
+def test_a_repeated_update_is_a_duplicate_unless_a_gap_was_announced() -> None:
     findings = found(stretch(0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 8, 9))
     assert findings.counts == {"duplicate": 2}
     what = "publisher 1 number 2 (urn:2) comes again, 2 events later"
@@ -132,7 +132,7 @@ def test_an_update_that_comes_again_is_a_duplicate_unless_a_gap_was_announced() 
     assert found([stretch(0, 1, 2, 3), again]).counts == {}
 
 
-def test_an_order_that_is_not_that_of_the_last_reading_is_a_reordering() -> None:
+def test_an_order_other_than_that_of_the_final_history_is_a_reordering() -> None:
     # 2 and 3 were under way at a time, so that either order would do: but the same for all.
     updates = made_up(_2={"acknowledged": 3.5, "seen": 3.6})
     swapped = stretch(0, 1, 3, 2, 4, 5, 6, 7, 8, 9)
@@ -145,14 +145,14 @@ def test_an_order_that_is_not_that_of_the_last_reading_is_a_reordering() -> None
     assert found(ALL, swapped, updates=updates, last=range(5, COUNT)).counts == {"reordering": 1}
 
 
-def test_an_order_that_no_log_can_have_is_a_reordering_though_all_agree_on_it() -> None:
+def test_an_impossible_order_is_a_reordering_even_if_all_clients_agree() -> None:
     swapped = stretch(0, 1, 3, 2, 4, 5, 6, 7, 8, 9)
     assert found(swapped, last=swapped.serials).counts == {"reordering": 1}  # the final read's, of which it is a part
     assert found(swapped, last=range(5, COUNT)).counts == {"reordering": 1}
     assert found(swapped, updates=made_up(_2=UNCERTAIN | {"seen": 3.7}), last=swapped.serials).counts == {}
 
 
-def test_data_and_ids_that_are_not_what_was_sent_are_corruption() -> None:
+def test_changed_data_and_ids_are_corruption() -> None:
     findings = check(
         made_up(_3={"id": "urn:x"}),
         [History("client 0", [ALL], [Corrupted(4, "urn:4 has 'nonsense'")])],
@@ -166,20 +166,22 @@ def test_data_and_ids_that_are_not_what_was_sent_are_corruption() -> None:
     ]
 
 
-def test_what_was_acknowledged_and_is_nowhere_is_lost() -> None:
+def test_an_acknowledged_update_that_is_nowhere_is_lost() -> None:
     nowhere = stretch(0, 1, 2, 4, 5, 6, 7, 8, 9, since=3.9)
     findings = found(nowhere, updates=made_up(_3={"seen": math.inf, "id": ""}), last=nowhere.serials)
     assert findings.counts == {"lost": 1}
-    assert findings.examples["lost"][0].what == "publisher 1 number 3 (urn:3) was acknowledged, and no client received it"
+    assert (
+        findings.examples["lost"][0].what == "publisher 1 number 3 (urn:3) was acknowledged, and no client received it"
+    )
     assert (findings.violations(may_lose=False), findings.violations(may_lose=True)) == (1, 0)
 
 
-def test_what_the_log_has_dropped_from_its_beginning_is_not_lost_and_from_its_middle_is() -> None:
+def test_updates_trimmed_from_the_start_of_the_history_are_not_lost_but_those_from_its_middle_are() -> None:
     assert found(ALL, last=range(4, COUNT)).counts == {}
     assert found(ALL, last=[0, 1, 2, *range(4, COUNT)]).counts == {"lost": 1}
 
 
-def test_what_comes_behind_the_end_does_not_count() -> None:
+def test_updates_after_the_end_do_not_count() -> None:
     updates = [*made_up(), Update(1, 10, 3.2, math.inf, 9.7)]
     assert found(ALL, stretch(*range(COUNT), 10, 3), updates=updates).counts == {}
     assert found([ALL, stretch(0, 2, since=20, announced=True)]).counts == {}
@@ -190,7 +192,7 @@ def test_a_few_examples_are_kept_and_all_are_counted() -> None:
     assert (findings.counts["loss"], len(findings.examples["loss"])) == (20, EXAMPLES)
 
 
-def test_no_correct_hub_is_accused_and_what_is_planted_is_found() -> None:
+def test_a_correct_hub_has_no_findings_and_planted_faults_are_found() -> None:
     planted = 0
     for seed in range(300):
         random = Random(seed)
@@ -478,7 +480,7 @@ def shared_hub() -> Iterator[HubProcess]:
         (RepeatsAll, {"duplicate"}, {"reordering"}),  # of what it had not asked for
     ],
 )
-async def test_a_hub_with_a_fault_is_found_out(
+async def test_a_faulty_hub_is_found(
     shared_hub: HubProcess, fault: type[Proxy], expected: set[str], possible: set[str]
 ) -> None:
     # Patience takes time only if something is lost.
@@ -494,7 +496,7 @@ class GarblesCursors(Proxy):
 
 
 @pytest.mark.anyio
-async def test_a_gap_that_is_announced_is_counted_and_is_well(shared_hub: HubProcess) -> None:
+async def test_an_announced_gap_is_counted_and_is_not_a_violation(shared_hub: HubProcess) -> None:
     status, report = await verified_behind(GarblesCursors(shared_hub))
     assert (status, kinds(report)) == (0, set())
     assert report["announced"]["gaps"] >= 4
@@ -527,7 +529,7 @@ class RefusesAndCutsOff(Proxy):
 
 
 @pytest.mark.anyio
-async def test_updates_that_are_refused_or_get_no_answer_are_no_violation(shared_hub: HubProcess) -> None:
+async def test_refused_and_unanswered_updates_are_not_violations(shared_hub: HubProcess) -> None:
     status, report = await verified_behind(RefusesAndCutsOff(shared_hub))
     assert (status, kinds(report)) == (0, set())
     assert report["nodes"][0]["refused"] == {"503": 2}
@@ -535,7 +537,7 @@ async def test_updates_that_are_refused_or_get_no_answer_are_no_violation(shared
 
 
 @pytest.mark.anyio
-async def test_a_hub_that_is_well_is_said_to_be(shared_hub: HubProcess) -> None:
+async def test_a_correct_hub_is_reported_as_correct(shared_hub: HubProcess) -> None:
     more = ("--clients", "30", "--private", "0.5", "--seed", "7")
     status, report = await verified(shared_hub.url, shared_hub.url, *QUICK, *more)
     assert (status, kinds(report), report["ok"], report["seed"]) == (0, set(), True, 7)
@@ -548,7 +550,7 @@ async def test_a_hub_that_is_well_is_said_to_be(shared_hub: HubProcess) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_hub_that_is_stopped_and_started_again_announces_what_is_missing(
+async def test_a_restarted_hub_announces_missing_updates(
     start_hub: Callable[..., HubProcess],
 ) -> None:
     hub = start_hub(HUB_HISTORY_URL="memory://")
@@ -573,7 +575,7 @@ def test_the_report_is_readable(shared_hub: HubProcess) -> None:
     assert re.search(r"published.* received", ended.stderr)
 
 
-def test_what_cannot_begin_is_named(shared_hub: HubProcess) -> None:
+def test_the_reason_of_a_failed_start_is_named(shared_hub: HubProcess) -> None:
     for arguments, told in (
         ([shared_hub.url], "accepts no update: 401"),
         ([shared_hub.url, shared_hub.origin + "/nothing", "--dev"], "/nothing accepts no update: 404"),

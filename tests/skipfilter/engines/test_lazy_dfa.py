@@ -28,7 +28,7 @@ def test_the_states_of_the_picture() -> None:
     assert made(engine) == 4
 
 
-def test_words_that_no_pattern_names_make_no_states_and_take_no_room() -> None:
+def test_words_outside_all_patterns_make_no_states() -> None:
     engine = filled(LazyDfa(AMQP), "a.#", "*.b")
     engine.lookup("z.z.z")
     states = made(engine)
@@ -38,7 +38,7 @@ def test_words_that_no_pattern_names_make_no_states_and_take_no_room() -> None:
     assert not any(state.next for state in (*engine._beginnings.values(), *engine._states.values()))
 
 
-def test_a_way_that_is_known_is_not_followed_again() -> None:
+def test_a_known_transition_is_not_computed_again() -> None:
     engine = filled(LazyDfa(AMQP), "a.b", "*.c", "#.d")
     engine.lookup("a.b")
     engine._follow = None  # type: ignore[assignment, method-assign]
@@ -46,7 +46,7 @@ def test_a_way_that_is_known_is_not_followed_again() -> None:
     assert engine.matches("a.b")
 
 
-def test_a_result_is_gathered_once_for_all_lookups_between_two_changes() -> None:
+def test_a_result_is_computed_once_between_two_changes() -> None:
     engine = filled(LazyDfa(AMQP), "a")
     engine.lookup("a")
     (state,) = engine._states.values()
@@ -57,7 +57,7 @@ def test_a_result_is_gathered_once_for_all_lookups_between_two_changes() -> None
     assert engine.lookup("a") == {"a", "x"}
 
 
-def test_subscribers_that_come_and_go_to_a_known_pattern_cost_no_state() -> None:
+def test_subscribers_of_a_known_pattern_come_and_go_without_new_states() -> None:
     engine = filled(LazyDfa(AMQP), "a.b", "#.b")
     engine.lookup("a.b")
     before = set(engine._states.values())
@@ -85,7 +85,7 @@ def test_a_new_node_and_a_pruned_one_drop_the_states() -> None:
     assert not before & set(engine._states.values())
 
 
-def test_the_budget_is_kept_and_answers_stay_right() -> None:
+def test_the_budget_is_kept_and_results_stay_correct() -> None:
     engine = filled(LazyDfa(AMQP, budget=3), "#.a", "#.b.#", "a.*.c.#", "b")
     fresh = filled(LazyDfa(AMQP), "#.a", "#.b.#", "a.*.c.#", "b")
     for number in range(3**5):
@@ -97,7 +97,7 @@ def test_the_budget_is_kept_and_answers_stay_right() -> None:
     assert len(fresh._states) > 3
 
 
-def test_hidden_topics_begin_elsewhere_and_share_the_rest() -> None:
+def test_hidden_topics_have_their_own_first_state_and_share_the_rest() -> None:
     engine = filled(LazyDfa(MQTT), "#", "+/b", "$a/b", "a/b")
     assert engine.lookup("$a/b") == {"$a/b"}
     assert engine.lookup("a/b") == {"#", "+/b", "a/b"}
@@ -107,7 +107,7 @@ def test_hidden_topics_begin_elsewhere_and_share_the_rest() -> None:
     assert not engine.matches("$b/b")
 
 
-def test_matches_ends_at_a_tail() -> None:
+def test_matches_stops_at_a_tail() -> None:
     engine = filled(LazyDfa(AMQP), "a.#", "a.b.c.d")
     assert engine.matches("a.b.c.d")
     assert made(engine) == 2

@@ -93,13 +93,13 @@ def test_the_history_of_the_picture() -> None:
     assert is_linearizable([subscribe, unsubscribe, meanwhile], NOBODY, subscriptions)
 
 
-def test_a_history_that_is_right_in_some_order_but_not_in_that_of_time() -> None:
+def test_a_history_that_is_only_correct_in_another_order_is_refused() -> None:
     late = Operation("add", (4,), 0, 2, 3)
     assert not is_linearizable([Operation("match_any", (2,), [4], 0, 1), late], NOTHING, values)
     assert is_linearizable([Operation("match_any", (2,), [4], 0, 4), late], NOTHING, values)
 
 
-def test_readers_that_disagree_about_the_order() -> None:
+def test_readers_that_disagree_about_the_order_are_refused() -> None:
     writes = [Operation("add", (2,), 0, 0, 9), Operation("add", (4,), 1, 1, 8)]
     first = [Operation("match_any", (2,), [2], 2, 3), Operation("match_any", (2,), [2, 4], 4, 5)]
     other = Operation("match_any", (2,), [4], 6, 7)
@@ -107,7 +107,7 @@ def test_readers_that_disagree_about_the_order() -> None:
     assert not is_linearizable([*writes, *first, other], NOTHING, values)
 
 
-def test_a_handle_or_an_id_that_is_used_twice() -> None:
+def test_a_handle_or_an_id_used_twice_is_refused() -> None:
     same = [Operation("subscribe", ("a", "x"), 0, 0, 1), Operation("unsubscribe", (0,), None, 2, 3)]
     assert not is_linearizable([*same, Operation("subscribe", ("b", "y"), 0, 4, 5)], NOBODY, subscriptions)
     assert not is_linearizable([Operation("add", (2,), 0, 0, 2), Operation("add", (4,), 0, 1, 3)], NOTHING, values)
@@ -191,7 +191,7 @@ def test_the_checker_finds_the_update_that_a_snapshot_trie_loses() -> None:
     assert not is_linearizable(history.operations, NOBODY, subscriptions)
 
 
-def test_the_checker_finds_the_state_that_never_was_in_a_skip_filter_without_its_lock() -> None:
+def test_the_checker_finds_an_impossible_state_of_a_skip_filter_without_its_lock() -> None:
     """4 comes before 2 goes, so there is always an even number; who asks meanwhile finds none."""
     asked, changed = threading.Event(), threading.Event()
 
@@ -215,7 +215,7 @@ def test_the_checker_finds_the_state_that_never_was_in_a_skip_filter_without_its
     assert not is_linearizable(history.operations, NOTHING, values)
 
 
-def test_random_histories_of_a_snapshot_trie_without_its_lock_are_found_out() -> None:
+def test_the_checker_finds_errors_in_random_histories_of_a_snapshot_trie_without_its_lock() -> None:
     found_out = False
     with busy_switching():
         for seed in range(3_000):

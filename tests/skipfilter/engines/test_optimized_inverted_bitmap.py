@@ -38,7 +38,7 @@ def test_a_pattern_has_one_column_for_all_its_subscriptions() -> None:
 @pytest.mark.parametrize(
     "pattern", ["a.*", "*", "#", "a.#", "*.#", "*.*.#", "a.b.#", "a.*.c.#", "a", "", "a.#.b", "#.b"]
 )
-def test_nothing_is_left_of_a_pattern_that_nobody_wants(pattern: str) -> None:
+def test_nothing_is_left_of_an_unused_pattern(pattern: str) -> None:
     engine: OptimizedInvertedBitmap[str] = OptimizedInvertedBitmap(AMQP)
     handle = engine.subscribe(pattern, "x")
     engine.unsubscribe(handle)
@@ -51,7 +51,7 @@ def test_nothing_is_left_of_a_pattern_that_nobody_wants(pattern: str) -> None:
     engine._check()
 
 
-def test_a_tail_reaches_into_tables_that_come_later_and_leaves_those_that_stay() -> None:
+def test_a_tail_is_in_later_tables_and_is_removed_from_them() -> None:
     engine = filled(OptimizedInvertedBitmap(AMQP), "a.#")
     long = engine.subscribe("b.*.*.d", "x")
     assert [ONE in table for table in engine._tables] == [False, True, True, True]
@@ -66,7 +66,7 @@ def test_a_tail_reaches_into_tables_that_come_later_and_leaves_those_that_stay()
     engine._check()
 
 
-def test_an_id_is_used_again_once_its_pattern_is_gone() -> None:
+def test_an_id_is_reused_after_its_pattern_is_gone() -> None:
     engine: OptimizedInvertedBitmap[str] = OptimizedInvertedBitmap(AMQP)
     first, second = engine.subscribe("a.*", "x"), engine.subscribe("a.*", "y")
     engine.unsubscribe(first)
@@ -78,7 +78,7 @@ def test_an_id_is_used_again_once_its_pattern_is_gone() -> None:
     assert engine.lookup("a.b") == set()
 
 
-def test_a_topic_longer_than_every_pattern_is_matched_by_tails_alone() -> None:
+def test_a_topic_longer_than_every_pattern_is_only_matched_by_tails() -> None:
     engine = filled(OptimizedInvertedBitmap(AMQP), "*", "*.*", "a.*.#")
     assert engine.lookup("a.b.c.d") == {"a.*.#"}
     assert engine.matches("a.b.c.d")
@@ -93,7 +93,7 @@ def test_a_tail_alone_matches_the_topic_without_words() -> None:
     assert filled(OptimizedInvertedBitmap(AMQP), "#").matches("") is True
 
 
-def test_what_begins_with_a_wildcard_does_not_see_hidden_topics() -> None:
+def test_patterns_that_begin_with_a_wildcard_do_not_match_hidden_topics() -> None:
     engine = filled(OptimizedInvertedBitmap(MQTT), "#", "+", "+/#", "+/b", "$a/+", "$a/#", "$a")
     assert engine.lookup("$a") == {"$a/#", "$a"}
     assert engine.lookup("$a/b") == {"$a/+", "$a/#"}
@@ -103,7 +103,7 @@ def test_what_begins_with_a_wildcard_does_not_see_hidden_topics() -> None:
     assert not engine.matches("$b")
 
 
-def test_an_and_ends_where_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_and_stops_if_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     taking = optimized_inverted_bitmap._taking
 

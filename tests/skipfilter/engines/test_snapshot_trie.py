@@ -36,14 +36,14 @@ def test_subscriptions_are_listed_oldest_first_however_many_there_are() -> None:
     assert engine.snapshot().subscriptions() == [("a", number) for number in range(100)]
 
 
-def test_a_value_s_topics_are_named_as_it_named_them_and_once() -> None:
+def test_the_patterns_of_a_value_are_listed_once_as_they_were_written() -> None:
     engine: SnapshotTrie[str] = SnapshotTrie(AMQP)
     for pattern in ("a.#.*", "a.*.#", "a.#.*"):
         engine.subscribe(pattern, "x")
     assert engine.snapshot().topics("x") == ["a.#.*", "a.*.#"]
 
 
-def test_what_a_change_does_not_concern_is_shared() -> None:
+def test_unchanged_parts_are_shared() -> None:
     engine: SnapshotTrie[str] = SnapshotTrie(AMQP)
     engine.subscribe("a.b", "x")
     engine.subscribe("c", "x")
@@ -57,7 +57,7 @@ def test_what_a_change_does_not_concern_is_shared() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a.b", "*.*", "#", "#.a", "a.#.b", "#.a.#", ""])
-def test_nothing_is_left_of_a_pattern_that_nobody_wants(pattern: str) -> None:
+def test_nothing_is_left_of_an_unused_pattern(pattern: str) -> None:
     engine: SnapshotTrie[str] = SnapshotTrie(AMQP)
     engine.unsubscribe(engine.subscribe(pattern, "x"))
     root = engine.snapshot()._root
@@ -67,7 +67,7 @@ def test_nothing_is_left_of_a_pattern_that_nobody_wants(pattern: str) -> None:
     assert engine.snapshot().subscriptions() == []
 
 
-def test_what_is_refused_makes_no_new_root() -> None:
+def test_a_refused_change_makes_no_new_root() -> None:
     engine: SnapshotTrie[str] = SnapshotTrie(AMQP)
     before = engine.snapshot()
     for refused in (lambda: engine.subscribe("a..b", "x"), lambda: engine.unsubscribe(0)):
@@ -77,7 +77,7 @@ def test_what_is_refused_makes_no_new_root() -> None:
 
 
 @pytest.mark.processes
-def test_without_immutables_only_this_engine_is_missing() -> None:
+def test_without_immutables_only_snapshot_trie_is_missing() -> None:
     program = """
 import sys
 sys.modules["immutables"] = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skipfilter.words import Grammar
 
 
-def test_patterns_share_the_nodes_of_their_beginning() -> None:
+def test_patterns_share_the_nodes_of_their_common_start() -> None:
     engine: TrieEngine[str] = TrieEngine(AMQP)
     for pattern in ("a.b.c", "a.b.d", "a.b", "a.*", "a.#"):
         engine.subscribe(pattern, pattern)
@@ -27,7 +27,7 @@ def test_patterns_share_the_nodes_of_their_beginning() -> None:
 
 
 @pytest.mark.parametrize("patterns", [["a.b.c", "a.b"], ["a.b", "a.b.c"], ["#", "#.a"], ["#.a", "#"], ["", "*"]])
-def test_nothing_is_left_of_a_pattern_that_nobody_wants(patterns: list[str]) -> None:
+def test_nothing_is_left_of_an_unused_pattern(patterns: list[str]) -> None:
     engine: TrieEngine[str] = TrieEngine(AMQP)
     for handle in [engine.subscribe(pattern, "x") for pattern in patterns]:
         engine.unsubscribe(handle)
@@ -37,7 +37,7 @@ def test_nothing_is_left_of_a_pattern_that_nobody_wants(patterns: list[str]) -> 
     assert engine.trie.inner_manys == 0
 
 
-def test_changes_move_on_with_the_nodes_and_not_with_what_is_there() -> None:
+def test_the_change_count_depends_on_nodes_and_not_on_subscriptions() -> None:
     trie: Trie[str, str] = Trie()
     node = trie.node(["a", "b"])
     made = trie.changes
@@ -54,7 +54,7 @@ def test_changes_move_on_with_the_nodes_and_not_with_what_is_there() -> None:
 
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("grammar", [AMQP, MQTT], ids=lambda grammar: grammar.name)
-def test_the_fast_walk_and_the_full_one_agree_on_what_is_hidden(grammar: Grammar, inner: bool) -> None:
+def test_the_fast_walk_and_the_full_walk_agree_on_hidden_topics(grammar: Grammar, inner: bool) -> None:
     trie: Trie[str, str] = Trie()
     separator, one = grammar.separator, grammar.one
     patterns = ["#", one, f"{one}{separator}#", f"$a{separator}#", "$a", f"$a{separator}{one}"]
@@ -119,7 +119,7 @@ def test_a_pattern_is_compared_at_most_words_times_words() -> None:
     assert 0 < compared <= len(pattern) * len(words)
 
 
-def test_matches_stops_where_a_tail_has_all_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_stops_at_a_tail_that_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
     step = skipfilter.trie.step
 

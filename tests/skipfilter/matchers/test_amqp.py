@@ -23,7 +23,7 @@ def test_the_examples(pattern: str, topic: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "reason"), VECTORS["refused"])
-def test_what_is_no_binding_pattern_is_refused_by_name(pattern: str, reason: str) -> None:
+def test_an_invalid_binding_pattern_is_named(pattern: str, reason: str) -> None:
     with pytest.raises(PatternError, match=re.escape(f"amqp pattern {pattern!r}: ") + ".*" + re.escape(reason)):
         Amqp(pattern)
 
@@ -60,7 +60,7 @@ def test_equal_patterns_are_equal() -> None:
         ("", "a", "the number of its words is 1"),
     ],
 )
-def test_why_not_names_the_first_word_that_is_another_one(pattern: str, topic: str, reason: str) -> None:
+def test_why_not_names_the_first_word_that_differs(pattern: str, topic: str, reason: str) -> None:
     assert not Amqp(pattern).match(topic)
     assert Amqp(pattern).why_not(topic) == reason
 

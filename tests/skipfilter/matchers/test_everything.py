@@ -15,12 +15,12 @@ def test_n32_every_topic_matches(topic: str) -> None:
     assert Everything("*").match(topic)
 
 
-def test_its_pattern_may_be_left_out() -> None:
+def test_the_pattern_may_be_left_out() -> None:
     assert Everything() == Everything("*")
     assert len({Everything(), Everything("*")}) == 1
 
 
 @pytest.mark.parametrize("pattern", ["", "**", "#", "a", " *"])
-def test_any_other_pattern_is_refused_by_name(pattern: str) -> None:
+def test_any_other_pattern_is_named(pattern: str) -> None:
     with pytest.raises(PatternError, match=f"everything pattern {pattern!r}: it can only be".replace("*", r"\*")):
         Everything(pattern)

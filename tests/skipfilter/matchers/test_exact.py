@@ -27,6 +27,6 @@ def test_n33_n5_nothing_is_normalised(pattern: str, topic: str) -> None:
     assert not Exact(pattern).match(topic)
 
 
-def test_a_type_that_does_not_exist_is_named() -> None:
+def test_an_unknown_type_is_named() -> None:
     with pytest.raises(LookupError, match="'glob' is none of exact, everything, uritemplate"):
         compile_matcher("glob", "*")

@@ -23,7 +23,7 @@ def test_the_examples(pattern: str, topic: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "reason"), VECTORS["refused"])
-def test_what_is_no_topic_filter_is_refused_by_name(pattern: str, reason: str) -> None:
+def test_an_invalid_topic_filter_is_named(pattern: str, reason: str) -> None:
     with pytest.raises(PatternError, match=re.escape(f"mqtt pattern {pattern!r}: ") + ".*" + re.escape(reason)):
         Mqtt(pattern)
 
@@ -53,7 +53,7 @@ def test_equal_patterns_are_equal() -> None:
         ("a", "", "word 1 is ''"),
     ],
 )
-def test_why_not_names_the_first_level_that_is_another_one(pattern: str, topic: str, reason: str) -> None:
+def test_why_not_names_the_first_level_that_differs(pattern: str, topic: str, reason: str) -> None:
     assert not Mqtt(pattern).match(topic)
     assert Mqtt(pattern).why_not(topic) == reason
 

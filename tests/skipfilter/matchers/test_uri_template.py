@@ -27,13 +27,13 @@ def test_v14_v12_t92_every_expansion_of_the_specification_matches_its_own_templa
 
 
 @pytest.mark.parametrize("text", VECTORS["refused"])
-def test_v11_v14_t92_what_is_no_template_is_refused_by_name(text: str) -> None:
+def test_v11_v14_t92_an_invalid_template_is_named(text: str) -> None:
     with pytest.raises(PatternError, match=re.escape(repr(text))):
         UriTemplate(text)
 
 
 @pytest.mark.parametrize("text", VECTORS["accepted"])
-def test_v11_t92_what_is_a_template_is_accepted_and_matches_itself_if_it_has_no_expression(text: str) -> None:
+def test_v11_t92_a_valid_template_is_accepted_and_matches_itself_if_it_has_no_expression(text: str) -> None:
     assert UriTemplate(text).match(text) or "{" in text
 
 
@@ -99,7 +99,7 @@ def by_definition(template: str) -> re.Pattern[str]:
 
 
 @given(TEMPLATES, TOPICS)
-def test_v12_it_agrees_with_the_definition(template: str, topic: str) -> None:
+def test_v12_the_matcher_agrees_with_the_definition(template: str, topic: str) -> None:
     assert UriTemplate(template).match(topic) == bool(by_definition(template).fullmatch(topic))
 
 
@@ -111,7 +111,7 @@ VARIABLE_SETS = st.fixed_dictionaries({}, optional=dict.fromkeys(["a", "b", "c.d
 
 
 @given(TEMPLATES, VARIABLE_SETS)
-def test_v12_v14_what_a_template_expands_to_matches_it(template: str, variables: dict[str, Any]) -> None:
+def test_v12_v14_the_expansions_of_a_template_match_it(template: str, variables: dict[str, Any]) -> None:
     # RFC 6570, section 2.4.1: the prefix of a list is not defined, so those variables get strings.
     for name, value in variables.items():
         if name + ":1" in template and not isinstance(value, str):
@@ -167,7 +167,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         ("{/a*}" * 100 + "!", "/" * 2000),
     ],
 )
-def test_v13_n36_what_makes_a_backtracking_matcher_explode_costs_a_bounded_number_of_steps(
+def test_v13_n36_templates_that_explode_under_backtracking_take_bounded_steps(
     template: str, topic: str, steps: Callable[[], int]
 ) -> None:
     assert not UriTemplate(template).match(topic)

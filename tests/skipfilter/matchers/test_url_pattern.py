@@ -36,12 +36,12 @@ def test_n34_t36_t92_pattern_and_topic_are_relative_to_the_base_url(
     assert UrlPattern(pattern, base_url).match(topic) is expected
 
 
-def test_n35_a_relative_topic_is_no_url_without_a_base_url() -> None:
+def test_n35_a_relative_topic_is_not_a_url_without_a_base_url() -> None:
     assert not UrlPattern("https://example.com/:a").match("/a")
 
 
 @pytest.mark.parametrize(("pattern", "reason"), VECTORS["refused"])
-def test_what_the_standard_refuses_is_refused_by_name(pattern: str, reason: str) -> None:
+def test_patterns_that_the_standard_refuses_are_named(pattern: str, reason: str) -> None:
     with pytest.raises(PatternError, match=re.escape(f"urlpattern pattern {pattern!r}: ") + ".*" + re.escape(reason)):
         UrlPattern(pattern)
 
@@ -67,7 +67,7 @@ def test_a_lone_surrogate_in_a_topic_is_an_ordinary_mismatch() -> None:
     assert not UrlPattern("/*", BASE).match("/\ud800")
 
 
-def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "urlpattern", None)
     with pytest.raises(ImportError, match=r"pip install skipfilter\[urlpattern\]"):
         UrlPattern("https://example.com/")
@@ -93,7 +93,7 @@ def test_any_pattern_is_compiled_or_refused_without_another_error(text: str) -> 
     assert matcher.match("https://example.com/a") in (True, False)
 
 
-def test_n36_a_regular_expression_that_backtracks_elsewhere_does_not_match_and_does_end() -> None:
+def test_n36_a_regular_expression_that_backtracks_elsewhere_ends_without_a_match() -> None:
     # In Python's `re` it takes 2^5000 steps.
     assert not UrlPattern("https://example.com/((?:a+)+)").match("https://example.com/" + "a" * 5000 + "!")
 
@@ -160,12 +160,12 @@ LARGE = {
 
 
 @pytest.mark.parametrize("pattern", SMALL)
-def test_small_regular_expressions_and_a_few_wildcards_are_taken(pattern: str) -> None:
+def test_small_regular_expressions_and_a_few_wildcards_are_accepted(pattern: str) -> None:
     assert not UrlPattern(pattern, BASE).match("https://example.org/")
 
 
 @pytest.mark.parametrize(("pattern", "reason"), LARGE.items())
-def test_n36_others_are_refused_before_they_are_compiled_unless_they_are_trusted(
+def test_n36_larger_patterns_are_refused_before_they_are_compiled_unless_they_are_trusted(
     pattern: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "60000" not in pattern:

@@ -85,10 +85,10 @@ def failures(spark: SparkSession, directory: str) -> None:
         real(writer, path, *arguments, **options)
 
     with mock.patch.object(DataFrameWriter, "save", save):
-        with pytest.raises(PipelineError, match=r"whole: it may be incomplete; (.*) has all its new rows") as raised:
+        with pytest.raises(PipelineError, match=r"whole: it may be incomplete, but (.*) has all its new rows") as raised:
             files.write(dated(spark, *rows), f"{directory}/whole")
         assert there(spark, str(raised.value).partition("incomplete; ")[2].split()[0]) == rows
-        with pytest.raises(PipelineError, match="days: dt=2026-01-02 should have no rows, but have old ones"):
+        with pytest.raises(PipelineError, match="days: days that must be empty still have old rows: dt=2026-01-02"):
             files.write(dated(spark, (3, 6)), f"{directory}/days", by_day=True, days=(date(2026, 1, 1), None))
 
 

@@ -73,7 +73,7 @@ def brute_force(world: World, topic: str, start: int | None, end: int | None, by
     return expected
 
 
-def test_an_audit_is_what_brute_force_finds(spark: SparkSession, chance: Random) -> None:
+def test_an_audit_agrees_with_brute_force(spark: SparkSession, chance: Random) -> None:
     world, topic = random_world(chance), chance.choice(TOPICS)
     start, end = (chance.choice([None, *range(21)]) for _ in range(2))
     by: Any = chance.choice(["time", "position"])
@@ -108,7 +108,7 @@ def library(spark: SparkSession) -> World:
     )
 
 
-def test_authorised_subscribed_and_received_are_three_things(spark: SparkSession, library: World) -> None:
+def test_authorised_subscribed_and_received_are_distinct(spark: SparkSession, library: World) -> None:
     exact, template = ("exact", "/a/1"), ("uritemplate", "/a/{id}")
     everything = ("everything", "*")
     updates, sessions = tables(spark, library)
@@ -128,14 +128,14 @@ def test_authorised_subscribed_and_received_are_three_things(spark: SparkSession
     assert all(tuple(row) == ("/a/1", *kept[row.subscriber_id]) for row in told)
 
 
-def test_a_time_keeps_who_was_there_in_it(spark: SparkSession, library: World) -> None:
+def test_a_period_keeps_the_sessions_that_overlap_it(spark: SparkSession, library: World) -> None:
     there = found(audit("/a/1", *tables(spark, library), micros(7), micros(8)))
     assert set(there) == {0, 1, 2, 3}
     assert there[0][2:] == (1, 1, 7, 7)
     assert found(audit("/a/1", *tables(spark, library), micros(8), micros(7))) == {}
 
 
-def test_by_position_who_received_is_there_whatever_the_clocks_say(spark: SparkSession, library: World) -> None:
+def test_by_position_the_receivers_are_correct_with_any_clocks(spark: SparkSession, library: World) -> None:
     updates, sessions = tables(spark, library)
     late = F.col("connected_from") + F.expr("INTERVAL 1 HOUR")
     skewed = sessions.withColumn("connected_from", late).where("subscriber_id = 0")

@@ -75,7 +75,7 @@ def test_all_outputs_agree(spark: SparkSession, day: Path) -> None:
     assert sorted(bitmaps) == rows != []
 
 
-def test_the_readme_s_commands_do_what_they_say(spark: SparkSession, day: Path) -> None:
+def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, day: Path) -> None:
     shown = re.findall(r"^\.venv/bin/python -m skipfilter\.spark (.*?)(?: +#.*)?$", README, re.MULTILINE)
     generate, match, *others = (shlex.split(line) for line in shown)
     assert (generate[:2], match) == (["generate", "day"], ["match", "day"])  # which `day` was made by
@@ -97,7 +97,7 @@ def test_the_readme_s_commands_do_what_they_say(spark: SparkSession, day: Path) 
     assert spark.read.parquet(str(day / "audit")).count() > 0
 
 
-def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: Path) -> None:
+def test_repeating_a_day_keeps_the_others(spark: SparkSession, tmp_path: Path) -> None:
     two_days = Workload(subscribers=50, updates=400, duration=2 * Workload().duration)
     files.write(generate_updates(spark, two_days), f"{tmp_path}/updates", by_day=True)
     files.write(generate_sessions(spark, two_days), f"{tmp_path}/sessions")
@@ -111,7 +111,7 @@ def test_a_day_is_done_again_and_the_others_stay(spark: SparkSession, tmp_path: 
         assert again == whole
 
 
-def test_of_a_day_that_is_done_again_nothing_stays_that_is_not_so_any_more(spark: SparkSession, tmp_path: Path) -> None:
+def test_repeating_a_day_removes_its_old_rows(spark: SparkSession, tmp_path: Path) -> None:
     dated = spark.createDataFrame([(day, n) for day in (1, 2, 3) for n in (1, 2)], "day int, n int")
     table = dated.select(F.make_date(F.lit(2026), F.lit(1), "day").alias("dt"), "n")
     path = str(tmp_path / "table")
@@ -129,7 +129,7 @@ def test_of_a_day_that_is_done_again_nothing_stays_that_is_not_so_any_more(spark
     assert there() == []
 
 
-def test_only_sessions_that_may_matter_are_looked_at(spark: SparkSession) -> None:
+def test_only_relevant_sessions_are_read(spark: SparkSession) -> None:
     world = World(
         [Update("u", ["/a"], False, 5)],
         [Session(0, [], [], 0, 5), Session(1, [], [], 0, 6), Session(2, [], [], 5, None), Session(3, [], [], 6, None)],
@@ -140,7 +140,7 @@ def test_only_sessions_that_may_matter_are_looked_at(spark: SparkSession) -> Non
     assert by_brute_force(world) == set()
 
 
-def test_positions_mean_something_within_one_log_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_positions_are_only_compared_within_one_epoch(spark: SparkSession, tmp_path: Path) -> None:
     everything = [("everything", "*")]
     updates, sessions = World(
         [Update("u", ["/a"], False, 5)], [Session(0, everything, [], 0, None), Session(1, everything, [], 6, None)]
@@ -194,7 +194,7 @@ def test_a_job_that_fails_loses_nothing(spark: SparkSession, day: Path, tmp_path
         spark.conf.unset(codec)
 
 
-def test_what_is_missing_or_of_another_type_is_told_with_file_and_column(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_or_wrongly_typed_column_is_reported_with_its_file(spark: SparkSession, tmp_path: Path) -> None:
     result = run("index", tmp_path / "nowhere")
     assert result.exit_code == 1
     written = "`generate`, or `python -m hub.spark tables`, writes it"
@@ -215,7 +215,7 @@ def test_what_is_missing_or_of_another_type_is_told_with_file_and_column(spark: 
     assert f"{tmp_path}/sessions: column connected_from is string, not timestamp\n" in result.stderr
 
 
-def test_a_null_is_told_with_file_row_and_column(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_null_is_reported_with_file_row_and_column(spark: SparkSession, tmp_path: Path) -> None:
     day = Workload(subscribers=3, updates=3)
     files.write(generate_sessions(spark, day), f"{tmp_path}/sessions")
     updates = generate_updates(spark, day).coalesce(1).orderBy("update_id")
@@ -228,19 +228,19 @@ def test_a_null_is_told_with_file_row_and_column(spark: SparkSession, tmp_path: 
     assert re.search(rf"match: file:\S*{tmp_path}/updates/dt=\S+\.parquet row 2: private is null\n", result.stderr)
 
 
-def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_refused(tmp_path: Path) -> None:
     result = run("index", tmp_path, "--conf", "spark.master")
     assert result.exit_code == 2
     assert "'spark.master' is not NAME=VALUE" in result.stderr
 
 
-def test_a_base_url_that_is_none_is_refused_before_any_job(tmp_path: Path) -> None:
+def test_an_invalid_base_url_is_refused_before_any_job(tmp_path: Path) -> None:
     result = run("match", tmp_path, "--base-url", "no url")
     assert result.exit_code == 2
     assert "'no url' is not an absolute URL" in result.stderr
 
 
-def test_a_reader_of_standard_output_that_goes_is_not_java_s_end(spark: SparkSession) -> None:
+def test_closing_standard_output_does_not_end_java(spark: SparkSession) -> None:
     with pytest.raises(BrokenPipeError), cli.job("audit", None):
         raise BrokenPipeError
 
@@ -290,11 +290,11 @@ def test_a_reader_of_standard_output_that_goes_is_not_java_s_end(spark: SparkSes
     ],
     ids=["java", "ours", "python", "start", "plan", "raised", "program"],
 )
-def test_an_error_is_told_by_its_innermost_cause(text: str, told: str) -> None:
+def test_an_error_is_reported_with_its_innermost_cause(text: str, told: str) -> None:
     assert reason(text) == told
 
 
-def test_what_java_says_is_no_part_of_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_java_stack_traces_are_left_out_of_an_error(spark: SparkSession, tmp_path: Path) -> None:
     result = run("index", tmp_path, "--conf", "spark.sql.shuffle.partitions=none")
     assert result.exit_code == 1
     assert re.search(r"^index: .*'none'.*spark\.sql\.shuffle\.partitions.*$", result.stderr, re.MULTILINE)
@@ -302,7 +302,7 @@ def test_what_java_says_is_no_part_of_an_error(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.processes
-def test_a_setting_that_java_refuses_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_setting_that_java_refuses_is_reported_in_a_sentence(tmp_path: Path) -> None:
     job = (sys.executable, "-m", "skipfilter.spark", "index", tmp_path, "--conf", "spark.executor.memory=zzz")
     ended = subprocess.run(job, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (ended.returncode, ended.stderr) == (1, "index: SparkException: Executor memory must be a positive number\n")
@@ -356,6 +356,6 @@ def test_spark_connect_runs_the_same_jobs(spark: SparkSession, day: Path, tmp_pa
     assert spark.read.parquet(str(there / "report" / "overview")).count() == 1
 
 
-def test_what_is_written_is_what_the_schemas_say(spark: SparkSession, day: Path) -> None:
+def test_the_written_tables_have_the_documented_schemas(spark: SparkSession, day: Path) -> None:
     for name, schema in (("updates", UPDATES), ("sessions", SESSIONS)):
         assert sorted(spark.read.parquet(str(day / name)).columns) == sorted(schema.names)

@@ -163,7 +163,7 @@ MATCH = (
 )
 
 
-def test_all_outputs_are_brute_force_s_though_an_executor_is_lost(
+def test_all_outputs_agree_with_brute_force_even_if_an_executor_is_lost(
     spark: SparkSession, cluster: Cluster, chance: Random, tmp_path: Path
 ) -> None:
     world = some_world(chance)
@@ -179,7 +179,7 @@ def test_all_outputs_are_brute_force_s_though_an_executor_is_lost(
     check_outputs(spark, tmp_path, world)
 
 
-def test_what_executors_lack_is_told_before_any_work(cluster: Cluster, tmp_path: Path) -> None:
+def test_packages_that_executors_lack_are_reported_before_any_work(cluster: Cluster, tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")
     with cluster.job("index", tmp_path, spark_pyspark_python=python, spark_executorEnv_PYTHONPATH="") as job:

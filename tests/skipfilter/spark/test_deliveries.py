@@ -79,7 +79,7 @@ def rows_of(keys: list[Key], offset: int) -> pa.Table:
     st.sampled_from([0, 3, 70_000]),
     st.sampled_from([0, 1, 2**22]),
 )
-def test_what_is_delivered_is_what_the_sets_say(
+def test_deliveries_agree_with_sets(
     keys: list[Key],
     windows: list[tuple[int, int]],
     subscribed: tuple[set[int] | None, ...],
@@ -112,9 +112,9 @@ def test_what_is_delivered_is_what_the_sets_say(
         return [row for batch in made(iter(batches), sessions) for row in batch.to_pylist()]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deliveries, "CELLS", max(1, limit))
-        patch.setattr(deliveries, "WAITING", max(1, limit))
-        patch.setattr(deliveries, "FEW", limit)
+        patch.setattr(deliveries, "PAIRS_AT_ONCE", max(1, limit))
+        patch.setattr(deliveries, "UPDATES_AT_ONCE", max(1, limit))
+        patch.setattr(deliveries, "FEW_PAIRS", limit)
         patch.setattr(deliveries, "AUDIENCE_BYTES", limit)
         rows = output("rows")
         assert sorted((row["update"]["id"], row["subscriber_id"]) for row in rows) == sorted(expected)
@@ -131,7 +131,7 @@ def test_what_is_delivered_is_what_the_sets_say(
         assert sorted(recipients) == sorted(expected)
 
 
-def test_what_is_remembered_is_bounded_and_the_newest_is_always_there() -> None:
+def test_the_cache_is_bounded_and_always_has_the_newest_entry() -> None:
     memory = deliveries._Memory[int, int](100)
     for n in range(1_000):
         size = 1_000 if n == 500 else n % 40
@@ -145,7 +145,7 @@ def test_what_is_remembered_is_bounded_and_the_newest_is_always_there() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3)))
-def test_a_column_of_bitmaps_is_that_of_one_at_a_time(sets: list[list[int]]) -> None:
+def test_a_column_of_bitmaps_agrees_with_single_bitmaps(sets: list[list[int]]) -> None:
     ids = np.array([id for one in sets for id in one], np.uint32)
     offsets = np.cumsum([0, *map(len, sets)])
     written, counts = serialized(ids, offsets)
@@ -158,11 +158,11 @@ def test_a_column_of_bitmaps_is_that_of_one_at_a_time(sets: list[list[int]]) -> 
 
 
 @given(st.sets(st.integers(0, 2**32 - 1)))
-def test_ids_come_back_from_a_bitmap(ids: set[int]) -> None:
+def test_a_bitmap_returns_its_ids(ids: set[int]) -> None:
     assert ids_of(bitmap(np.array(list(ids), np.uint32))).tolist() == sorted(ids)
 
 
-def test_the_union_of_nothing_is_nobody() -> None:
+def test_the_union_of_nothing_is_empty() -> None:
     assert union([]) == BitMap()
 
 
@@ -176,7 +176,7 @@ declared = st.lists(st.tuples(st.sampled_from(["exact", "mqtt"]), st.sampled_fro
     st.integers(1, 3),
     st.integers(1, 3),
 )
-def test_postings_hold_who_declares_and_who_is_granted_each_selector(
+def test_postings_have_the_subscribers_and_grants_of_each_selector(
     sessions: dict[int, tuple[list[tuple[str, str]], list[tuple[str, str]]]], batch: int, partitions: int
 ) -> None:
     selectors = pa.list_(pa.struct({"type": pa.string(), "pattern": pa.string()}))

@@ -81,7 +81,7 @@ def test_a_table_can_be_made_from_itself(spark: SparkSession, tmp_path: Path, wa
     assert [name.name for name in tmp_path.iterdir()] == ["table"]
 
 
-def test_a_row_of_a_day_that_is_not_replaced_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_row_of_another_day_than_the_replaced_ones_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = f"{tmp_path}/table"
     files.write(dated(spark, (1, 1), (2, 2), (4, 4)), path, by_day=True)
     before = snapshot(tmp_path)
@@ -155,7 +155,7 @@ def test_a_new_table_that_fails_leaves_nothing(
         assert not snapshot(tmp_path)
 
 
-def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_says_where_it_is(
+def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_names_the_place(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "table"
@@ -174,7 +174,7 @@ def test_if_a_move_cannot_be_undone_nothing_is_deleted_and_the_error_says_where_
     new, old = (path for kind in ("new", "old") for path in tmp_path.glob(f".table.{kind}-*"))
     assert {file.name for path in (new, old) for file in path.rglob("*") if file.is_file()} == {"new", "old"}
     assert str(raised.value) == (
-        f"{table}: it is incomplete, and nothing was deleted: the old rows are in it and in {old}, the new ones in it "
+        f"{table}: it is incomplete, and nothing was deleted: the old rows are in it and in {old}, the new rows in it "
         f"and in {new}"
     )
 
@@ -213,7 +213,7 @@ def test_if_a_move_that_copies_stops_halfway_nothing_is_deleted(
 
 
 @pytest.mark.parametrize("days", [None, RANGE], ids=["a table", "a range of days"])
-def test_of_two_jobs_that_write_the_same_one_fails_and_the_other_s_rows_stay(
+def test_of_two_jobs_that_write_one_table_one_fails_and_the_rows_of_the_other_stay(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: files.Days | None
 ) -> None:
     table = tmp_path / "table"
@@ -265,7 +265,7 @@ def test_two_jobs_may_write_different_days_of_a_new_table(
     assert [name.name for name in tmp_path.iterdir()] == ["table"]
 
 
-def test_if_java_ends_before_anything_is_moved_that_is_the_error(
+def test_if_java_ends_before_a_move_that_is_the_error(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ended(*_: object, **__: object) -> None:
@@ -280,7 +280,7 @@ def raises(_: str) -> None:
     raise Fails
 
 
-def test_what_cannot_be_removed_in_the_end_is_told_and_the_table_is_written(
+def test_leftovers_that_cannot_be_removed_are_reported_and_the_table_is_written(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuses(*_: object, **__: object) -> None:
@@ -291,10 +291,10 @@ def test_what_cannot_be_removed_in_the_end_is_told_and_the_table_is_written(
     files.write(dated(spark, (2, 2)), f"{tmp_path}/table")
     assert there(spark, f"{tmp_path}/table") == [(2, 2)]
     [old] = tmp_path.glob(".table.old-*")
-    assert f"{tmp_path}/table: it is written; {old} is left" in capsys.readouterr().err
+    assert f"{tmp_path}/table: it is written, but {old} could not be removed" in capsys.readouterr().err
 
 
-def test_a_day_that_no_table_can_have_is_refused_rather_than_dropped(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_impossible_day_is_refused_and_not_dropped(spark: SparkSession, tmp_path: Path) -> None:
     path = f"{tmp_path}/table"
     files.write(dated(spark, (2, 1)), path, by_day=True)
     (tmp_path / "table" / "dt=2026-02-30").mkdir()  # somebody's
@@ -305,7 +305,7 @@ def test_a_day_that_no_table_can_have_is_refused_rather_than_dropped(spark: Spar
     assert sorted(name.name for name in (tmp_path / "table").glob("dt=*")) == ["dt=2026-01-02", "dt=2026-02-30"]
 
 
-def test_a_store_that_copies_says_so_once(
+def test_a_store_that_copies_causes_one_warning(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "_OBJECT_STORES", {"file"})
@@ -322,7 +322,7 @@ def test_a_store_that_copies_says_so_once(
 
 
 @pytest.mark.parametrize("form", ["file:{}", "file://{}", "{}/a path", "viewfs://{}", "the default file system"])
-def test_each_path_is_spark_s(
+def test_paths_are_resolved_by_spark(
     spark: SparkSession, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     def configured(name: str, value: str) -> None:

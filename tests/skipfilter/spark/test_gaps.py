@@ -33,7 +33,7 @@ def made(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     return spark.createDataFrame([tuple((row | chosen)[name] for name in GAPS.names) for chosen in rows], GAPS)
 
 
-def test_a_sentence_says_where_and_what(spark: SparkSession) -> None:
+def test_a_sentence_names_the_place_and_the_gap(spark: SparkSession) -> None:
     gaps = made(spark, {}, {"ts": NOON - timedelta(1), "updates": True, "epoch": None, "hub": None})
     assert sentences(gaps) == [
         "epoch e of https://hub.example: node n ended uncleanly at 2026-01-31 12:00:00 UTC: deliveries after position 7, "
@@ -47,7 +47,7 @@ def test_a_sentence_says_where_and_what(spark: SparkSession) -> None:
     assert sentences(made(spark)) == []
 
 
-def test_a_gap_lies_in_the_time_from_its_mark_until_it_was_found_or_goes_on(spark: SparkSession) -> None:
+def test_a_gap_lasts_from_its_mark_until_it_was_found_or_is_open(spark: SparkSession) -> None:
     gaps, hour = made(spark, {}, {"found": None}), timedelta(hours=1)
     times = [(None, None), (None, NOON), (NOON + hour, None), (NOON + 2 * hour, None), (NOON, NOON + hour)]
     assert [of_time(gaps, *time, by="time").count() for time in times] == [2, 0, 2, 1, 2]
@@ -59,7 +59,7 @@ def gaps_alone(whole: Report) -> Report:
     return replace(whole, tables={"gaps": whole.tables["gaps"]})
 
 
-def test_every_job_says_that_something_may_be_missing(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_job_warns_of_possible_gaps(spark: SparkSession, tmp_path: Path) -> None:
     def run(job: str, *arguments: str) -> Any:
         result = CliRunner().invoke(pipeline.main, [job, str(day), *arguments])
         assert result.exit_code == 0, result.output + repr(result.exception)

@@ -42,7 +42,7 @@ def sessions(spark: SparkSession) -> list[Row]:
     return in_python(generate_sessions(spark, SMALL))
 
 
-def test_the_rows_are_those_of_the_last_time(spark: SparkSession) -> None:
+def test_the_same_seed_makes_the_same_rows(spark: SparkSession) -> None:
     assert checksum(generate_updates(spark, SMALL)) == (162825999633670121402, 3_000)
     assert checksum(generate_sessions(spark, SMALL)) == (86177018303109567404, 2_000)
 
@@ -69,13 +69,13 @@ def test_another_seed_makes_other_rows(spark: SparkSession, updates: list[Row]) 
     assert sum(a.topics == b.topics for a, b in zip(updates, other, strict=True)) < 30
 
 
-def test_a_longer_workload_begins_as_the_shorter(spark: SparkSession, updates: list[Row]) -> None:
+def test_a_longer_workload_begins_like_a_shorter_one(spark: SparkSession, updates: list[Row]) -> None:
     longer = generate_updates(spark, Workload(subscribers=2_000, updates=5_000))
     assert {row.update_id for row in updates} < {row.update_id for row in longer.select("update_id").collect()}
 
 
 @pytest.mark.parametrize("workload", [Workload(subscribers=0, updates=0), Workload(subscribers=1, updates=2)], ids=str)
-def test_the_smallest_workloads_are_tables_too(spark: SparkSession, workload: Workload) -> None:
+def test_the_smallest_workloads_have_all_tables(spark: SparkSession, workload: Workload) -> None:
     assert generate_updates(spark, workload).count() == workload.updates
     assert generate_sessions(spark, workload).count() == workload.subscribers
 
@@ -115,7 +115,7 @@ def test_times_are_in_the_duration_and_more_at_noon(updates: list[Row]) -> None:
     assert {row.dt for row in updates} == {datetime(2026, 11, 21, tzinfo=UTC).date()}
 
 
-def test_shares_are_as_asked(updates: list[Row], sessions: list[Row]) -> None:
+def test_shares_are_as_configured(updates: list[Row], sessions: list[Row]) -> None:
     count = len(updates)
     assert 0.27 < sum(row.private for row in updates) / count < 0.33
     assert 0.08 < sum(len(row.topics) == 2 for row in updates) / count < 0.12
@@ -129,7 +129,7 @@ def test_shares_are_as_asked(updates: list[Row], sessions: list[Row]) -> None:
     assert all(len(set(row.selectors)) == len(row.selectors) for row in sessions)
 
 
-def test_bytes_are_as_asked(updates: list[Row]) -> None:
+def test_bytes_are_as_configured(updates: list[Row]) -> None:
     sizes = sorted(row.data_bytes for row in updates)
     assert 250 < sizes[1_500] < 350
     assert sizes[0] >= 1
@@ -195,6 +195,6 @@ def test_zipf_stays_in_its_range_and_prefers_the_first(spark: SparkSession, skew
     ],
     ids=str,
 )
-def test_figures_without_sense_are_refused(figures: dict[str, Any]) -> None:
+def test_impossible_numbers_are_refused(figures: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\d"):
         Workload(**figures)

@@ -62,7 +62,7 @@ def check_outputs_of(matching: Matching, world: World) -> set[int]:
 @pytest.mark.parametrize(
     "partitions", [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(7, marks=pytest.mark.soak)]
 )
-def test_every_output_is_that_of_brute_force_and_of_a_skip_filter(
+def test_every_output_agrees_with_brute_force_and_a_skip_filter(
     spark: SparkSession, partitions: int, chance: Random
 ) -> None:
     world, limits, by = random_world(chance), chance.choice(LIMITS), chance.choice(["time", "position"])
@@ -94,9 +94,7 @@ def crowd() -> World:
     [LIMITS[0], *(pytest.param(limits, marks=pytest.mark.soak) for limits in LIMITS[1:-1]), LIMITS[-1]],
     ids=str,
 )
-def test_every_limit_changes_the_way_and_not_the_answer(
-    spark: SparkSession, crowd: World, limits: dict[str, Any]
-) -> None:
+def test_limits_change_the_plan_and_not_the_result(spark: SparkSession, crowd: World, limits: dict[str, Any]) -> None:
     check_all_outputs(*crowd.tables(spark, 2), crowd, **limits)
 
 
@@ -110,7 +108,7 @@ def test_ids_of_many_shards_add_up(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     "world", [World([], []), World([Update("u", ["/a"], False, 0)], [])], ids=["no updates", "no sessions"]
 )
-def test_nothing_is_received_where_there_is_nothing(spark: SparkSession, world: World) -> None:
+def test_without_rows_nothing_is_received(spark: SparkSession, world: World) -> None:
     check_all_outputs(*world.tables(spark, 1), world)
 
 
@@ -130,7 +128,7 @@ def test_a_microsecond_decides(spark: SparkSession) -> None:
     assert [row.ts.microsecond for row in fanout] == [4, 5, 6, 7, 8]
 
 
-def test_keys_with_an_equal_hash_are_told_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_equal_hashes_are_distinguished(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "xxhash64", lambda *columns: functions.lit("same"))
     world = World(
         [
@@ -153,7 +151,7 @@ def persisted(spark: SparkSession) -> int:
     return int(spark._jsc.getPersistentRDDs().size())
 
 
-def test_the_index_is_asked_once_a_topic_for_all_outputs(
+def test_the_index_is_used_once_per_topic_for_all_outputs(
     spark: SparkSession, crowd: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     module = sys.modules[Matching.__module__]
@@ -172,7 +170,9 @@ def test_the_index_is_asked_once_a_topic_for_all_outputs(
     )
 
 
-def test_a_closed_matching_leaves_nothing_persisted_and_its_results_right(spark: SparkSession, crowd: World) -> None:
+def test_a_closed_matching_leaves_nothing_persisted_and_its_results_stay_correct(
+    spark: SparkSession, crowd: World
+) -> None:
     before = persisted(spark)
     with Matching(*crowd.tables(spark, 2)) as matching:
         rows = matching.output("rows")
@@ -184,7 +184,7 @@ def test_a_closed_matching_leaves_nothing_persisted_and_its_results_right(spark:
     assert persisted(spark) == before
 
 
-def test_what_ends_spark_is_not_hidden_by_what_follows(
+def test_the_error_that_stops_spark_is_not_hidden_by_later_ones(
     spark: SparkSession, crowd: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = type(spark.range(1))
@@ -206,7 +206,7 @@ def one(spark: SparkSession, *sessions: Session) -> tuple[DataFrame, DataFrame]:
     return World([Update("u", ["/a"], False, 1)], list(sessions)).tables(spark, 1)
 
 
-def test_what_is_no_selector_is_told_with_who_declares_it(spark: SparkSession) -> None:
+def test_an_invalid_selector_is_reported_with_its_subscriber(spark: SparkSession) -> None:
     bad: Any = ("amqp", "a..b")
     before = persisted(spark)
     with pytest.raises(BadInput, match=r"^sessions: subscriber_id 7: amqp pattern 'a\.\.b': a word is empty"):
@@ -229,17 +229,17 @@ def test_a_session_that_ends_before_it_begins_is_refused(spark: SparkSession) ->
 
 
 def test_a_negative_id_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(BadInput, match=r"^sessions: subscriber_id -1 is not a number from 0 on"):
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id must be at least 0, not -1"):
         match(*one(spark, Session(-1, [], [], 0, None)))
 
 
-def test_what_no_worker_may_hold_is_refused(spark: SparkSession) -> None:
+def test_a_selector_too_large_for_a_worker_is_refused(spark: SparkSession) -> None:
     with pytest.raises(BroadcastLimit, match=r"^subscriber_id 3: its \d+ bytes of selectors are more than the 40 "):
         match(*one(spark, Session(3, [("amqp", "a." * 40 + "b")], [], 0, None)), max_broadcast_bytes=40)
 
 
 @pytest.mark.parametrize("column", ["topics", "private", "ts"])
-def test_a_null_is_told_with_its_column_and_row(spark: SparkSession, column: str) -> None:
+def test_a_null_is_reported_with_its_column_and_row(spark: SparkSession, column: str) -> None:
     updates, sessions = one(spark, Session(0, [], [], 0, None))
     holed = updates.withColumn(column, functions.lit(None).cast(updates.schema[column].dataType))
     with pytest.raises(Exception, match=f"updates: {column} is null, update_id is u"):

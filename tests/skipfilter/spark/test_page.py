@@ -114,7 +114,7 @@ class Read(HTMLParser):
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_it_is_well_formed_and_names_nothing_twice(name: str) -> None:
+def test_the_page_is_well_formed_and_its_ids_are_unique(name: str) -> None:
     read = Read(page_of(name))
     ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
@@ -125,7 +125,7 @@ def test_it_is_well_formed_and_names_nothing_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a day", "nobody"])
-def test_it_asks_for_nothing_from_anywhere(name: str) -> None:
+def test_the_page_loads_nothing_from_elsewhere(name: str) -> None:
     text = page_of(name)
     read = Read(text)
     assert not {tag for tag, _ in read.elements} & {
@@ -161,7 +161,7 @@ def test_text_of_the_data_stays_text() -> None:
     assert read.text.count(shown) == 2  # and in the heat map
 
 
-def test_what_may_be_missing_is_said_before_the_figures_and_nothing_if_nothing_is() -> None:
+def test_possible_gaps_are_shown_before_the_figures() -> None:
     text = page_of("a day")
     notice = text[text.index("<aside") : text.index("</aside>")]
     assert text.index("</h1>") < text.index(notice) < text.index('<dl class="tiles">')
@@ -179,7 +179,7 @@ def test_a_long_topic_is_cut() -> None:
     assert "é" * (LONGEST + 1) not in text
 
 
-def test_plots_are_there_for_wide_and_narrow_pages_and_say_what_they_show() -> None:
+def test_plots_exist_for_wide_and_narrow_pages_with_descriptions() -> None:
     read = Read(page_of("a day"))
     plots = [attributes for tag, attributes in read.elements if tag == "svg"]
     assert [plot["class"] for plot in plots] == ["wide", "narrow"] * 3
@@ -188,7 +188,7 @@ def test_plots_are_there_for_wide_and_narrow_pages_and_say_what_they_show() -> N
     assert sum(tag == "title" for tag, _ in read.elements) == 1 + len(plots)
 
 
-def test_plots_have_the_colours_of_the_style_sheet_alone() -> None:
+def test_plots_only_have_colours_of_the_style_sheet() -> None:
     text = page_of("a day")
     plots = text.partition("<main>")[2]
     assert "var(--a)" in plots
@@ -198,7 +198,7 @@ def test_plots_have_the_colours_of_the_style_sheet_alone() -> None:
         assert text.count(f"--{variable}: #") == 2  # light and dark
 
 
-def test_figures_are_as_content() -> None:
+def test_figures_agree_with_the_content() -> None:
     text = " ".join(" ".join(Read(page_of("a day")).text).split())
     for told in ("1.23 M", "2.35 MB", "30%", "180 (60.0%)", "100 (33.3%)", "at 3 × subscribers", "21 MB", "1 d 1 h"):
         assert told in text, told
@@ -208,7 +208,7 @@ def test_the_same_report_makes_the_same_file() -> None:
     assert render(content(), EVIL) == page_of("a day")
 
 
-def test_the_largest_page_is_small() -> None:
+def test_the_largest_page_has_a_bounded_size() -> None:
     topics = [f"{n}" * 200 for n in range(TOPICS)]
     largest = content(bins=BARS, topics=topics)
     moments = [{"time": START + timedelta(minutes=n), "peak": n * n % 997} for n in range(POINTS)]
@@ -225,7 +225,7 @@ def test_the_largest_page_is_small() -> None:
         (9_000, "year", "month"),
     ],
 )
-def test_bins_are_as_long_as_they_must_be(days: int, per: str, fine: str) -> None:
+def test_the_length_of_bins_follows_the_period(days: int, per: str, fine: str) -> None:
     length = timedelta(days=days)
     assert (bin_of(length, BARS), bin_of(length, MOMENTS)) == (per, fine)
 

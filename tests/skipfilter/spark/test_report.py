@@ -222,7 +222,7 @@ def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, e
     )
 
 
-def test_every_table_is_what_brute_force_counts(spark: SparkSession, chance: Random) -> None:
+def test_every_table_agrees_with_brute_force(spark: SparkSession, chance: Random) -> None:
     world = random_world(chance)
     made = case(spark, world)
     start, end = min(time(u.at) for u in world.updates), max(time(u.at) for u in world.updates)
@@ -231,7 +231,7 @@ def test_every_table_is_what_brute_force_counts(spark: SparkSession, chance: Ran
     check(made, found, start, end + timedelta(microseconds=1))
 
 
-def test_a_period_is_cut_out_of_tables_that_have_more(spark: SparkSession) -> None:
+def test_a_period_is_selected_from_larger_tables(spark: SparkSession) -> None:
     everything: Any = [("everything", "*")]
     windows = [(0, 5), (0, 10), (3, 3), (4, None), (8, 12), (9, 30), (19, 20), (25, None), (0, 60)]
     world = World(
@@ -245,7 +245,7 @@ def test_a_period_is_cut_out_of_tables_that_have_more(spark: SparkSession) -> No
     check(made, found, start, end)
 
 
-def test_without_updates_and_sessions_there_are_tables_of_nothing(spark: SparkSession) -> None:
+def test_without_updates_and_sessions_the_tables_are_empty(spark: SparkSession) -> None:
     made = case(spark, World([], []))
     with report(made.updates, made.sessions, made.fanout) as tables:
         found = {name: rows(table) for name, table in tables.tables.items()}
@@ -267,29 +267,29 @@ def sweep(
     return [row[1:] for row in rows(concurrency(sessions, period))]
 
 
-def test_a_session_that_ends_as_another_begins_is_not_there_with_it(spark: SparkSession) -> None:
+def test_a_session_that_ends_as_another_begins_does_not_overlap_it(spark: SparkSession) -> None:
     assert sweep(spark, [(1, 1.5), (1.5, 1.75), (1.75, 2)], 1, 3) == [(3, 2, 1), (0, 1, 0)]
 
 
-def test_hours_in_which_nothing_happens_have_who_is_still_there(spark: SparkSession) -> None:
+def test_hours_without_events_have_the_connected_subscribers(spark: SparkSession) -> None:
     windows: list[tuple[float, float | None]] = [(-5, None), (-3, 2.5), (0.5, 3)]
     assert sweep(spark, windows, 0, 5) == [(1, 0, 3), (0, 0, 3), (0, 1, 3), (0, 1, 1), (0, 0, 1)]
 
 
-def test_what_ends_exactly_where_an_hour_begins_is_not_in_it(spark: SparkSession) -> None:
+def test_a_session_that_ends_at_the_start_of_an_hour_is_not_in_it(spark: SparkSession) -> None:
     assert sweep(spark, [(0, 1), (0, 1), (1.5, 2)], 1, 2) == [(1, 2, 1)]
 
 
-def test_what_begins_after_the_last_hour_is_not_in_it(spark: SparkSession) -> None:
+def test_a_session_that_begins_after_the_last_hour_is_left_out(spark: SparkSession) -> None:
     assert sweep(spark, [(0, None), (2, None), (7, 9)], 0.25, 1.75) == [(1, 0, 1), (0, 0, 1)]
 
 
-def test_quantiles_are_fanouts_that_there_were(spark: SparkSession) -> None:
+def test_quantiles_are_fanouts_that_occurred(spark: SparkSession) -> None:
     published = spark.range(1, 1_001).select(F.col("id").alias("fanout"))
     assert rows(fanout_quantiles(published)) == [(1_000, 500_500, 500.5, 500, 900, 990, 999, 1_000)]
 
 
-def test_an_update_has_the_fanout_that_was_found_by_time_or_by_position(spark: SparkSession) -> None:
+def test_an_update_has_the_fanout_of_the_matching_by_time_or_by_position(spark: SparkSession) -> None:
     updates = spark.createDataFrame(
         [("u", ["/a", "/a"], False, 5, DAY, 7), ("u", ["/a"], False, 5, DAY, 8), ("v", ["/b"], False, 5, DAY, 9)],
         "update_id string, topics array<string>, private boolean, data_bytes long, ts timestamp, position long",
@@ -310,7 +310,7 @@ def test_an_update_has_the_fanout_that_was_found_by_time_or_by_position(spark: S
         with_fanout(updates, by_time.where("update_id = 'u'")).collect()
 
 
-def test_hours_that_are_merged_are_as_if_counted_at_once(spark: SparkSession) -> None:
+def test_merged_hours_agree_with_a_single_count(spark: SparkSession) -> None:
     ids = spark.range(6_000)
     published = ids.select(
         F.array(F.concat(F.lit("/"), F.col("id") % 2)).alias("topics"),
@@ -334,7 +334,7 @@ def test_hours_that_are_merged_are_as_if_counted_at_once(spark: SparkSession) ->
         assert row[5] == pytest.approx(other[5], rel=0.05)
 
 
-def test_a_report_is_written_table_by_table_and_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_is_written_table_by_table_and_can_be_repeated(spark: SparkSession, tmp_path: Path) -> None:
     everything: Any = [("everything", "*")]
     made = case(spark, World([Update("u", ["/a"], False, 1)], [Session(0, everything, [], 0, None)]))
     directory = str(tmp_path / "report")

@@ -27,7 +27,7 @@ def test_importing_the_library_or_the_hub_imports_no_spark(package: str) -> None
     assert ended.returncode == 0, ended.stderr
 
 
-def test_without_java_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(
@@ -39,9 +39,7 @@ def test_without_java_one_sentence_says_how_to_get_it(monkeypatch: pytest.Monkey
         require_java()
 
 
-def test_a_cluster_that_spark_defaults_names_gets_no_settings_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cluster_from_spark_defaults_gets_no_local_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "MASTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
@@ -56,7 +54,7 @@ def test_a_cluster_that_spark_defaults_names_gets_no_settings_of_this_machine(
     assert _master({"spark.master": "local[1]"}) == "local[1]"
 
 
-def test_a_master_that_does_not_answer_is_told_at_once() -> None:
+def test_a_master_that_does_not_respond_is_reported_at_once() -> None:
     with socket.socket() as bound:  # and does not listen
         bound.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{bound.getsockname()[1]}"
@@ -83,11 +81,11 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
                 require_java()
 
 
-def test_times_are_utc_whatever_the_machine(spark: SparkSession) -> None:
+def test_times_are_utc_on_every_machine(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_what_is_persisted_has_as_few_partitions_as_its_rows_need(spark: SparkSession) -> None:
+def test_persisted_tables_have_as_few_partitions_as_their_rows_need(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", "50")
     few = persisted(spark.range(100).selectExpr("id % 7 AS remainder").groupBy("remainder").count())
     try:

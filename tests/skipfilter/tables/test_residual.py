@@ -124,7 +124,7 @@ TestAgainstOneByOne.settings = settings(max_examples=100, stateful_step_count=25
 @example(Texts(b"a" * (LONGEST + 1), b"", ()))
 @example(Texts(b"", b"a" * (LONGEST + 1), ()))
 @example(NOTHING)
-def test_every_piece_is_in_every_text_that_the_pattern_matches(texts: Texts) -> None:
+def test_every_piece_occurs_in_every_matching_text(texts: Texts) -> None:
     text = texts.start + b"-".join(texts.inside) + texts.end
     for kind, piece in texts.pieces():
         assert has(text, kind, piece)
@@ -153,7 +153,7 @@ def test_the_pieces_of_a_text_are_its_start_its_end_and_each_window_inside() -> 
         lambda n: Texts(b"a" * 70 + b"%05d" % n, b"%05d" % n + b"a" * 70, (b"a" * 70 + b"%05d" % n,)),
     ],
 )
-def test_a_pattern_is_found_by_what_the_fewest_others_ask_for(shape: object) -> None:
+def test_a_pattern_is_found_by_its_rarest_piece(shape: object) -> None:
     assert callable(shape)
     texts = [shape(n) for n in range(1000)]
     residual = filled([])
@@ -166,7 +166,7 @@ def test_a_pattern_is_found_by_what_the_fewest_others_ask_for(shape: object) -> 
         assert len(found) <= 20
 
 
-def test_a_bag_of_a_few_is_not_cut_into_pieces() -> None:
+def test_a_small_bag_uses_no_pieces() -> None:
     residual = filled([Texts(b"a", b"%d" % n, ()) for n in range(FEW)])
     assert residual._piece_of is None
     assert set(dict(residual.find(b"a2"))) == {2}
@@ -176,7 +176,7 @@ def test_a_bag_of_a_few_is_not_cut_into_pieces() -> None:
     assert set(dict(residual.find(b"a4"))) >= {4}
 
 
-def test_what_asks_for_nothing_is_always_a_candidate() -> None:
+def test_a_pattern_without_pieces_is_always_a_candidate() -> None:
     residual = filled([NOTHING] * 10)
     assert set(dict(residual.find(b""))) == set(dict(residual.find(b"abc", 1))) == set(range(10))
     for pattern in range(10):
@@ -184,7 +184,7 @@ def test_what_asks_for_nothing_is_always_a_candidate() -> None:
     assert dict(residual.find(b"")) == {}
 
 
-def test_a_start_is_where_the_text_is_said_to_begin() -> None:
+def test_a_start_piece_is_at_the_start_of_the_text() -> None:
     for count in (1, FEW + 5):
         residual = filled([Texts(b"b", b"", (b"b",))] + [Texts(b"x%d" % n, b"", ()) for n in range(count - 1)])
         assert set(dict(residual.find(b"/ab/b", 4))) == {0}
@@ -192,6 +192,6 @@ def test_a_start_is_where_the_text_is_said_to_begin() -> None:
         assert set(dict(residual.find(b"bx1b", 1))) == ({2} if count > 1 else set())
 
 
-def test_a_long_text_is_not_tried_everywhere() -> None:
+def test_a_long_text_is_not_tried_at_every_position() -> None:
     assert len(list(Texts(b"", b"", (b"a" * 4_000,)).pieces())) <= TRIED + 1
     assert len(list(Texts(b"a" * 100, b"b" * 100, tuple([b"a" * 40] * 99)).pieces())) <= 2 * TRIED

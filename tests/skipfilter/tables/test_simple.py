@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from skipfilter.tables import Table
 
 
-def test_an_exact_topic_costs_one_look_and_finds_itself_only() -> None:
+def test_an_exact_topic_costs_one_lookup_and_only_finds_itself() -> None:
     table: Table = ExactTable()
     posting_lists = {topic: table.declare(Exact(topic)) for topic in ("", "a", "b", "\ud800")}
     assert table.declare(table.compile("a")) is posting_lists["a"]
@@ -26,7 +26,7 @@ def test_an_exact_topic_costs_one_look_and_finds_itself_only() -> None:
     assert set(table.posting_lists()) == set(posting_lists.values()) - {posting_lists["a"]}
 
 
-def test_everything_has_one_place() -> None:
+def test_everything_has_one_entry() -> None:
     table: Table = EverythingTable()
     assert list(table.find("a")) == []
     postings = table.declare(table.compile("*"))
@@ -37,7 +37,7 @@ def test_everything_has_one_place() -> None:
     assert list(table.find("a")) == []
 
 
-def test_a_linear_table_asks_each_of_its_matchers_once() -> None:
+def test_a_linear_table_tests_each_matcher_once() -> None:
     asked: list[str] = []
 
     class Contains:
@@ -69,7 +69,7 @@ def test_a_linear_table_asks_each_of_its_matchers_once() -> None:
     assert table.declare(table.compile("b")) is not posting_lists["b"]
 
 
-def test_a_linear_table_takes_the_matchers_of_the_library_too() -> None:
+def test_a_linear_table_accepts_the_matchers_of_the_library() -> None:
     def compile(pattern: str) -> Matcher:
         return compile_matcher("amqp", pattern)
 

@@ -82,7 +82,7 @@ def topics_of(draw: st.DrawFn, templates: list[str]) -> str:
 
 @settings(deadline=None)
 @given(st.lists(TEMPLATES | COLLIDING, max_size=14), st.data())
-def test_it_finds_what_the_linear_matcher_matches_while_templates_come_and_go(
+def test_the_table_agrees_with_the_linear_matcher_while_templates_come_and_go(
     templates: list[str], data: st.DataObject
 ) -> None:
     table, posting_lists = filled(templates)
@@ -99,7 +99,7 @@ def test_it_finds_what_the_linear_matcher_matches_while_templates_come_and_go(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_bag_that_overflows_and_empties_agrees_all_the_way(seed: int) -> None:
+def test_a_bag_that_overflows_and_empties_always_agrees(seed: int) -> None:
     rng = random.Random(seed)
     shapes = [
         "{+a}/x%d",
@@ -138,7 +138,7 @@ def test_a_bag_that_overflows_and_empties_agrees_all_the_way(seed: int) -> None:
         assert not table._trie.root.leads_on()
 
 
-def test_templates_of_one_language_share_a_place() -> None:
+def test_equivalent_templates_share_an_entry() -> None:
     _, posting_lists = filled(["/{a}", "/{b}", "/{c:3}", "/{a,b}", "/x{?q}", "/x{?page}", "/{a*}", "/{+a}", "/x{?q*}"])
     assert len(set(posting_lists.values())) == 5
     assert posting_lists["/{a}"] is posting_lists["/{b}"] is posting_lists["/{c:3}"] is posting_lists["/{a,b}"]
@@ -147,7 +147,7 @@ def test_templates_of_one_language_share_a_place() -> None:
 
 @pytest.mark.parametrize("segments", [MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 3 * MAX_DEPTH])
 @pytest.mark.parametrize("end", ["", "/", "/{x}", "{?q}", "{/x*}", "/b"])
-def test_a_template_deeper_than_the_trie_goes_on_in_a_bag(segments: int, end: str) -> None:
+def test_a_template_deeper_than_the_trie_ends_in_a_bag(segments: int, end: str) -> None:
     for start in ("a" + "/a" * (segments - 1), "{x}" + "/{x}" * (segments - 1)):
         table, posting_lists = filled([start + end, start])
         for topic in ("", "/", "/b", "?q=1", "/b/c", "b", "//"):
@@ -159,7 +159,7 @@ def test_a_template_deeper_than_the_trie_goes_on_in_a_bag(segments: int, end: st
         assert not table._trie.root.leads_on()
 
 
-def test_a_variable_of_a_whole_segment_stands_for_every_value_and_no_other_text() -> None:
+def test_a_variable_of_a_whole_segment_matches_every_value_and_no_other_text() -> None:
     table, posting_lists = filled(["/{x}/end"])
     for value in (
         "",
@@ -212,7 +212,7 @@ def test_a_topic_is_compared_with_few_of_a_thousand_templates(template: str, top
     assert table.verified - before <= 8
 
 
-def test_whole_segments_decide_themselves() -> None:
+def test_whole_segments_need_no_matcher() -> None:
     table, posting_lists = filled(
         [f"/users/{n}/{{resource}}/{{id}}" for n in range(1000)] + ["/users", "/{a}/{b}", "{x}"]
     )
@@ -221,7 +221,7 @@ def test_whole_segments_decide_themselves() -> None:
     assert table.verified == 0
 
 
-def test_what_was_declared_lately_is_not_compiled_again() -> None:
+def test_a_recently_declared_template_is_not_compiled_again() -> None:
     table = UriTemplateTable()
     first = table.compile("/{first}")
     assert first == UriTemplate("/{first}")

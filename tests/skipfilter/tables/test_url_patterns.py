@@ -48,7 +48,7 @@ def test_the_examples_all_at_once() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "topic"), VECTORS["canonical"])
-def test_the_way_is_that_of_the_url_as_the_standard_spells_it(pattern: str, topic: str) -> None:
+def test_the_path_in_the_trie_is_that_of_the_normalized_url(pattern: str, topic: str) -> None:
     table, posting_lists = filled([pattern], None)
     assert find_once(table, topic) == {posting_lists[pattern]}
 
@@ -70,7 +70,7 @@ def test_pattern_and_topic_are_relative_to_the_base_url(
         ("(data|foo)\\:a/:x", ["foo:a/b", "foo:a/b/c"]),
     ],
 )
-def test_a_name_in_an_opaque_path_reaches_over_slashes(pattern: str, topics: list[str]) -> None:
+def test_a_name_in_an_opaque_path_matches_slashes(pattern: str, topics: list[str]) -> None:
     table, posting_lists = filled([pattern], None)
     for topic in topics:
         assert UrlPattern(pattern).match(topic)
@@ -170,7 +170,7 @@ TOPICS = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(PATTERNS, min_size=1, max_size=6), st.lists(TOPICS, min_size=10, max_size=20))
-def test_it_finds_what_the_patterns_match_while_they_come_and_go(patterns: list[str], topics: list[str]) -> None:
+def test_the_table_agrees_with_the_patterns_while_they_come_and_go(patterns: list[str], topics: list[str]) -> None:
     table, posting_lists = filled([])
     for pattern in patterns:
         try:
@@ -217,7 +217,7 @@ def test_it_finds_what_the_patterns_match_while_they_come_and_go(patterns: list[
         "/:n/é",
     ],
 )
-def test_what_follows_a_fixed_segment_may_be_absent(origin: str, end: str) -> None:
+def test_the_part_after_a_fixed_segment_may_be_absent(origin: str, end: str) -> None:
     table, posting_lists = filled([f"{origin}/x{end}", f"{origin}/:kind{end}"])
     host = "https://b.e.com" if "*." in origin else "https://e.com"
     for topic in ("", "/", "/a", "/1", "/a/b", "/1/a", "a", "/a.json", ".json", "/a/a", ":a", "/ab", "/é", "/%C3%A9/a"):
@@ -226,7 +226,7 @@ def test_what_follows_a_fixed_segment_may_be_absent(origin: str, end: str) -> No
 
 
 @pytest.mark.parametrize("absent", ["/:id?", "/:id*", "/(\\d+)?", "/(\\d+)*", "/*?", "/**", "{/:id}?", "{/c}*"])
-def test_where_a_slash_is_absent_too_the_text_goes_on_in_the_word_before(absent: str) -> None:
+def test_if_a_slash_is_absent_too_the_text_continues_in_the_word_before(absent: str) -> None:
     for end in ("b", ":id2", "b/:id2", "*"):
         table, posting_lists = filled([f"https://e.com/a{absent}{end}", f"https://e.com/:kind{absent}{end}"])
         topics = ["a", "ab", "a1b", "a/b", "a/1b", "a/1/2b", "a/cb", "ab/c", "a/1/c", "b", ""]
@@ -264,7 +264,7 @@ def test_a_topic_is_compared_with_few_of_many_patterns(pattern: str, topic: str)
     assert table.verified == before
 
 
-def test_no_more_patterns_than_there_may_be() -> None:
+def test_the_number_of_patterns_is_bounded() -> None:
     table = UrlPatternTable(BASE, 2)
     posting_lists = [table.declare(table.compile(pattern)) for pattern in ("/a", "/b", "/a")]
     assert posting_lists[0] is posting_lists[2]
@@ -278,13 +278,13 @@ def test_no_more_patterns_than_there_may_be() -> None:
     assert len(list(table.posting_lists())) == 2
 
 
-def test_a_pattern_that_is_not_small_is_refused_unless_it_is_trusted() -> None:
+def test_a_large_pattern_is_refused_unless_it_is_trusted() -> None:
     with pytest.raises(PatternError, match=r"its regular expressions have a \{"):
         UrlPatternTable(BASE, 1).compile("/(a{2})")
     assert UrlPatternTable(BASE, 1, regexp_groups=True).compile("/(a{2})").match("/aa")
 
 
-def test_a_pattern_that_is_there_is_not_compiled_again() -> None:
+def test_a_known_pattern_is_not_compiled_again() -> None:
     table, posting_lists = filled(["/a", "/b"])
     assert table.compile("/a") is table.compile("/a")
     assert table.compile("/c") is not table.compile("/c")
@@ -293,7 +293,7 @@ def test_a_pattern_that_is_there_is_not_compiled_again() -> None:
     assert table.compile("/a") == UrlPattern("/a", BASE)
 
 
-def test_without_a_pattern_a_topic_is_not_read() -> None:
+def test_without_patterns_a_topic_is_not_parsed() -> None:
     table, posting_lists = filled([])
     assert find_once(table, "https://e.com/a") == set()
     postings = table.declare(table.compile("/a"))
@@ -305,13 +305,13 @@ def test_without_a_pattern_a_topic_is_not_read() -> None:
 
 @settings(deadline=None)
 @given(st.text())
-def test_any_topic_is_answered_without_an_error(topic: str) -> None:
+def test_no_topic_causes_an_error(topic: str) -> None:
     table, posting_lists = filled(["/:a", "https://e.com/*", "*://*/*"])
     agree(table, posting_lists, topic)
 
 
 @pytest.mark.parametrize("pattern", ["/a/(b/c)?d", "/a/:n(b/c)?d", "/a/(b/c)*d", "/a/:n([^/]+/)?d", "/a/(b/c)?*"])
-def test_a_modifier_after_a_group_with_a_slash_in_it_takes_the_slash_before_it_along(pattern: str) -> None:
+def test_a_modifier_after_a_group_with_a_slash_includes_the_slash_before_it(pattern: str) -> None:
     matcher = UrlPattern(pattern, "https://e.com/")
     table = UrlPatternTable("https://e.com/", 10)
     postings = table.declare(matcher)

@@ -46,7 +46,7 @@ def test_the_examples_all_at_once(name: str) -> None:
         assert (posting_lists[pattern] in find_once(table, topic)) is expected
 
 
-def test_patterns_that_say_the_same_share_a_place() -> None:
+def test_equivalent_patterns_share_an_entry() -> None:
     table = amqp_table()
     assert len({table.declare(Amqp(pattern)) for pattern in ("#", "#.#", "#.#.#")}) == 1
     assert len({table.declare(Amqp(pattern)) for pattern in ("*.#", "#.*", "#.*.#", "*.#.#")}) == 1
@@ -56,7 +56,7 @@ def test_patterns_that_say_the_same_share_a_place() -> None:
 @pytest.mark.parametrize("name", TABLES)
 @settings(deadline=None)
 @given(data=st.data())
-def test_it_finds_what_its_matchers_match_while_patterns_come_and_go(name: str, data: st.DataObject) -> None:
+def test_the_table_agrees_with_its_matchers_while_patterns_come_and_go(name: str, data: st.DataObject) -> None:
     make, compile = TABLES[name]
     dot, word, words = {"amqp": (".", "*", "#"), "mqtt": ("/", "+", "#")}[name]
     texts = st.lists(st.sampled_from(["a", "b", "$a", "", word, words, words]), max_size=4).map(dot.join)
