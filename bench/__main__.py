@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known = names()
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks; write bench/results.")
     parser.add_argument("name", nargs="*", help=f"one of: {', '.join(known)}; all of them by default")
-    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds; write to a temporary directory")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few rounds; write to a temporary directory"
+    )
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.name if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; the benchmarks are {', '.join(known)}")

@@ -1,9 +1,8 @@
-"""How much faster is a SkipFilter than the cache of verdicts that a Mercure hub had
-before?
+"""Is a SkipFilter faster than a hub's earlier cache of verdicts?
 
 K. Burns, Skipfilter, 2022, reports "a 20,000x improvement in throughput for certain
-highly concurrent and highly selective workloads", compared with a hub that looked up
-(selector, topic) in a cache for each selector of each subscriber.
+highly concurrent and highly selective workloads".  The comparison is with a Mercure hub
+that looked up (selector, topic) in a cache for each selector of each subscriber.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ PLOT = Grid(x="topics cached", y="subscribers", panel="match %", variant="SkipFi
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: shares of matching subscribers, subscribers, topics."""
     for percent in (0.01, 1, 50):
         for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000):
             for topics in (1, 10) if quick else (1, 10, 100):
@@ -43,6 +43,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(percent: float, count: int, topics: int, rounds: int) -> dict[str, Figures]:
+    """Measure lookups of cached topics that `percent` of the subscribers match."""
     subscribers = watchers(count, shelves=round(300 / percent))
     known = watched(subscribers, topics)
     verdicts: dict[tuple[str, str], bool] = {}
@@ -69,12 +70,13 @@ def measure(percent: float, count: int, topics: int, rounds: int) -> dict[str, F
 
 
 def scanner(subscribers: Sequence[Watcher], verdicts: dict[tuple[str, str], bool]) -> Callable[[str], list[Watcher]]:
-    """Return a function that finds the subscribers of a topic.
+    """Return a function that finds the subscribers of a topic: the baseline.
 
     It looks up each verdict in `verdicts`, and adds the verdict if it is missing.
     """
 
     def scan(topic: str) -> list[Watcher]:
+        """Return the subscribers that match `topic`."""
         matched = []
         for reader in subscribers:
             for position, selector in enumerate(reader.selectors):

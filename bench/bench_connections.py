@@ -1,5 +1,7 @@
-"""What does a new subscriber cost, and how much do connected subscribers notice if
-thousands connect?
+"""What does a new subscriber cost?
+
+The last case is a storm: how much do connected subscribers notice if thousands of
+others connect?
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ UNIT = "server CPU µs a connection"
 ROUNDS = 3, 1
 
 SHOWN = ("connections/s", "KiB a connection", "load busy %")
+"""The figures in the result, besides the one that is compared."""
 STORM_SHOWN = (
     "came",
     "refused",
@@ -42,9 +45,11 @@ STORM_SHOWN = (
     "server busy %",
     "load busy %",
 )
+"""The same, for a storm."""
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: connections with and without tokens, and the storm."""
     count = 500 if quick else 5_000
     load = Load(connections=count, groups=count, rate=10, seconds=0.1)
     yield Case(f"{count:,} connect", partial(measure, load))
@@ -55,16 +60,19 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(load: Load, rounds: int) -> dict[str, Figures]:
+    """Measure the connections of `load` on each server."""
     variants = {variant: partial(once, server, load) for variant, server in installed().items()}
     return in_turn(variants, rounds=rounds, of="CPU µs a connection", shown=SHOWN)
 
 
 def measure_storm(load: Load, rounds: int) -> dict[str, Figures]:
+    """Measure the newcomers of `load` on each server."""
     variants = {variant: partial(_storm, server, load) for variant, server in installed().items()}
     return in_turn(variants, rounds=rounds, of="CPU µs a newcomer", shown=STORM_SHOWN)
 
 
 def _storm(server: Server, load: Load) -> Figures:
+    """Return the figures of a storm, with the difference to the load without it."""
     quiet, found = once(server, replace(load, newcomers=0, seconds=2)), once(server, load)
     more = (found["CPU µs an update"] - quiet["CPU µs an update"]) * load.rate * load.seconds
     return found | {"CPU µs a newcomer": more / found["came"], "p99 ms, no storm": quiet["p99 ms"]}

@@ -1,5 +1,6 @@
-"""How long does a lookup in a SkipFilter take, and how much memory does a subscriber
-need?
+"""How long does a lookup in a SkipFilter take?
+
+The table also says how much memory a subscriber needs.
 """
 
 from __future__ import annotations
@@ -28,16 +29,20 @@ WORKLOAD = (
 PLOT = Lines(x="subscribers")
 
 SMALL = (1, 100, 125, 200)
+"""Numbers of subscribers that match a topic."""
 LARGE = 10_000
+"""Another such number, if there are enough subscribers."""
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: for each number of subscribers, known and new topics."""
     for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
         yield Case(f"{count:,} subscribers", partial(known, count), at={"subscribers": count})
         yield Case(f"{count:,} subscribers, new topics", partial(new, count), at={"subscribers": count})
 
 
 def known(count: int, rounds: int) -> dict[str, Figures]:
+    """Measure lookups of topics that are cached."""
     sizes = (*SMALL, LARGE) if count >= LARGE else SMALL
     subscribers = listeners(count, *sizes)
     taken = {"filter": memory(lambda: filled(subscribers)), "list": memory(subscribers.copy)}
@@ -47,9 +52,11 @@ def known(count: int, rounds: int) -> dict[str, Figures]:
     three = [audience(size) for size in SMALL[1:]]
 
     def ask() -> list[Listener]:
+        """Test every subscriber: the baseline."""
         return [reader for reader in subscribers if hundred in reader.topics]
 
     def churn() -> None:
+        """Remove a subscriber, add it again, and look up a topic."""
         reader = next(leaving)
         changing.remove(reader)
         changing.add(reader)
@@ -78,6 +85,7 @@ def known(count: int, rounds: int) -> dict[str, Figures]:
 
 
 def new(count: int, rounds: int) -> dict[str, Figures]:
+    """Measure lookups of topics that are new, with the predicate `==`."""
     subscribers = sentences(count)
     readers: SkipFilter[str, str] = SkipFilter(operator.eq)
     for reader in subscribers:
@@ -97,6 +105,7 @@ def new(count: int, rounds: int) -> dict[str, Figures]:
 
 
 def filled(subscribers: Iterable[Listener]) -> SkipFilter[Listener, str]:
+    """Return a filter with all `subscribers`."""
     readers: SkipFilter[Listener, str] = SkipFilter(lambda reader, topic: topic in reader.topics)
     for reader in subscribers:
         readers.add(reader)

@@ -1,10 +1,11 @@
 """What do threads gain from an engine whose lookups take no lock?
 
-T.  Treat, Fast Topic Matching, 2016, asks this for Go, whose threads run in parallel.
-In a CPython with a global lock, only one thread runs at a time, with or without a lock
-of the engine.  So at best the time is proportional to the work.  CPU time is that of
-the process; if it is below the wall time, threads waited for each other or for other
-processes of the machine.
+T. Treat, Fast Topic Matching, 2016, asks this for Go, whose threads run in parallel.
+Under CPython's global lock, only one thread runs at a time, whether or not the engine
+has a lock.  So at best the time is proportional to the work.
+
+The CPU time is that of the process.  If it is below the wall time, threads waited for
+each other or for other processes of the machine.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 OPERATIONS = 1_000
+"""The number of operations of each thread."""
 MAKES: dict[str, Callable[[], Engine[int]]] = {
     "trie + lock": partial(TrieEngine, AMQP),
     "snapshot_trie": partial(SnapshotTrie, AMQP),
@@ -51,6 +53,7 @@ MAKES: dict[str, Callable[[], Engine[int]]] = {
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: two mixes of operations, and some numbers of threads."""
     for reads in (50, 90):
         for threads in (1, 4) if quick else (1, 2, 4, 8):
             mix = f"{100 - reads} % subscribe, {reads} % lookup"
@@ -58,12 +61,14 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(threads: int, reads: int, rounds: int) -> dict[str, Figures]:
+    """Measure `threads` threads; `reads` percent of their operations are lookups."""
     patterns = word_patterns(1_000, words=3, vocabulary=10, one=0.1)
     topics = word_topics(patterns, 1_000, 10)
     wall: dict[str, list[float]] = {name: [] for name in MAKES}
     cpu: dict[str, list[float]] = {name: [] for name in MAKES}
     for _ in range(rounds):
         for name, make in MAKES.items():
+            # 1. A new engine with all patterns, with a lock around it if it needs one.
             engine = make()
             for number, pattern in enumerate(patterns):
                 engine.subscribe(pattern, number)
@@ -72,6 +77,7 @@ def measure(threads: int, reads: int, rounds: int) -> dict[str, Figures]:
                 lock = threading.Lock()
                 subscribe, lookup = locked(lock, subscribe), locked(lock, lookup)
             works = [operations(patterns, topics, reads, subscribe, lookup, number) for number in range(threads)]
+            # 2. Only the operations are timed.
             gc.collect()
             cpu_began, began = time.process_time(), time.perf_counter()
             run(works)
@@ -84,7 +90,10 @@ def measure(threads: int, reads: int, rounds: int) -> dict[str, Figures]:
 
 
 def locked(lock: threading.Lock, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Return a function that calls `function` while it holds `lock`."""
+
     def call(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        """Call the function with the lock held."""
         with lock:
             return function(*arguments, **keywords)
 
@@ -99,7 +108,7 @@ def operations(
     lookup: Callable[[str], set[int]],
     number: int,
 ) -> list[Callable[[], object]]:
-    """Return the operations of thread number `number`."""
+    """Return the operations of thread number `number`, which is also their seed."""
     chance = random.Random(SEED + number)
     return [
         partial(lookup, chance.choice(topics))
@@ -110,7 +119,10 @@ def operations(
 
 
 def run(works: list[list[Callable[[], object]]]) -> None:
+    """Run each list of operations in a thread of its own, and wait for all threads."""
+
     def do(work: list[Callable[[], object]]) -> None:
+        """Run the operations one after the other."""
         for operation in work:
             operation()
 

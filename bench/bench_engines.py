@@ -36,11 +36,15 @@ UNIT = "CPU µs an operation"
 PLOT = Lines(x="patterns", panel="lookup")
 
 TOPICS = 1_000
+"""The number of topics that are looked up in turn."""
 VOCABULARY = 1_000
+"""The number of different words in patterns and topics."""
 HOT = {"words": 5, "vocabulary": VOCABULARY}
+"""The arguments of `word_patterns` for most cases."""
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: changes, lookups, and a mix of both."""
     for what in ("subscribe", "unsubscribe"):
         yield Case(f"{what}, empty", partial(change_empty, what))
         yield Case(f"{what}, 1,000 patterns of 5 words", partial(change, what))
@@ -59,20 +63,25 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def lookup_of(count: int, shape: dict[str, Any], rounds: int) -> dict[str, Figures]:
+    """Measure lookups among `count` patterns; `shape` is for `word_patterns`."""
     patterns = word_patterns(count, **shape)
     return lookup(patterns, word_topics(patterns, TOPICS, shape["vocabulary"]), rounds)
 
 
 def lookup(patterns: list[str], topics: list[str], rounds: int) -> dict[str, Figures]:
+    """Measure a lookup of each of `topics` among `patterns`, in every engine."""
+    # 1. The engines, which must agree.
     makes = factories(topics if len(patterns) <= 1_000 else None)
     engines = {name: filled(make, patterns) for name, make in makes.items()}
     engines["skip_filter, new topics"] = filled(partial(SkipFilterEngine, AMQP, capacity=2), patterns)
     for topic in topics[:20]:
         answer, *others = (engine.lookup(topic) for engine in engines.values())
         assert all(other == answer for other in others)
+    # 2. One call looks up all topics, or only a few in the naive engine.
     few = topics[: max(1, 100_000 // max(len(patterns), 100))]
     variants = {name: partial(ask, engine, few if name == "naive" else topics) for name, engine in engines.items()}
     made = compare(variants, calls=dict.fromkeys(variants, 1), rounds=rounds)
+    # 3. The figures of one lookup, and the memory.
     for name, row in made.items():
         asked = len(few) if name == "naive" else len(topics)
         row |= {"min": row["min"] / asked, "median": row["median"] / asked, "max": row["max"] / asked}
@@ -83,6 +92,7 @@ def lookup(patterns: list[str], topics: list[str], rounds: int) -> dict[str, Fig
 
 
 def ask(engine: Engine[int], topics: Sequence[str]) -> None:
+    """Look up each of `topics` in `engine`, and drop the results."""
     deque(map(engine.lookup, topics), maxlen=0)
 
 
@@ -90,18 +100,22 @@ def ask(engine: Engine[int], topics: Sequence[str]) -> None:
 
 
 def change_empty(what: str, rounds: int) -> dict[str, Figures]:
+    """Measure the only subscription of an engine; `what` is as in `timed`."""
     pattern = word_patterns(1, **HOT)[0]
 
     def made(make: Callable[[], Engine[int]]) -> list[tuple[Engine[int], str]]:
+        """Return 1,000 empty engines, each with the pattern to subscribe to."""
         return [(make(), pattern) for _ in range(1_000)]
 
     return timed(what, made, rounds)
 
 
 def change(what: str, rounds: int) -> dict[str, Figures]:
+    """Measure 200 subscriptions beside 1,000 others; `what` is as in `timed`."""
     there, coming = (patterns := word_patterns(1_200, **HOT))[:1_000], patterns[1_000:]
 
     def made(make: Callable[[], Engine[int]]) -> list[tuple[Engine[int], str]]:
+        """Return one engine with 1,000 patterns, 200 times, each with a new pattern."""
         engine = filled(make, there)
         return [(engine, pattern) for pattern in coming]
 
@@ -111,11 +125,16 @@ def change(what: str, rounds: int) -> dict[str, Figures]:
 def timed(
     what: str, made: Callable[[Callable[[], Engine[int]]], list[tuple[Engine[int], str]]], rounds: int
 ) -> dict[str, Figures]:
-    """Return the time of subscribing or unsubscribing; each round makes new engines."""
+    """Measure subscribing to patterns, or unsubscribing from them, in every engine.
+
+    `made` returns the engines and the patterns, and is called in each round.  `what` is
+    subscribe or unsubscribe.
+    """
     makes = factories(word_topics(word_patterns(1_000, **HOT), 100, VOCABULARY))
     taken: dict[str, list[float]] = {name: [] for name in makes}
     for _ in range(rounds):
         for name, make in makes.items():
+            # Each round does both operations; `what` chooses the one that counts.
             pairs = made(make)
             gc.collect()
             began = time.process_time()
@@ -130,8 +149,10 @@ def timed(
 
 
 def churn(count: int, rounds: int) -> dict[str, Figures]:
-    """Measure one operation: a subscription to a new pattern, ten lookups, and the end
-    of the subscription.
+    """Measure a mix of changes and lookups.
+
+    One operation is a subscription to a new pattern, ten lookups, and the end of the
+    subscription.
     """
     patterns = word_patterns(count + 1, **HOT, one=0.15)
     coming, there = patterns[0], patterns[1:]
@@ -139,6 +160,7 @@ def churn(count: int, rounds: int) -> dict[str, Figures]:
     engines = {name: filled(make, there) for name, make in factories(None).items()}
 
     def variant(engine: Engine[int]) -> None:
+        """Do one operation."""
         handle = engine.subscribe(coming, -1)
         ask(engine, topics)
         engine.unsubscribe(handle)
@@ -151,14 +173,17 @@ def churn(count: int, rounds: int) -> dict[str, Figures]:
 
 
 def factories(topics: list[str] | None) -> dict[str, Callable[[], Engine[int]]]:
-    """Return a function that makes each engine; naive is first, and `inverted_bitmap`
-    needs `topics`.
+    """Return, for each engine, a function that makes it.
+
+    The first one is naive, the baseline.  If `topics` is None, inverted_bitmap, which
+    needs them, is left out.
     """
     made: dict[str, Callable[[], Engine[int]]] = {name: partial(make, AMQP) for name, make in ENGINES.items()}
     return made if topics is None else made | {"inverted_bitmap": partial(InvertedBitmap, AMQP, topics)}
 
 
 def filled(make: Callable[[], Engine[int]], patterns: Sequence[str]) -> Engine[int]:
+    """Return a new engine with a subscription to each of `patterns`."""
     engine = make()
     for number, pattern in enumerate(patterns):
         engine.subscribe(pattern, number)

@@ -1,4 +1,8 @@
-"""How much CPU does a delivery cost the hub, and how late is it?"""
+"""How much CPU does a delivery cost the hub, and how late is it?
+
+All servers get the same loads.  In the broadcasts, the hub runs a second time with one
+task per stream.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,11 @@ SHOWN = (
     "server busy %",
     "load busy %",
 )
+"""The figures in the result, besides the one that is compared."""
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: broadcasts to many subscribers, and other loads."""
     rates = {100: 200, 1_000: 20, 5_000: 4, 10_000: 2, 15_000: 1}
     for count in (100, 1_000) if quick else rates:
         seconds = 1 if quick else 4 if count < 15_000 else 6
@@ -68,6 +74,10 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(load: Load, rounds: int, *, tasks: bool = False) -> dict[str, Figures]:
+    """Measure `load` on each server.
+
+    With `tasks`, one more variant is a hub with a task per stream.
+    """
     servers = installed()
     if tasks:
         servers["hub, one task per stream"] = partial(hub, "--no-park")

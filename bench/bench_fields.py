@@ -1,5 +1,7 @@
-"""How fast does a FieldFilter find the values whose criteria a message meets, if few
-match and if many do?
+"""How fast does a FieldFilter find the values whose criteria a message meets?
+
+Few values match or many do.  Other implementations of the same methods are measured,
+too.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ PLOT = Lines(x="values", panel="spread")
 SPREADS = {"selective": (20, 1_000), "between": (12, 100), "dense": (8, 4)}
 """The number of fields, and the number of values of a field."""
 MESSAGES = 10
+"""The number of messages, which are used in turn."""
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: each spread with some numbers of values."""
     for spread in SPREADS:
         for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000):
             yield Case(
@@ -46,20 +50,24 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
+    """Measure all methods, and other implementations of them, with `count` values."""
     subscribed, messages = workload(spread, count)
     taken = memory(lambda: filled(subscribed))
     readers = filled(subscribed)
     criteria_of = [(n, frozenset(c if isinstance(c, tuple) else (c,) for c in own)) for n, own in enumerate(subscribed)]
 
     def ask(message: dict[str, int]) -> list[int]:
+        """Compare every set of criteria: the baseline."""
         rows = set(rows_of(message))
         return [reader for reader, criteria in criteria_of if criteria <= rows]
 
     def by_access(message: dict[str, int]) -> list[int]:
+        """Find the values of which all criteria are met, by the rarest criterion."""
         rows = rows_of(message)
         return readers._resolve(readers._all_by_access(rows, readers._candidates(rows)))
 
     def by_counter(message: dict[str, int]) -> dict[int, int]:
+        """Count the criteria that are met with a Counter."""
         counts = Counter(chain.from_iterable(readers._met(rows_of(message))))
         ids = BitMap(counts)
         return dict(zip(readers._resolve(ids), (counts[id] for id in ids), strict=True))
@@ -75,12 +83,13 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
         "matches_all": readers.matches_all,
         "matches_any": readers.matches_any,
     }
+    # All implementations must agree.
     for message in messages:
         expected = ask(message)
         assert all(variants[name](message) == expected for name in variants if "all" in name and name != "matches_all")
         assert by_counter(message) == readers.hits(message)
-    # The number of calls is a multiple of the number of messages, so all variants get
-    # the same messages.
+    # The number of calls is a multiple of the number of messages, so that all variants
+    # get the same messages.
     calls = {name: MESSAGES * max(5, 100_000 // count) for name in variants} | {"compare every set": MESSAGES}
     made = compare({name: over(variant, messages) for name, variant in variants.items()}, calls=calls, rounds=rounds)
     for name in ("match_all", "match_any"):
@@ -91,18 +100,22 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
 
 
 def over(variant: Callable[[dict[str, int]], object], messages: list[dict[str, int]]) -> Callable[[], object]:
-    """Return a function that calls `variant` with the next message, again and again."""
+    """Return a function that calls `variant` with the next message, in a cycle."""
     turn = cycle(messages)
     return lambda: variant(next(turn))
 
 
 def workload(spread: str, count: int) -> tuple[list[list[Criterion]], list[dict[str, int]]]:
-    """Return the criteria of `count` values, and MESSAGES messages."""
+    """Return the criteria of `count` values, and MESSAGES messages.
+
+    The field names and the values are random; `spread` is a key of SPREADS.
+    """
     chance = random.Random(SEED + 20)
     fields, values = SPREADS[spread]
     names = [f"field {n}" for n in range(fields)]
 
     def criterion(name: str) -> Criterion:
+        """Return a criterion of a field: its presence, for one in ten, or a value."""
         return name if chance.random() < 0.1 else (name, chance.randrange(values))
 
     subscribed = [[criterion(name) for name in chance.sample(names, chance.randint(1, 4))] for _ in range(count)]
@@ -110,6 +123,7 @@ def workload(spread: str, count: int) -> tuple[list[list[Criterion]], list[dict[
 
 
 def filled(subscribed: list[list[Criterion]]) -> FieldFilter[int]:
+    """Return a filter whose values are the indexes of `subscribed`."""
     readers: FieldFilter[int] = FieldFilter()
     for reader, criteria in enumerate(subscribed):
         readers.add(reader, criteria)

@@ -1,4 +1,7 @@
-"""What does the first lookup of a topic cost, which has to test every value?"""
+"""What does the first lookup of a topic cost?
+
+It must test every value, and store the result.  `matches` may stop earlier.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,13 @@ PLOT = Lines(x="templates")
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: some numbers of templates."""
     for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000):
         yield Case(f"{count:,} templates", partial(measure, count), at={"templates": count})
 
 
 def measure(count: int, rounds: int) -> dict[str, Figures]:
+    """Measure lookups of new and of known topics among `count` templates."""
     everything = templates(count)
     readers: SkipFilter[UriTemplate, str] = SkipFilter(UriTemplate.match)
     for reader in everything:
@@ -37,6 +42,7 @@ def measure(count: int, rounds: int) -> dict[str, Figures]:
     fresh = iter(others)
 
     def ask() -> list[UriTemplate]:
+        """Test every template: the baseline."""
         return [reader for reader in everything if reader.match(known)]
 
     assert readers.match_any(known) == ask()

@@ -1,5 +1,7 @@
-"""How long are the pauses of Python's garbage collector in a hub with thousands of
-connections?
+"""How long are the pauses of the garbage collector in a hub?
+
+The hub's own settings and Python's defaults are compared, with thousands of
+connections.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bench.benchmark import Case, Lines
 from bench.load import run
-from bench.servers import HANG, hub, in_turn
+from bench.servers import HANG_SECONDS, hub, in_turn
 from bench.servers import versions as versions
 from bench.targets import Load
 
@@ -35,6 +37,7 @@ ROUNDS = 3, 1
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: parked streams or tasks, and numbers of subscribers."""
     for streams, flag in (("parked", "--park"), ("one task each", "--no-park")):
         for count in (1_000,) if quick else (1_000, 4_000, 12_000):
             yield Case(
@@ -45,6 +48,10 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(count: int, flag: str, rounds: int, *, quick: bool) -> dict[str, Figures]:
+    """Measure the pauses with `count` subscribers.
+
+    `flag` is --park or --no-park of `hub serve`.
+    """
     load = Load(connections=count, rate=10 if count < 4_000 else 2, visitors=200, seconds=1 if quick else 5)
     variants = {"Python's defaults": "python", "the hub's settings": "ours"}
     return in_turn(
@@ -56,16 +63,20 @@ def measure(count: int, flag: str, rounds: int, *, quick: bool) -> dict[str, Fig
 
 
 def _pauses(whose: str, flag: str, load: Load) -> Figures:
+    """Put `load` on a hub, and return the pauses that it has recorded.
+
+    `whose` is as in `bench.baselines.garbage`: ours or python.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "pauses")
         with hub(flag, module=("bench.baselines.garbage", str(path), whose)) as target:
             run(load, target)
             [pid] = target.pids
             os.kill(pid, signal.SIGUSR1)
-            end = time.monotonic() + HANG
+            end = time.monotonic() + HANG_SECONDS
             while not path.exists():
                 if time.monotonic() > end:
-                    raise RuntimeError("the hub does not write the pauses of its garbage collector")
+                    raise RuntimeError("the hub did not write the pauses of its garbage collector")
                 time.sleep(0.01)
         pauses: Figures = json.loads(path.read_text())
     return pauses

@@ -1,5 +1,6 @@
-"""How much does a publisher notice while other clients send as many requests as they
-may?
+"""How much does a publisher notice while other clients send expensive requests?
+
+Each of them repeats a request as fast as it gets responses.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from bench.targets import Target
 
     Ask: TypeAlias = Callable[[HTTPConnection, int], None]
-    """A request on a connection; it gets a number, so that no two requests are
-    equal."""
+    """Send a request and read its response; the number makes each request different."""
 
 QUESTION = "How much does a publisher notice while other clients send as many requests as they may?"
 WORKLOAD = (
@@ -50,11 +50,17 @@ _TEMPLATES: Final = "&".join("match_uritemplate=" + "%7B%2Ba%7D" * 99 + f"q{n}" 
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Return the only case."""
     updates, publishes = (1_000, 50) if quick else (10_000, 500)
     yield Case(f"{updates:,} updates in the history", partial(measure, updates, publishes))
 
 
 def measure(updates: int, publishes: int, rounds: int) -> dict[str, Figures]:
+    """Measure the response times of a publisher, with each kind of neighbours.
+
+    The history has `updates` updates.  In each round and for each variant, a new hub
+    gets `publishes` updates.
+    """
     variants: dict[str, tuple[int, Ask]] = {
         "no other clients": (0, _read_all),
         "100 templates over the history": (1, _read_all),
@@ -75,6 +81,7 @@ def measure(updates: int, publishes: int, rounds: int) -> dict[str, Figures]:
 
 
 def _connection(target: Target) -> HTTPConnection:
+    """Return a connection to `target`, which opens with its first request."""
     return HTTPConnection(target.host, target.port)
 
 
@@ -89,6 +96,7 @@ def _publish(publisher: HTTPConnection, body: bytes, type: str = _FORM["Content-
 
 
 def _fill(publisher: HTTPConnection, updates: int) -> None:
+    """Publish `updates` updates with different topics, and one with the topic rare."""
     for start in range(0, updates, 500):
         lines = (json.dumps({"topic": f"https://example.com/{n}"}) for n in range(start, start + 500))
         _publish(publisher, "\n".join(lines).encode(), "application/x-ndjson")
@@ -97,7 +105,7 @@ def _fill(publisher: HTTPConnection, updates: int) -> None:
 
 @contextmanager
 def _subscriber(target: Target) -> Iterator[None]:
-    """Keep one subscriber connected, which uses up the limit of its client."""
+    """Keep one subscriber connected, which uses up a limit of one per client."""
     with closing(_connection(target)) as subscriber:
         subscriber.request("GET", f"{PATH}?match=nothing")
         assert subscriber.getresponse().status == 200
@@ -106,21 +114,22 @@ def _subscriber(target: Target) -> Iterator[None]:
 
 @contextmanager
 def _busy(target: Target, clients: int, ask: Ask) -> Iterator[list[int]]:
-    """Repeat a request in `clients` threads.
+    """Repeat a request in `clients` threads, each time on a new connection.
 
-    Yields the list of the numbers of answered requests.
+    Yields a list, to which the number of each answered request is appended.
     """
     over = threading.Event()
     numbers = count()
     asked: list[int] = []
 
     def repeat() -> None:
+        """Repeat the request until the block has ended."""
         while not over.is_set():
             with closing(_connection(target)) as client:
                 number = next(numbers)
                 try:
                     ask(client, number)
-                except (OSError, HTTPException):  # the hub has stopped
+                except (OSError, HTTPException):  # only if the hub has stopped
                     assert over.is_set()
                 asked.append(number)
 
@@ -136,11 +145,13 @@ def _busy(target: Target, clients: int, ask: Ask) -> Iterator[list[int]]:
 
 
 def _read_all(client: HTTPConnection, _: int) -> None:
+    """Read the whole history through 100 URI templates."""
     client.request("QUERY", f"{PATH}?last_event_id=earliest", _TEMPLATES, _FORM | {"Prefer": "wait=0"})
     assert client.getresponse().read().endswith(b": all\n\n")
 
 
 def _follow_rare(client: HTTPConnection, number: int) -> None:
+    """Come with an unknown id, and read until the only update of the topic rare."""
     client.request("GET", f"{PATH}?match=rare&last_event_id=unknown-{number}")
     answer = client.getresponse()
     while not answer.readline().startswith(b"id: "):
@@ -148,6 +159,7 @@ def _follow_rare(client: HTTPConnection, number: int) -> None:
 
 
 def _subscribe_to_patterns(client: HTTPConnection, number: int) -> None:
+    """Subscribe to 100 new URL Patterns, which the hub refuses because of the limit."""
     patterns = (rf"https://e.com/{number}x{n}(\w\w.......)" for n in range(100))
     client.request("GET", f"{PATH}?" + "&".join(f"match_urlpattern={quote(pattern)}" for pattern in patterns))
     assert client.getresponse().status == 429

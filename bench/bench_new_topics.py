@@ -1,4 +1,7 @@
-"""What does a new topic cost, and a new selector, among 100,000 selectors?"""
+"""What does a new topic cost, and a new selector, among up to 100,000 selectors?
+
+Two families of URI templates are usual ones.  The others are meant to be slow.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,21 @@ PLOT = Lines(x="selectors", panel="family")
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: each family with some numbers of selectors."""
     for name in SELECTORS:
         for count in (10, 1_000) if quick else (10, 1_000, 10_000, 100_000):
             yield Case(f"{name}, {count:,}", partial(measure, name, count), at={"selectors": count, "family": name})
 
 
 def measure(name: str, count: int, rounds: int) -> dict[str, Figures]:
+    """Measure lookups and additions with `count` selectors of the family `name`."""
     family = SELECTORS[name]
     taken = memory(lambda: filled(family, count))
     readers = filled(family, count)
     templates = [UriTemplate(family.template(n)) for n in range(count)]
     calls = 4_000
     topics = new_topics(family, count, calls * (rounds + 1) + 100)
+    # The filter and the baseline must agree.
     for topic in topics[-100 if count < 100_000 else -3 :]:
         assert readers.match_any(topic) == [n for n, template in enumerate(templates) if template.match(topic)]
     fresh, asked = iter(topics), iter(topics)
@@ -47,10 +53,12 @@ def measure(name: str, count: int, rounds: int) -> dict[str, Figures]:
     growing = filled(family, count)
 
     def declare() -> None:
+        """Add a subscriber with a new selector."""
         n = next(more)
         growing.add(n, [("uritemplate", family.template(n))])
 
     def ask() -> list[UriTemplate]:
+        """Test every template: the baseline."""
         topic = next(asked)
         return [template for template in templates if template.match(topic)]
 
@@ -64,6 +72,7 @@ def measure(name: str, count: int, rounds: int) -> dict[str, Figures]:
 
 
 def filled(family: Selectors, count: int) -> SkipFilter[int, str]:
+    """Return a filter with `count` subscribers, each with a template of its own."""
     readers: SkipFilter[int, str] = SkipFilter(SelectorIndex())
     for n in range(count):
         readers.add(n, [("uritemplate", family.template(n))])

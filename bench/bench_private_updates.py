@@ -1,8 +1,8 @@
 """What does a private update cost if its topics are always new?
 
-This is the workload of the Mercure hub whose CPU load led to the first skipfilter:
-thousands of subscribers with a few selectors each, and updates about resources that
-were just created.
+The CPU load of a Mercure hub led to the first skipfilter.  This is the workload of that
+hub: thousands of subscribers with a few selectors each, and updates about resources
+that were just created.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ PLOT = Lines(x="subscribers")
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: some numbers of subscribers."""
     for count in (1_000, 5_000) if quick else (1_000, 5_000, 20_000, 100_000):
         yield Case(f"{count:,} subscribers", partial(measure, count), at={"subscribers": count})
 
 
 def measure(count: int, rounds: int) -> dict[str, Figures]:
+    """Measure finding the receivers of an update among `count` subscribers."""
     declared = members(count)
     taken = memory(lambda: indexed(declared))
     by_index = indexed(declared)
@@ -46,9 +48,11 @@ def measure(count: int, rounds: int) -> dict[str, Figures]:
     updates = private_updates(count, 2_000 * (rounds + 1) + 100)
 
     def ask(topics: tuple[str, ...]) -> list[int]:
+        """Test every selector, for the subscription and for the grant: the baseline."""
         wanting = [n for n in range(count) if wants(matchers[n], topics)]
         return [n for n in wanting if wants(matchers[n], topics)]
 
+    # All variants must agree.
     for topics in updates[-100 if count < 20_000 else -3 :]:
         assert ask(topics) == by_index(topics) == by_predicate(topics)
     asked, indexes, predicated = iter(updates), iter(updates), iter(updates)
@@ -67,10 +71,12 @@ def measure(count: int, rounds: int) -> dict[str, Figures]:
 
 
 def wants(matchers: tuple[Matcher, ...], topics: tuple[str, ...]) -> bool:
+    """Return whether any of `matchers` matches any of `topics`."""
     return any(matcher.match(topic) for matcher in matchers for topic in topics)
 
 
 def indexed(declared: list[tuple[Selector, ...]]) -> Callable[[tuple[str, ...]], list[int]]:
+    """Return a function that finds the receivers with two filters over indexes."""
     return receivers(
         SkipFilter(SelectorIndex()),
         SkipFilter(SelectorIndex()),
@@ -79,7 +85,10 @@ def indexed(declared: list[tuple[Selector, ...]]) -> Callable[[tuple[str, ...]],
 
 
 def predicates(matchers: list[tuple[Matcher, ...]]) -> Callable[[tuple[str, ...]], list[int]]:
+    """Return a function that finds the receivers with two filters over predicates."""
+
     def passes(n: int, topic: str) -> bool:
+        """Return whether subscriber number `n` has a selector that matches `topic`."""
         return wants(matchers[n], (topic,))
 
     return receivers(
@@ -90,13 +99,16 @@ def predicates(matchers: list[tuple[Matcher, ...]]) -> Callable[[tuple[str, ...]
 def receivers(
     subscribed: SkipFilter[int, str], granted: SkipFilter[int, str], fill: Callable[[SkipFilter[int, str]], object]
 ) -> Callable[[tuple[str, ...]], list[int]]:
-    """Return a function that finds the receivers of a private update: two ORs of
-    bitmaps, and one AND.
+    """Return a function that finds the receivers of a private update.
+
+    They subscribe to one of its topics, and may read one: two ORs of bitmaps, and one
+    AND.  `fill` adds the subscribers to a filter.
     """
     fill(subscribed)
     fill(granted)
 
     def receive(topics: tuple[str, ...]) -> list[int]:
+        """Return the receivers of an update with `topics`."""
         ids = subscribed.bitmap(*topics)
         ids &= granted.bitmap(*topics)
         return subscribed.values(ids)

@@ -1,4 +1,7 @@
-"""What does an update cost before any subscriber receives it?"""
+"""What does an update cost before any subscriber receives it?
+
+The hub gets updates one per request, and in batches.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,11 @@ UNIT = "server CPU µs an update"
 ROUNDS = 3, 1
 
 SHOWN = ("updates/s", "server busy %", "load busy %")
+"""The figures in the result, besides the one that is compared."""
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: no subscribers, and subscribers of other topics."""
     for count in (0,) if quick else (0, 1_000):
         load = Load(
             connections=count,
@@ -46,6 +51,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(load: Load, rounds: int) -> dict[str, Figures]:
+    """Measure `load` on each server, and on the hub also in batches."""
     hub = SERVERS["hub"]
     variants = {
         "hub, one per request": partial(once, hub, load),

@@ -1,4 +1,7 @@
-"""What does a delivery from the history cost if many clients reconnect at once?"""
+"""What does a delivery from the history cost if many clients reconnect at once?
+
+The histories in memory, in SQLite and in Redis are compared.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,26 @@ ROUNDS = 1, 1
 versions = log_versions
 
 SHOWN = ("seconds", "deliveries/s", "hub MiB before", "hub MiB after", "server busy %", "load busy %")
+"""The figures in the result, besides the one that is compared."""
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: one subscriber alone, and many at once."""
     updates = 2_000 if quick else 100_000
     for count in (1, 10 if quick else 100):
-        # At this rate the last of the updates is due just before the end of the second.
+        # At this rate, exactly `updates` updates are due before the end of the second.
         load = Load(connections=count, rate=updates + 1, poisson=False, seconds=1, payload=250, batch=1_000, spin=False)
         yield Case(f"{count} at once" if count > 1 else "one alone", partial(measure, load, updates))
 
 
 def measure(load: Load, updates: int, rounds: int) -> dict[str, Figures]:
+    """Measure the replay of `updates` updates from each kind of history."""
     variants = {log: partial(_ask, log, load, updates) for log in ("memory", "sqlite", "redis")}
     return in_turn(variants, rounds=rounds, of="CPU µs a delivery", shown=SHOWN)
 
 
 def _ask(log: str, load: Load, updates: int) -> Figures:
+    """Return the figures of a replay from a new hub; every subscriber must get all."""
     with hub_on(log, HUB_HISTORY_UPDATES=str(2 * updates), HUB_HISTORY_BYTES=str(2**30)) as target:
         found = replay(load, target)
     assert (found["updates"], found["deliveries"]) == (updates, updates * load.connections), found

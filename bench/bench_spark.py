@@ -1,5 +1,6 @@
-"""Who received what, on Spark: how fast is the matching process, compared with plain
-SQL?
+"""How fast does Spark find all receivers of a day's updates?
+
+`skipfilter.spark` is compared with plain SQL, and with a cross join.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ PLOT = Lines(x="subscribers")
 UNIT = "µs an update"
 ROUNDS = 3, 1
 SHOWN = ("updates", "deliveries", "s", "Java MB", "workers MB")
+"""The figures in the result, besides the one that is compared."""
 
 SIZES: Final = {
-    # subscribers: the number of updates, and the sizes of the samples for plain SQL and
-    # for the cross join
+    # The number of subscribers: the number of updates, and the sizes of the samples for
+    # plain SQL and for the cross join.  0 leaves the cross join out.
     100: (1_000, 1_000, 1_000),
     1_000: (10_000, 10_000, 10_000),
     10_000: (100_000, 100_000, 5_000),
@@ -55,10 +57,12 @@ SIZES: Final = {
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of Spark and of the packages that the matching uses."""
     return {name: version(name) for name in ("numpy", "pyarrow", "pyroaring", "pyspark")}
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: the numbers of subscribers in SIZES."""
     for subscribers, (updates, *sampled) in SIZES.items():
         if not quick or subscribers <= 1_000:
             label = f"{subscribers:,} subscribers, {updates:,} updates"
@@ -66,6 +70,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(subscribers: int, updates: int, by_sql: int, by_cross_join: int, rounds: int) -> dict[str, Figures]:
+    """Measure a day; `by_sql` and `by_cross_join` are the sizes of the samples."""
     from skipfilter.spark import Workload, generate_sessions, generate_updates, spark_session
 
     with tempfile.TemporaryDirectory() as place:
@@ -77,11 +82,13 @@ def measure(subscribers: int, updates: int, by_sql: int, by_cross_join: int, rou
             "spark.log.level": "ERROR",
             "spark.ui.showConsoleProgress": "false",
         }
+        # 1. The tables of the day.
         spark = spark_session("bench", conf)
         workload = Workload(subscribers=subscribers, updates=updates, seed=SEED)
         generate_updates(spark, workload).write.parquet(f"{place}/updates")
         generate_sessions(spark, workload).write.parquet(f"{place}/sessions")
         day = Day(spark, place)
+        # 2. The variants.
         variants: dict[str, Callable[[], Figures]] = {"plain SQL": partial(day.ask, plain_sql, by_sql)}
         if by_cross_join:
             variants["cross join, rlike"] = partial(day.ask, cross_join, by_cross_join)
@@ -93,16 +100,23 @@ def measure(subscribers: int, updates: int, by_sql: int, by_cross_join: int, rou
 
 
 class Day:
-    """The tables of a day, and what both baselines prepare from them."""
+    """The tables of a day, which are in the directory `place`.
+
+    All tables that the baselines prepare beforehand are cached, so that their time does
+    not count.
+    """
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._spark = spark
         self._place = place
         self.updates, self.sessions = (spark.read.parquet(f"{place}/{name}") for name in ("updates", "sessions"))
         self._count = self.updates.count()
+        # For plain SQL: the distinct patterns, and the selectors of each role.
         self._patterns = regular_expressions(self.sessions).cache()
         self._declared = {role: declared(self.sessions, self._patterns, role).cache() for role in ROLES}
+        # For the cross join: one regular expression per subscriber and role.
         self._by_subscriber = by_subscriber(self.sessions, self._declared).cache()
+        # A count fills the cache of a table.
         for table in (self._patterns, *self._declared.values(), self._by_subscriber):
             table.count()
 
@@ -122,18 +136,23 @@ class Day:
         return figures(taken, self._count, total[0]) | memory
 
     def ask(self, variant: Callable[..., DataFrame], wanted: int) -> Figures:
-        """Count the deliveries of about `wanted` updates, check the count, and return
-        the figures.
+        """Count the deliveries of about `wanted` updates, and return the figures.
+
+        `variant` finds them.  An assertion fails if their number is not that of the
+        last `match`.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
+        # 1. A sample of the updates, drawn by a hash.
         sample = F.pmod(F.xxhash64("update_id"), F.lit(max(1, round(self._count / wanted)))) == 0
         updates = self.updates.filter(sample).cache()
         count = updates.count()
+        # 2. Only the variant is timed.
         began = time.perf_counter()
         deliveries = variant(updates, self._patterns, self._declared, self._by_subscriber).count()
         taken = time.perf_counter() - began
         updates.unpersist()
+        # 3. The same sample of the fan-out.
         expected = self._spark.read.parquet(f"{self._place}/fanout").filter(sample).agg(F.sum("fanout")).first()
         assert expected is not None
         assert deliveries == (expected[0] or 0), (variant, deliveries, expected[0])
@@ -141,18 +160,22 @@ class Day:
 
 
 def figures(taken: float, updates: int, deliveries: int) -> Figures:
+    """Return the figures of one run, which has taken `taken` seconds."""
     return {UNIT: taken / updates * 1e6, "updates": updates, "deliveries": deliveries, "s": taken}
 
 
 # -- the baselines
 
 ROLES: Final = ("selectors", "authorised")
+"""The columns of a session with its subscriptions, and with its grants."""
 
 
 def plain_sql(updates: DataFrame, patterns: DataFrame, declared: dict[str, DataFrame], _: DataFrame) -> DataFrame:
-    """Return (update_id, subscriber_id) of each delivery."""
+    """Return (update_id, subscriber_id) of each delivery: the first baseline."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    # 1. The selectors that match each distinct topic: the equal ones, and the others by
+    # `rlike`.
     of_topics = updates.select("update_id", "private", "ts", F.explode("topics").alias("topic"))
     topics = of_topics.select("topic").distinct()
     others = topics.join(F.broadcast(patterns), F.expr("rlike(topic, regex)")).select("topic", "type", "pattern")
@@ -160,6 +183,7 @@ def plain_sql(updates: DataFrame, patterns: DataFrame, declared: dict[str, DataF
     matched = of_topics.join(exact.unionAll(others), "topic")
 
     def reached(role: str) -> DataFrame:
+        """Return the connected subscribers with a matching selector, by update."""
         there = (F.col("connected_from") <= F.col("ts")) & (
             F.col("disconnected_at").isNull() | (F.col("ts") < F.col("disconnected_at"))
         )
@@ -167,14 +191,16 @@ def plain_sql(updates: DataFrame, patterns: DataFrame, declared: dict[str, DataF
         found = asked.join(declared[role], ["type", "pattern"]).filter(there)
         return found.select("update_id", "subscriber_id", "private").distinct()
 
+    # 2. A private update needs a matching grant, too.
     subscribed = reached("selectors")
     private = subscribed.filter("private").join(reached("authorised"), ["update_id", "subscriber_id"], "left_semi")
     return subscribed.filter("not private").unionAll(private)
 
 
 def cross_join(updates: DataFrame, _: DataFrame, __: dict[str, DataFrame], by_subscriber: DataFrame) -> DataFrame:
-    """Return a row for each delivery, by testing each pair of an update and a
-    subscriber.
+    """Return a row for each delivery: the second baseline.
+
+    It tests each pair of an update and a subscriber.
     """
     return updates.crossJoin(by_subscriber).filter(
         "connected_from <= ts and (disconnected_at is null or ts < disconnected_at)"
@@ -184,7 +210,7 @@ def cross_join(updates: DataFrame, _: DataFrame, __: dict[str, DataFrame], by_su
 
 
 def regular_expressions(sessions: DataFrame) -> DataFrame:
-    """Return type, pattern and regex of each distinct selector that is not exact."""
+    """Return (type, pattern, regex) of each distinct selector that is not exact."""
     from pyspark.sql import functions as F  # noqa: N812
 
     every = F.explode(F.concat(*ROLES)).alias("selector")
@@ -194,7 +220,10 @@ def regular_expressions(sessions: DataFrame) -> DataFrame:
 
 
 def declared(sessions: DataFrame, patterns: DataFrame, role: str) -> DataFrame:
-    """Return a row for each selector of each subscriber."""
+    """Return a row for each selector that each subscriber has in the column `role`.
+
+    It has the regular expression of the selector, or null if the selector is exact.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = sessions.select("subscriber_id", "connected_from", "disconnected_at", F.explode(role).alias("selector"))
@@ -202,22 +231,26 @@ def declared(sessions: DataFrame, patterns: DataFrame, role: str) -> DataFrame:
 
 
 def by_subscriber(sessions: DataFrame, declared: dict[str, DataFrame]) -> DataFrame:
-    """Return one regular expression per subscriber and role, which matches if one of
-    the selectors does.
+    """Return a row for each subscriber, with one regular expression for each role.
+
+    It matches if one of the subscriber's selectors does.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     def whole(role: str) -> DataFrame:
+        """Return one regular expression for each subscriber that has selectors."""
         quoted: Column = F.concat(F.lit(r"^\Q"), "pattern", F.lit(r"\E$"))
         regexes = F.concat_ws("|", F.collect_list(F.coalesce("regex", quoted)))
         return declared[role].groupBy("subscriber_id").agg(regexes.alias(f"of_{role}"))
 
     windows = sessions.select("subscriber_id", "connected_from", "disconnected_at")
+    # Without a selector, "^$" matches no topic.
     for role in ROLES:
         windows = windows.join(whole(role), "subscriber_id", "left").fillna("^$", [f"of_{role}"])
     return windows
 
 
+# Regular expressions for the variable parts of the patterns of each type.
 _WORD: Final = "(?:[A-Za-z0-9._~-]|%[0-9A-Fa-f]{2})*"
 _TOKENS: Final = {
     "uritemplate": {
@@ -234,8 +267,9 @@ _TOKENS: Final = {
 
 
 def regular_expression(type: str, pattern: str) -> str:
-    """Return a regular expression of Java for a pattern; only for the shapes that the
-    workload has.
+    """Return a regular expression of Java that matches as `pattern` does.
+
+    Only the shapes of patterns that the workload has are supported.
     """
     tokens = _TOKENS[type]
     parts = re.split(f"({'|'.join(tokens)})", pattern)
@@ -253,15 +287,15 @@ def regular_expression(type: str, pattern: str) -> str:
 
 @contextmanager
 def peak() -> Iterator[dict[str, Any]]:
-    """Watch the memory of Java and its Python workers; the yielded dict has the largest
-    values.
+    """Watch the memory of Java and its Python workers, five times a second.
 
-    Linux only.
+    Yields a dict of the largest values so far, in MB.  Linux only.
     """
     most: dict[str, Any] = {"Java MB": 0.0, "workers MB": 0.0}
     done = threading.Event()
 
     def look() -> None:
+        """Update the largest values until the block has ended."""
         while not done.wait(0.2):
             java, *workers = _sizes() or [0.0]
             most["Java MB"] = max(most["Java MB"], java)
@@ -277,9 +311,11 @@ def peak() -> Iterator[dict[str, Any]]:
 
 
 def _sizes() -> list[float]:
-    """Return the resident MB of Java, a child of this process, and of all processes
-    below it.
+    """Return the resident MB of Java, then those of each process below it.
+
+    Java is a child of this process.  The list is empty if it does not run.
     """
+    # 1. The parent and the size of each process.
     parents, sizes, java = {}, {}, 0
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -292,7 +328,9 @@ def _sizes() -> list[float]:
         if fields["Name"] == "java" and parents[pid] == os.getpid():
             java = pid
 
+    # 2. The processes below Java.
     def is_below(pid: int) -> bool:
+        """Return whether a process is Java or descends from it."""
         while pid in parents and pid != java:
             pid = parents[pid]
         return pid == java

@@ -1,4 +1,7 @@
-"""How fast is a hub as a source and a sink of Spark, compared with plain clients?"""
+"""How fast is a hub as a source and a sink of Spark?
+
+It is compared with plain clients of the same hub.
+"""
 
 from __future__ import annotations
 
@@ -45,22 +48,25 @@ PLOT = Bars()
 UNIT = "µs a row"
 ROUNDS = 3, 1
 
-_TASKS = 2
-_REQUEST = 1_000
+_TASKS = 2  # of Spark, and threads of the plain publisher
+_LINES_PER_REQUEST = 1_000
 _DATA = "x" * 192
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of the hub's parts, and those of Spark and httpx2."""
     return _versions() | {name: version(name) for name in ("httpx2", "pyarrow", "pyspark")}
 
 
 def cases(quick: bool) -> Iterator[Case]:
+    """Iterate over the cases: reading and publishing."""
     read, written = (5_000, 5_000) if quick else (300_000, 100_000)
     yield Case(f"read {read:,} updates", partial(_measure_source, read))
     yield Case(f"publish {written:,} updates", partial(_measure_sink, written))
 
 
 def _measure_source(count: int, rounds: int) -> dict[str, Figures]:
+    """Measure reading `count` updates from one hub."""
     with _spark() as spark, _hub(count) as target, tempfile.TemporaryDirectory() as folder:
         _post(target, _bodies(count))
         variants = {
@@ -76,12 +82,14 @@ def _measure_source(count: int, rounds: int) -> dict[str, Figures]:
 
 
 def _measure_sink(count: int, rounds: int) -> dict[str, Figures]:
-    """Measure each variant with a new hub in each round, because a hub does not publish
-    an id twice.
+    """Measure publishing `count` updates.
+
+    Each variant gets a new hub in each round, because a hub does not publish an id
+    twice.
     """
     taken: dict[str, list[Figures]] = {"prepared lines": [], "df.write": []}
     with _spark() as spark:
-        with _hub(count) as target:
+        with _hub(count) as target:  # a warm-up
             _write(spark, target, count)
         for _ in range(rounds):
             with _hub(count) as target:
@@ -93,6 +101,7 @@ def _measure_sink(count: int, rounds: int) -> dict[str, Figures]:
 
 
 def _in_turn(variants: dict[str, tuple[Callable[[], int], Target]], count: int, rounds: int) -> dict[str, Figures]:
+    """Run each variant once per round, and return its figures."""
     taken: dict[str, list[Figures]] = {variant: [] for variant in variants}
     for _ in range(rounds):
         for variant, (ask, target) in variants.items():
@@ -101,15 +110,19 @@ def _in_turn(variants: dict[str, tuple[Callable[[], int], Target]], count: int, 
 
 
 def _timed(ask: Callable[[], int], count: int, target: Target) -> Figures:
+    """Return the figures of `ask`, which is repeated if Python starts too slowly."""
     while True:
         try:
             return _once(ask, count, target)
         except StreamingQueryException as error:
             if "failed to connect back" not in str(error):
-                raise  # else: on a busy machine, Python took longer to start than the ten seconds that Spark gives it
+                raise
+            # On a busy machine, Python took longer to start than the ten seconds that
+            # Spark allows.
 
 
 def _once(ask: Callable[[], int], count: int, target: Target) -> Figures:
+    """Return the time and the hub's CPU of `ask`, which must handle `count` rows."""
     before = sum(processor_time(pid)[0] for pid in target.pids)
     began = time.perf_counter()
     assert ask() == count
@@ -123,6 +136,7 @@ def _once(ask: Callable[[], int], count: int, target: Target) -> Figures:
 
 @contextmanager
 def _hub(count: int) -> Iterator[Target]:
+    """Run a hub whose history has room for `count` updates and more."""
     updates, size = str(2 * count), str(2**31)
     with hub(HUB_HISTORY_UPDATES=updates, HUB_HISTORY_BYTES=size, HUB_IDEMPOTENCY_WINDOW="3600") as target:
         yield target
@@ -133,17 +147,20 @@ def _url(target: Target) -> str:
 
 
 def _bodies(count: int) -> list[bytes]:
+    """Return the bodies of requests that publish `count` updates."""
     lines = [
         json.dumps({"topic": [f"https://example.com/{n % 100}"], "data": _DATA, "id": f"urn:n:{n}"})
         for n in range(count)
     ]
-    return ["\n".join(lines[n : n + _REQUEST]).encode() for n in range(0, count, _REQUEST)]
+    return ["\n".join(lines[n : n + _LINES_PER_REQUEST]).encode() for n in range(0, count, _LINES_PER_REQUEST)]
 
 
 def _post(target: Target, bodies: list[bytes]) -> int:
+    """Publish `bodies` on two connections, and return the number of updates."""
     headers = {"Content-Type": "application/x-ndjson", "Authorization": f"Bearer {DEVELOPMENT_TOKEN}"}
 
     def post(its: list[bytes]) -> int:
+        """Publish bodies on one connection."""
         with httpx2.Client(headers=headers, timeout=60) as client:
             return sum(client.post(_url(target), content=body).raise_for_status().text.count("\n") for body in its)
 
@@ -153,6 +170,7 @@ def _post(target: Target, bodies: list[bytes]) -> int:
 
 @contextmanager
 def _replay(target: Target) -> Iterator[httpx2.Response]:
+    """Yield a response with the whole history, which then ends."""
     headers = {"Last-Event-ID": "earliest", "Prefer": "wait=0"}
     with (
         httpx2.Client(timeout=60) as client,
@@ -162,6 +180,7 @@ def _replay(target: Target) -> Iterator[httpx2.Response]:
 
 
 def _count_blank_lines(target: Target) -> int:
+    """Count the events in the bytes of the history: each ends with a blank line."""
     found, last = -1, b""  # the last blank line follows a comment, not an event
     with _replay(target) as response:
         for chunk in response.iter_raw():
@@ -171,6 +190,7 @@ def _count_blank_lines(target: Target) -> int:
 
 
 def _count_events(target: Target) -> int:
+    """Count the events that a plain client parses."""
     with _replay(target) as response:
         return sum(1 for _ in httpx2.EventSource(response))
 
@@ -180,6 +200,7 @@ def _count_events(target: Target) -> int:
 
 @contextmanager
 def _spark() -> Iterator[SparkSession]:
+    """Run a local Spark that knows the source and the sink."""
     conf = {
         "spark.master": f"local[{_TASKS}]",
         "spark.sql.shuffle.partitions": str(_TASKS),
@@ -195,11 +216,16 @@ def _spark() -> Iterator[SparkSession]:
 
 
 def _read_table(spark: SparkSession, target: Target) -> int:
+    """Read all updates as a table, and count their ids."""
     frame = spark.read.format("mercure").options(url=_url(target), match="*").load()
     return frame.agg({"id": "count"}).collect()[0][0]  # type: ignore[no-any-return]
 
 
 def _read_stream(spark: SparkSession, target: Target, folder: Path, most: int) -> int:
+    """Read all updates as a stream, in batches of up to `most`; 0 for one batch.
+
+    Returns the number of rows.  The checkpoint is in `folder`.
+    """
     options = {"url": _url(target), "match": "*"} | ({"maxRowsPerBatch": str(most)} if most else {})
     writer = spark.readStream.format("mercure").options(**options).load().writeStream.format("noop")
     with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
@@ -209,6 +235,7 @@ def _read_stream(spark: SparkSession, target: Target, folder: Path, most: int) -
 
 
 def _write(spark: SparkSession, target: Target, count: int) -> int:
+    """Publish `count` rows of Spark, and return their number."""
     rows = spark.range(0, count, numPartitions=_TASKS).select(
         concat(lit("https://example.com/"), pmod(col("id"), lit(100)).cast("string")).alias("topic"),
         lit(_DATA).alias("data"),

@@ -1,5 +1,7 @@
-"""What does the linear URI template matcher cost, compared with the regular expression
-that hubs use?
+"""What does the linear URI template matcher cost?
+
+It is compared with the regular expressions that deployed hubs use.  Some topics make
+those take exponential time.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ THREE = (
     "https://example.com/{shelf}/books{/id}{?page*}",
     rf"https://example\.com/(?:{ITEM})?/books(?:/{ITEM})?(?:\?{PAIR}(?:&{PAIR})*)?",
 )
+# The template, the regular expression, the topic, and how often `re` is called in a
+# round.
 CASES = {
     "one variable, matches": (
         "https://example.com/books/{id}",
@@ -51,12 +55,14 @@ CASES = {
 
 
 def cases(quick: bool) -> Iterator[Case]:  # noqa: ARG001 (all cases are quick)
+    """Iterate over the cases: matches of CASES, and the compilation of a template."""
     for label, case in CASES.items():
         yield Case(label, partial(measure, *case))
     yield Case("compiling three expressions", compiling)
 
 
 def measure(template: str, expression: str, topic: str, calls: int, rounds: int) -> dict[str, Figures]:
+    """Measure a match of `topic`; both matchers must agree."""
     ours, theirs = UriTemplate(template), re.compile(expression)
     assert ours.match(topic) == bool(theirs.fullmatch(topic))
     return compare(
@@ -67,9 +73,11 @@ def measure(template: str, expression: str, topic: str, calls: int, rounds: int)
 
 
 def compiling(rounds: int) -> dict[str, Figures]:
+    """Measure how long it takes to compile a template."""
     template, expression = THREE
 
     def compile_re() -> object:
+        """Compile the regular expression, without the cache of `re`."""
         re.purge()
         return re.compile(expression)
 

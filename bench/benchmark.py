@@ -199,6 +199,7 @@ def _long_table(document: Document) -> list[list[str]]:
     Only the first row of a case has its label.
     """
     results: dict[str, dict[str, Figures]] = document["results"]
+    # Each further figure has a column, which is empty for variants without it.
     common = {"min", "median", "max", "ratio"}
     others = list(dict.fromkeys(name for variants in results.values() for row in variants.values() for name in row))
     others = [name for name in others if name not in common]
@@ -236,6 +237,7 @@ def _series_table(document: Document) -> list[list[str]]:
     """
     series: dict[str, list[float]] = document["series"]
     times = series[document["plot"]["x"]]
+    # The first time and the last, and two between them.
     places = [(len(times) - 1) * part // 3 for part in range(4)]
     rows = [[document["plot"]["x"], *(f"{times[place]:.3g}" for place in places), "least", "most"]]
     for name, values in series.items():

@@ -3,15 +3,15 @@
     epoll ─► readable socket ─► recv into one buffer ─► count the marks
        └──► due update ───────► POST on an idle connection
 
-The data of an update is one mark, which occurs nowhere else in what a server sends, the
-time at which the update was due, and padding.  A mark is one byte, so it is never split
-between two reads, and the number of marks is the number of deliveries, however the
-frames arrive.  Counting them costs little more than the system call: nothing is parsed.
-Some subscribers, the probes, also read the times.
+The data of an update is a mark, the time at which the update was due, and padding.  A
+mark is a byte that occurs nowhere else in the output of a server.  It is never split
+between two reads, so the number of marks is the number of deliveries, however the
+frames arrive.  Counting marks costs little more than the system call, because nothing
+is parsed.  Some subscribers, the probes, also read the times.
 
-The times of updates are fixed before the run.  The latency of an update counts from its
-time, even if no publisher was free then, so a server that stalls does not get less
-load.
+If the load has a rate, the times of updates do not depend on the server.  The latency
+of an update counts from its time, even if no publisher was free then.  So a server that
+stalls does not get less load.
 """
 
 from __future__ import annotations
@@ -38,82 +38,98 @@ if TYPE_CHECKING:
 
 _MARK: Final = ord("~")
 _TIME: Final = re.compile(rb"~(\d{19})")
-_TIME_BYTES: Final = 20
+_TIME_BYTES: Final = 20  # with the mark
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
 
-_FILES: Final = 2**16
-_BUFFER: Final = 2**18
-_EVENTS: Final = 256  # events of one poll: the clock is read after about half a millisecond of them
-_OPENING: Final = 200  # the number of lasting connections that are opened at a time
-_HANG: Final = 60 * 10**9
-_STAY: Final = 0.5  # seconds that a visitor stays
-_SOURCES: Final = 20  # addresses of this machine to connect from, because each has only 28,000 ports
-_IP_BIND_ADDRESS_NO_PORT: Final = 24
+_OPEN_FILES: Final = 2**16
+_BUFFER_BYTES: Final = 2**18
+_EVENTS_PER_POLL: Final = 256  # they take about half a millisecond; then the clock is read again
+_OPENING_AT_ONCE: Final = 200  # the maximum of lasting connections that wait for a response head
+_HANG_NS: Final = 60 * 10**9  # a run fails if it takes this much longer than twice its load
+_STAY_SECONDS: Final = 0.5  # how long a visitor stays
+_SOURCE_ADDRESSES: Final = 20  # loopback addresses to connect from: each has only 28,000 ports
+_IP_BIND_ADDRESS_NO_PORT: Final = 24  # of Linux: connect() chooses the port, not bind()
 
 
 def raise_file_limit() -> int:
-    """Allow this process and its children to open `_FILES` files, or as many as
-    possible; return the number.
+    """Raise the limit of open files of this process and its children, and return it.
+
+    The limit is 65,536, or the hard limit if it is lower and this process may not raise
+    it.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, PermissionError):  # only root may raise the hard limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, max(hard, _FILES)))
-        return _FILES
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, max(hard, _OPEN_FILES)))
+        return _OPEN_FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 @dataclass(slots=True)
 class Subscriber:
-    """One connection; its deliveries count if it is a reader or a probe."""
+    """One connection of a subscriber."""
 
     role: Literal["reader", "probe", "stuck", "visitor", "newcomer"]
+    """A probe is a reader that also measures latencies.
+
+    Only readers and probes must get all updates.  `Load` describes the other roles.
+    """
     group: int
     due: int = 0
-    """When it was due to connect, in ns."""
+    """When a visitor or newcomer was due to connect, in ns."""
     socket: socket.socket | None = None
     asked: bool = False
+    """Whether the request was sent."""
     head: bytes = b""
+    """The part of the response head that has arrived so far."""
 
 
 class Clients:
     """All subscribers and publishers of a load.
 
-    The lists in `__init__` have file descriptors as indexes, because they are used for
-    every read.
+    One thread at a time.  `connect` makes the lasting connections, `publish` runs the
+    load, and `finish` waits for its last deliveries.  The public attributes count what
+    has happened so far.
     """
 
     def __init__(self, load: Load, target: Target) -> None:
         self.load, self._target, self._dialect = load, target, target.dialect
-        self._batch = load.batch if target.dialect.batches else 1
+        self._batch = load.batch if target.dialect.batches else 1  # updates per request
         self._chance = Random(SEED)
         self._epoll = epoll()
-        self._buffer = bytearray(_BUFFER)
-        self._sources = count()
+        self._buffer = bytearray(_BUFFER_BYTES)  # for every read of a subscriber
+        self._sources = count()  # the next address to connect from
         files = raise_file_limit()
+        # Lists by file descriptor: they are used for every read, and faster than dicts.
         self._read: list[Callable[[bytearray], int] | None] = [None] * files  # recv_into() of readers and probes
-        self._tails: list[bytes | None] = [None] * files  # of probes: the end of the last read
-        self._received = [0] * files  # deliveries
-        self._turns: dict[int, Callable[[int, int], None]] = {}  # what to call for all other sockets
-        self._subscribers: dict[int, Subscriber] = {}
-        self._opening = 0
+        self._tails: list[bytes | None] = [None] * files  # of probes: the incomplete time at the end of a read
+        self._received = [0] * files  # deliveries of readers and probes
+        self._callbacks: dict[int, Callable[[int, int], None]] = {}  # for the events of all other sockets
+        self._subscribers: dict[int, Subscriber] = {}  # by file descriptor
+        self._opening = 0  # subscribers without a response head
         self._visitors: deque[tuple[int, int]] = deque()  # (when it leaves, file descriptor), the earliest first
 
+        # Publishers, by file descriptor.
         self._publishers: dict[int, socket.socket] = {}
-        self._idle: list[int] = []
-        self._unsent: dict[int, memoryview] = {}
-        self._answers: dict[int, bytes] = {}
+        self._idle: list[int] = []  # those without an unanswered request
+        self._unsent: dict[int, memoryview] = {}  # the rest of a request
+        self._answers: dict[int, bytes] = {}  # the part of a response that has arrived so far
 
-        self._audience = [0] * (load.groups + 1)  # readers of each group; the last group has none
+        # The last group is one that no subscriber is in.
+        self._audience = [0] * (load.groups + 1)  # readers and probes of each group
         self._published = [0] * (load.groups + 1)  # updates of each group
-        self._number = 0
-        self.updates = self.expected = self.delivered = self.further = 0
-        self.closed = self.refused = 0
-        self.latencies: list[int] = []  # ns
-        self.arrivals: list[int] = []  # ns that visitors and newcomers waited for the head of their response
+        self._number = 0  # of the next update
+        self.updates = 0  # that were published
+        self.expected = 0  # deliveries to readers and probes
+        self.delivered = 0  # deliveries to readers and probes
+        self.further = 0  # deliveries to visitors and newcomers
+        self.closed = 0  # streams that the server closed
+        self.refused = 0  # visitors and newcomers that the server refused
+        self.latencies: list[int] = []  # of the deliveries to probes, in ns
+        self.arrivals: list[int] = []  # ns that visitors and newcomers waited for their response head
         self._spins = load.spin and len(os.sched_getaffinity(0)) > 1
-        self._turned = 0  # when the last turn ended, in ns
+        self._poll_ended = 0  # when the last turn ended, in ns
         self.spun = 0  # ns of turns without an event
 
     def close(self) -> None:
@@ -128,9 +144,13 @@ class Clients:
     # -- phases
 
     def connect(self) -> None:
-        """Make all lasting connections."""
+        """Make all lasting connections, and wait until they have their response heads.
+
+        Raises RuntimeError if the server refuses one.
+        """
         load = self.load
-        # One reader in 20 of a group is a probe; in a small group, more are.
+        # One reader in 20 is a probe; more if the groups have fewer than 100 readers.
+        # The order is random, so that the groups and the roles are mixed.
         places = list(range(load.connections))
         self._chance.shuffle(places)
         spacing = min(20, max(1, load.connections // load.groups // 5))
@@ -140,13 +160,12 @@ class Clients:
         )
         wanted.extend(Subscriber("stuck", n % load.groups) for n in range(load.stuck))
         while wanted or self._opening:
-            while wanted and self._opening < _OPENING:
+            while wanted and self._opening < _OPENING_AT_ONCE:
                 self._open(wanted.popleft())
             self._turn(0.05)
 
     def publish_now(self, groups: Sequence[int]) -> None:
-        """Publish an update of each of `groups`, one after the other; wait after each
-        until it is delivered.
+        """Publish one update to each of `groups`, and wait for its deliveries.
 
         Raises RuntimeError if a delivery is missing.
         """
@@ -157,7 +176,7 @@ class Clients:
                 raise RuntimeError(f"{self.delivered} of {self.expected} deliveries arrived")
 
     def forget(self) -> None:
-        """Start all counts again from 0."""
+        """Set the counts of updates and deliveries, and the latencies, back to 0."""
         self.updates = self.expected = self.delivered = self.further = 0
         self.spun = 0
         self._published = [0] * len(self._published)
@@ -167,9 +186,12 @@ class Clients:
     def publish(self, watch: Callable[[], None] | None, every: float) -> None:
         """Publish until the end of the load.
 
-        Calls `watch` before the first update, and then every `every` seconds.
+        Calls `watch` before the first update, and then every `every` seconds.  Returns
+        before the last updates are delivered.  Raises RuntimeError if updates are still
+        not published a minute after twice the length of the load.
         """
         load = self.load
+        # The times of all events, in ns.  If there are no more, the next one is `end`.
         began = time.monotonic_ns()
         end = began + int(load.seconds * 1e9)
         updates = (began + due for due in self._due(load.rate, load.seconds, poisson=load.poisson))
@@ -178,9 +200,9 @@ class Clients:
         update, arrival, look = next(updates, end), next(arrivals, end), next(watches, end)
         if watch is not None:
             watch()
-        # What was due before the end is still done after it, however late.
+        # All that was due before the end is done, even if it is late.
         while (now := time.monotonic_ns()) < end or update < end or arrival < end:
-            if now > end + load.seconds * 1e9 + _HANG:
+            if now > end + load.seconds * 1e9 + _HANG_NS:
                 raise RuntimeError("updates that were due long ago are still not published")
             # 1. Updates at their times, in batches if several are due.
             while update <= now and update < end and self._may_publish():
@@ -199,20 +221,21 @@ class Clients:
                 arrival = next(arrivals, end)
             while self._visitors and self._visitors[0][0] <= now:
                 self._drop(self._visitors.popleft()[1])
+            # 4. The watcher.
             if watch is not None and look <= now < end:
                 watch()
                 look = next(watches, end)
-            # 4. Wait for the next due time.  If all publishers are busy, a response
+            # 5. Wait for the next due time.  If all publishers are busy, a response
             # ends the wait.
             due = (update if self._may_publish() else end, arrival, look, end)
             self._turn((min(due) - now) / 1e9)
 
     def finish(self) -> None:
-        """Wait until every reader has all deliveries and every request is answered, or
-        until nothing more arrives.
+        """Wait until all deliveries have arrived and all requests are answered.
 
-        If a reader gets an update twice, that does not hide a missing delivery of
-        another reader; but it does hide a missing one of the same reader.
+        Stops waiting if nothing has arrived for `load.patience` seconds.  If a reader
+        gets an update twice, this does not hide a missing delivery of another reader,
+        but it does hide a missing one of the same reader.
         """
         moved, last = 0, time.monotonic()
         while not self._is_delivered() or len(self._idle) < len(self._publishers) or self._opening:
@@ -223,7 +246,7 @@ class Clients:
                 break
 
     def differences(self) -> tuple[int, int]:
-        """Return the number of missing deliveries, and of those that came too often."""
+        """Return the number of missing deliveries, and of surplus ones."""
         differences = [
             self._published[subscriber.group] - self._received[fd]
             for fd, subscriber in self._subscribers.items()
@@ -232,37 +255,37 @@ class Clients:
         return sum(n for n in differences if n > 0), -sum(n for n in differences if n < 0)
 
     def _is_delivered(self) -> bool:
+        """Return whether no delivery is missing.  The cheap test comes first."""
         return self.delivered >= self.expected and not self.differences()[0]
 
     @property
     def connected(self) -> int:
         """The number of subscribers that have the head of their response."""
         return len(self._subscribers) - self._opening
-        return len(self._subscribers) - self._opening
 
     # -- one turn
 
     def _turn(self, seconds: float) -> None:
-        """Wait up to `seconds` for events, and handle them.
+        """Wait up to `seconds` for events, and handle those that have come.
 
-        If the load spins, it does not wait, because the CPU for waking a sleeping
-        process would be the server's.  Otherwise it spins for less than a millisecond,
-        because epoll counts in whole milliseconds and wakes up too late.
+        If the load spins, it does not wait, because the server would pay the CPU for
+        waking a sleeping process.  Otherwise it spins only if less than a millisecond
+        is left, because epoll counts in whole milliseconds and would wake up too late.
         """
         whole = 0 if self._spins else int(seconds * 1_000)
-        ready = self._epoll.poll((whole - 0.5) / 1_000 if whole > 0 else 0, _EVENTS)
+        ready = self._epoll.poll((whole - 0.5) / 1_000 if whole > 0 else 0, _EVENTS_PER_POLL)
         if not ready and whole <= 0:
-            self.spun += time.monotonic_ns() - self._turned
+            self.spun += time.monotonic_ns() - self._poll_ended
         reads, received, tails, buffer = self._read, self._received, self._tails, self._buffer
         delivered = 0
         for fd, events in ready:
-            # The most frequent events come first: data for a reader or a probe.  Other
-            # sockets have a callback.
+            # 1. Other sockets have a callback.
             read = reads[fd]
             if read is None:
-                if fd in self._turns:  # the socket may have been closed in this turn
-                    self._turns[fd](fd, events)
+                if fd in self._callbacks:  # if not, the socket was closed in this turn
+                    self._callbacks[fd](fd, events)
                 continue
+            # 2. Readers and probes, which have by far the most events: count the marks.
             try:
                 size = read(buffer)
             except OSError:
@@ -276,9 +299,10 @@ class Clients:
             if tails[fd] is not None:
                 self._probe(fd, bytes(buffer[:size]))
         self.delivered += delivered
-        self._turned = time.monotonic_ns()
+        self._poll_ended = time.monotonic_ns()
 
     def _probe(self, fd: int, read: bytes) -> None:
+        """Measure the latencies of the updates in `read`."""
         now = time.monotonic_ns()
         dues, self._tails[fd] = due_times((self._tails[fd] or b"") + read)
         self.latencies += [now - due for due in dues]
@@ -286,26 +310,28 @@ class Clients:
     # -- subscribers
 
     def _open(self, subscriber: Subscriber) -> None:
+        """Start to connect a subscriber; `_opened` handles its events."""
         connection = self._socket()
-        if subscriber.role == "stuck":
+        if subscriber.role == "stuck":  # a small buffer is full soon
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.setblocking(False)
         connection.connect_ex((self._target.host, self._target.port))
         subscriber.socket, fd = connection, connection.fileno()
         self._subscribers[fd] = subscriber
-        self._turns[fd] = self._opened
+        self._callbacks[fd] = self._opened
         self._opening += 1
         self._epoll.register(fd, EPOLLOUT)
 
     def _socket(self) -> socket.socket:
+        """Return a socket.  If the server is local, the source addresses take turns."""
         connection = socket.socket()
         if self._target.host.startswith("127."):
             connection.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-            connection.bind((f"127.0.0.{next(self._sources) % _SOURCES + 1}", 0))
+            connection.bind((f"127.0.0.{next(self._sources) % _SOURCE_ADDRESSES + 1}", 0))
         return connection
 
     def _opened(self, fd: int, events: int) -> None:
-        """Handle a connection that was made, or a part of the response head."""
+        """Send the request on a new connection, or read a part of the response head."""
         subscriber = self._subscribers[fd]
         assert subscriber.socket is not None
         try:
@@ -318,6 +344,7 @@ class Clients:
         except OSError as error:
             self._refused(fd, str(error))
             return
+        # The start of the stream may follow the head in the same read.
         subscriber.head += read
         head, end, rest = subscriber.head.partition(_HEAD_END)
         if not end and read:
@@ -330,9 +357,7 @@ class Clients:
         self._begin(fd, subscriber, rest)
 
     def _begin(self, fd: int, subscriber: Subscriber, rest: bytes) -> None:
-        """Start a subscriber after its response head; `rest` is the start of its
-        stream.
-        """
+        """Handle a complete response head; `rest` is the start of the stream."""
         assert subscriber.socket is not None
         match subscriber.role:
             case "reader" | "probe":
@@ -340,21 +365,25 @@ class Clients:
                 self._received[fd] = rest.count(_MARK)
                 self.delivered += rest.count(_MARK)
                 self._read[fd] = subscriber.socket.recv_into
-                del self._turns[fd]
+                del self._callbacks[fd]
                 if subscriber.role == "probe":
                     self._tails[fd] = b""
                     self._probe(fd, rest)
             case "stuck":
                 self._epoll.unregister(fd)
-                del self._turns[fd]
+                del self._callbacks[fd]
             case "visitor" | "newcomer":
                 now = time.monotonic_ns()
                 self.arrivals.append(now - subscriber.due)
-                self._turns[fd] = self._visit
+                self._callbacks[fd] = self._visit
                 if subscriber.role == "visitor":
-                    self._visitors.append((now + int(_STAY * 1e9), fd))
+                    self._visitors.append((now + int(_STAY_SECONDS * 1e9), fd))
 
     def _refused(self, fd: int, reason: str) -> None:
+        """Count a visitor or newcomer that the server refused.
+
+        Raises RuntimeError for any other subscriber.
+        """
         subscriber = self._subscribers[fd]
         if subscriber.role not in ("visitor", "newcomer"):
             raise RuntimeError(f"a subscriber was refused: {reason}")
@@ -363,12 +392,14 @@ class Clients:
         self._drop(fd)
 
     def _arrive(self, due: int) -> None:
+        """Connect a visitor of a random group, or a newcomer of the empty group."""
         if self.load.visitors:
             self._open(Subscriber("visitor", self._chance.randrange(self.load.groups), due))
         else:
             self._open(Subscriber("newcomer", self.load.groups, due))
 
     def _visit(self, fd: int, events: int) -> None:
+        """Count the deliveries to a visitor or newcomer."""
         subscriber = self._subscribers[fd]
         assert subscriber.socket is not None
         try:
@@ -377,21 +408,22 @@ class Clients:
             size = 0
         if size:
             self.further += self._buffer.count(_MARK, 0, size)
-        else:  # `_visitors` still has it, and closes the socket
+        else:  # the server closed the stream; the socket of a visitor is closed when it leaves
             self.closed += 1
             self._epoll.unregister(fd)
-            del self._turns[fd]
+            del self._callbacks[fd]
 
     def _drop(self, fd: int) -> None:
+        """Close the connection of a subscriber, and forget it."""
         connection = self._subscribers.pop(fd).socket
-        self._turns.pop(fd, None)
+        self._callbacks.pop(fd, None)
         assert connection is not None
         connection.close()
 
     def _lost(self, fd: int) -> None:
-        """Handle a stream that the server closed.
+        """Count the stream of a reader or probe that the server closed.
 
-        The socket stays open, so that its number is not used again.
+        The socket stays open, so that no new one gets its file descriptor.
         """
         self.closed += 1
         self._read[fd] = None
@@ -400,8 +432,10 @@ class Clients:
     # -- publishers
 
     def _due(self, rate: float, seconds: float, *, poisson: bool = False) -> Iterator[int]:
-        """Yield the due times of events that come `rate` times a second, in ns after
-        the start.
+        """Iterate over the due times of events, in ns after the start.
+
+        `rate` is the number of events a second.  The gaps between them are equal, or
+        random with `poisson`.
         """
         if not rate:
             return
@@ -412,19 +446,24 @@ class Clients:
             yield int(due * 1e9)
 
     def _group(self) -> int:
+        """Return the group of the next update."""
         return self.load.groups if self.load.unwanted else self._chance.randrange(self.load.groups)
 
     def _may_publish(self) -> bool:
+        """Return whether a publisher is idle or may still be made."""
         return bool(self._idle) or len(self._publishers) < self.load.publishers
 
     def _in_window(self) -> bool:
-        """Whether one more batch fits in the window, or all updates are delivered."""
+        """Return whether one more batch fits in the window.
+
+        It also fits if all updates are delivered, even if it is larger than the window.
+        """
         missing = self.expected - self.delivered
         each = self.load.connections // self.load.groups
         return missing <= max(0, self.load.window - self._batch) * each
 
     def _publish(self, updates: Sequence[tuple[int, int]]) -> None:
-        """Publish `updates` in one request; each is a group and a due time."""
+        """Publish `updates` in one request; each is a group and a due time in ns."""
         made = []
         for group, due in updates:
             number = self._number if self.load.new_topics else 0
@@ -438,18 +477,20 @@ class Clients:
         self._send(fd)
 
     def _new_publisher(self) -> int:
+        """Connect a publisher, and return its file descriptor."""
         publisher = self._socket()
         publisher.connect((self._target.host, self._target.publish_port or self._target.port))
         publisher.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         publisher.setblocking(False)
         fd = publisher.fileno()
         self._publishers[fd] = publisher
-        self._turns[fd] = self._answered
+        self._callbacks[fd] = self._answered
         self._answers[fd] = b""
         self._epoll.register(fd, EPOLLIN)
         return fd
 
     def _send(self, fd: int) -> None:
+        """Send the unsent rest of a request, or a part of it if the socket is full."""
         unsent = self._unsent.pop(fd)
         with contextlib.suppress(BlockingIOError):
             unsent = unsent[self._publishers[fd].send(unsent) :]
@@ -458,6 +499,11 @@ class Clients:
         self._epoll.modify(fd, EPOLLIN | EPOLLOUT if unsent else EPOLLIN)
 
     def _answered(self, fd: int, events: int) -> None:
+        """Handle the events of a publisher.
+
+        Raises RuntimeError if the server refuses an update, or closes the connection
+        before its response.
+        """
         if fd in self._unsent and events & EPOLLOUT:
             self._send(fd)
         if not events & ~EPOLLOUT:
@@ -466,16 +512,19 @@ class Clients:
             read = self._publishers[fd].recv(65_536)
         except ConnectionError:
             read = b""
-        if not read and fd in self._idle:  # the server closed an idle connection
+        # 1. The server closed an idle connection, as it may.
+        if not read and fd in self._idle:
             self._idle.remove(fd)
-            del self._turns[fd], self._answers[fd]
+            del self._callbacks[fd], self._answers[fd]
             self._publishers.pop(fd).close()
             return
+        # 2. A part of a response.
         self._answers[fd] += read
         if not read or not _is_whole(self._answers[fd]):
             if not read:
                 raise RuntimeError(f"the server closed a publisher's connection: {self._answers[fd].decode('latin-1')}")
             return
+        # 3. A whole response.
         if not self._answers[fd].split(b" ", 2)[1].startswith(b"2"):
             raise RuntimeError(f"an update was refused: {self._answers[fd].decode('latin-1')}")
         self._answers[fd] = b""
@@ -483,14 +532,19 @@ class Clients:
 
 
 def due_times(text: bytes) -> tuple[list[int], bytes]:
-    """Return the times after the marks in `text`, in ns, and the end of `text` if its
-    last time is incomplete.
+    """Return the times after the marks in `text`, in ns, and its incomplete end.
+
+    The end begins with the last mark if its time is incomplete, and is empty otherwise.
     """
     torn = text.rfind(b"~", 1 - _TIME_BYTES)
     return [int(due) for due in _TIME.findall(text)], text[torn:] if torn >= 0 else b""
 
 
 def _is_whole(answer: bytes) -> bool:
+    """Return whether `answer` is a whole response.
+
+    If it has no Content-Length, it has no body (status 204) or a chunked one.
+    """
     head, end, body = answer.partition(_HEAD_END)
     if not end:
         return False

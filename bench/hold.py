@@ -1,8 +1,8 @@
-"""Do the memory and the latency of a hub stay constant?  `python -m bench.hold` watches
-a hub for ten minutes.
+"""Do the memory and the latency of a hub stay constant?
 
-results/hold.json compares no variants, so it has other members than those that
-`benchmark` describes:
+`python -m bench.hold` puts a load on a hub for ten minutes, and takes a sample every
+ten seconds.  results/hold.json compares no variants, so it has other members than those
+that `benchmark` describes:
 
     question, workload, seed
     machine    cpu, cores, python, packages
@@ -38,24 +38,27 @@ QUESTION = "Do memory and latency stay constant?"
 
 
 def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
-    """Put `load` on a hub, take a sample every `every` seconds, and return the result;
-    `seen` gets each sample.
+    """Put `load` on a hub, take a sample every `every` seconds, and return the result.
+
+    `seen` is called with each sample.  An assertion fails if a delivery is lost or
+    comes twice, or if the hub closes a stream or refuses a subscriber.
     """
     samples: list[Figures] = []
     with hub() as target:
         [pid] = target.pids
-        then = cpu = 0.0
-        known = looks = 0
+        then = cpu = 0.0  # the time and the hub's CPU seconds at the last sample
+        known = looks = 0  # the latencies before the last sample, and the calls of `watch`
 
         def watch(clients: Clients) -> None:
+            """Take a sample of the time since the last one."""
             nonlocal then, cpu, known, looks
             looks += 1
             if then and len(clients.latencies) == known:
-                return  # nothing was delivered, so the next sample includes this time
+                return  # nothing was delivered: the next sample includes this time
             before, taken_before = then, cpu
             then, cpu = time.monotonic(), processor_time(pid)[0]
             if not before:
-                return
+                return  # the first call only starts the first sample
             sample = {
                 "minutes": (looks - 1) * every / 60,
                 "connections": clients.connected,
@@ -84,20 +87,21 @@ def hold(load: Load, every: float, seen: Callable[[Figures], None]) -> Document:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Watch a hub as the command line says, with a progress bar, and write the
-    result.
+    """Watch a hub as the command line says, and write the result.
+
+    A progress bar shows each sample.
     """
     parser = argparse.ArgumentParser(prog="python -m bench.hold", description="Watch a hub with many connections.")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--connections", type=int, default=15_000)
+    parser.add_argument("--minutes", type=float, default=10, help="how long the load lasts")
+    parser.add_argument("--connections", type=int, default=15_000, help="the number of subscribers that stay")
     parser.add_argument("--every", type=float, default=10, help="seconds between two samples")
-    parser.add_argument("--result", type=Path, default=BENCH / "results" / "hold.json")
+    parser.add_argument("--result", type=Path, default=BENCH / "results" / "hold.json", help="the file to write")
     chosen = parser.parse_args(arguments)
     load = Load(
         connections=chosen.connections,
         groups=10,
         rate=2,
-        poisson=False,  # so every sample has an update
+        poisson=False,  # so that every sample has an update
         visitors=200,
         seconds=chosen.minutes * 60,
         spin=False,
@@ -107,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         task = progress.add_task("connecting", total=int(load.seconds / chosen.every - 1e-6))
 
         def show(sample: Figures) -> None:
+            """Show a sample beside the progress bar."""
             summary = (
                 f"{sample['connections']:,} connected, {sample['resident MiB']:.0f} MiB, p99 {sample['p99 ms']:.1f} ms"
             )

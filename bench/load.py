@@ -6,12 +6,11 @@
 
 The subscribers of group g subscribe to https://example.com/g/{item}.  An update of the
 group has the topic https://example.com/g/0 or, if every topic should be new,
-https://example.com/g/n.  `clients` explains the data of updates and how they are
-counted.
+https://example.com/g/n with the number n of the update.  `clients` explains the data of
+updates and how deliveries are counted.
 
-The load generator takes the last processor if the machine has two or more.  If "load
-busy %" is near 100, the load generator is the bottleneck and not the server.  Linux
-only.
+The load generator uses only the last processor.  If "load busy %" is near 100, the load
+generator is the bottleneck and not the server.  Linux only.
 """
 
 from __future__ import annotations
@@ -37,33 +36,40 @@ if TYPE_CHECKING:
 
     from bench.measure import Figures
 
-_WARM_UP: Final = (5, 100)  # the number of updates before the measurement: one a group, within these bounds
-_SPLIT: Final = 20  # ticks; with fewer, the proportion of user and system time is too inexact
+# The least and the most updates of a warm-up, which has one for each group.
+_WARM_UP_UPDATES: Final = (5, 100)
+# With fewer ticks, the proportion of user and system time is too inexact.
+_MIN_TICKS: Final = 20
 
 
 def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None = None, every: float = 10.0) -> Figures:
     """Put `load` on `target`, and return the figures.
 
-    `watch` gets the clients before the first update and then every `every` seconds.
+    `watch` is called with the clients before the first update, and then every `every`
+    seconds.
 
     CPU is that of all processes of the server, from the first update to the last
-    delivery; it includes connections that are made during that time.  Memory is
-    resident and private, measured after all clients have connected and before the first
-    update; the kernel's memory for sockets is not included.
+    delivery.  It includes connections that are made during that time.  Memory is
+    resident and private.  It is measured after all clients have connected and before
+    the first update; the kernel's memory for sockets is not included.
 
-    Raises RuntimeError if the server refuses a request that it should accept.
+    Raises RuntimeError if the server does not accept an update or a lasting subscriber,
+    if a delivery is missing before the measurement, or if updates are still not
+    published long after they were due.
     """
     with closing(Clients(load, target)) as clients, _own_core(), _no_garbage():
-        # No client is subscribed yet.  This update makes sure that the server has
-        # started and works.
+        # 1. The server works: it answers an update before any client is subscribed.
         clients.publish_now([load.groups])
+        # 2. All clients connect.
         before, began = _taken(target), time.monotonic()
         clients.connect()
         connected = time.monotonic() - began
         between = _taken(target)
-        least, most = _WARM_UP
+        # 3. A warm-up, which is not counted.
+        least, most = _WARM_UP_UPDATES
         clients.publish_now([n % load.groups for n in range(max(least, min(most, load.groups)))])
         clients.forget()
+        # 4. The measurement.
         start, began, busy = _taken(target), time.monotonic(), time.process_time()
         clients.publish(watch and (lambda: watch(clients)), every)
         clients.finish()
@@ -73,6 +79,7 @@ def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None =
         lost, doubled = clients.differences()
         deliveries = clients.delivered + clients.further
 
+    # The figures.  Some need deliveries, connections, or the processes of the server.
     made: Figures = {
         "updates": clients.updates,
         "updates/s": clients.updates / seconds,
@@ -86,7 +93,7 @@ def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None =
         made["server busy %"] = cpu / seconds * 100
         if deliveries:
             made["CPU µs a delivery"] = each = cpu / deliveries * 1e6
-            if user + system >= _SPLIT:
+            if user + system >= _MIN_TICKS:
                 made["user µs"] = each * user / (user + system)
                 made["system µs"] = each * system / (user + system)
         if load.connections:
@@ -102,12 +109,12 @@ def run(load: Load, target: Target, *, watch: Callable[[Clients], None] | None =
 
 
 def replay(load: Load, target: Target) -> Figures:
-    """Publish the updates of `load` without subscribers; then connect all subscribers,
-    which replay the history.
+    """Publish updates without subscribers, then replay them, and return the figures.
 
-    Times and CPU are from the first connection to the last delivery.  Memory is that of
-    the first process, resident and private, before the first connection and after the
-    last delivery.
+    After all updates of `load` are published, all subscribers connect at once and ask
+    for the whole history.  Times and CPU are from the first connection to the last
+    delivery.  Memory is that of the first process, resident and private, before the
+    first connection and after the last delivery.
     """
     hub = target.pids[0]
     with (
@@ -115,8 +122,10 @@ def replay(load: Load, target: Target) -> Figures:
         _own_core(),
         _no_garbage(),
     ):
+        # 1. All updates, without a subscriber.
         clients.publish(None, 0)
         clients.finish()
+        # 2. All subscribers, each of which should get all updates.
         clients.expected = clients.updates * load.connections
         memory, start = resident(hub), _taken(target)
         clients.spun, began, busy = 0, time.monotonic(), time.process_time()
@@ -145,8 +154,10 @@ def replay(load: Load, target: Target) -> Figures:
 
 
 def quantiles(what: str, taken: Sequence[int]) -> Figures:
-    """Return the median, the 99th percentile and the maximum of `taken` (in ns) in ms;
-    {} if it is empty.
+    """Return the median, the 99th percentile and the maximum of `taken`, in ms.
+
+    `taken` is in ns; if it is empty, so is the result.  The names of the figures begin
+    with `what`.
     """
     if not taken:
         return {}
@@ -157,24 +168,21 @@ def quantiles(what: str, taken: Sequence[int]) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The CPU seconds of a server, its sampled user and system ticks, and its bytes of
-    memory.
-    """
+    """The CPU and the memory that a server has used so far."""
 
-    cpu: tuple[float, float, float]
-    memory: int
+    cpu: tuple[float, float, float]  # CPU seconds, user ticks, system ticks
+    memory: int  # bytes, resident and private
 
 
 def _taken(target: Target) -> _Taken:
+    """Return the sums over all processes of `target`; 0 if they are not known."""
     total, user, system = (sum(its) for its in zip((0.0, 0.0, 0.0), *map(processor_time, target.pids), strict=True))
     return _Taken((total, user, system), sum(map(resident, target.pids)))
 
 
 @contextmanager
 def _own_core() -> Iterator[None]:
-    """Use only the last processor of this process; the servers of `servers` use the
-    first.
-    """
+    """Let this process use only its last processor; the servers use the first."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     try:
@@ -185,7 +193,7 @@ def _own_core() -> Iterator[None]:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Turn the garbage collector off, because it would interrupt the load."""
+    """Turn the garbage collector off, because it would delay the load."""
     gc.collect()
     gc.disable()
     try:
@@ -195,14 +203,19 @@ def _no_garbage() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Put the load that the command line describes on a hub, and print the figures."""
+    """Put the load that the command line describes on a hub, and print the figures.
+
+    Each field of Load is an option.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m bench.load", description="Put a load on a Mercure hub that accepts classic requests."
     )
     parser.add_argument("--url", required=True, help="the hub's URL; http only")
-    parser.add_argument("--token", default="", help="classic token for publishing; default: one signed with --key")
+    parser.add_argument("--token", default="", help="classic token to publish; default: a new one, signed with --key")
     parser.add_argument("--key", default=DEVELOPMENT_KEY, help="HS256 secret of the hub; default: the development key")
-    parser.add_argument("--pid", type=int, action="append", default=[], help="process to measure: CPU and memory")
+    parser.add_argument(
+        "--pid", type=int, action="append", default=[], help="process whose CPU and memory are measured"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     for option in fields(Load):
         name, help = "--" + option.name.replace("_", "-"), option.metadata["help"] + "; default: %(default)s"

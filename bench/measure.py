@@ -55,6 +55,7 @@ def compare(
     not during them.
     """
     taken: dict[str, list[float]] = {name: [] for name in variants}
+    # A warm-up, which is not timed.
     for variant in variants.values():
         variant()
     gc.collect()
@@ -121,6 +122,7 @@ def memory(build: Callable[[], object]) -> int:
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
+        # 1. The child builds the objects, and writes the result into the pipe.
         status = 1
         try:
             # The first objects use up the free space of the heap, so that the next ones
@@ -134,6 +136,7 @@ def memory(build: Callable[[], object]) -> int:
             traceback.print_exc()
         finally:
             os._exit(status)
+    # 2. This process reads the result; if the child failed, there is none.
     os.close(sender)
     with os.fdopen(receiver) as answer:
         text = answer.read()
@@ -180,7 +183,7 @@ def resident(pid: int) -> int:
 
 
 def processor_time(pid: int) -> tuple[float, float, float]:
-    """Return (CPU seconds, user ticks, system ticks) of a process, with all its threads.
+    """Return (CPU seconds, user ticks, system ticks) of a process and its threads.
 
     The scheduler counts the CPU seconds.  User and system time are sampled, so only
     their proportion is useful, and only if there are many ticks.  Linux only.
@@ -192,9 +195,8 @@ def processor_time(pid: int) -> tuple[float, float, float]:
 def machine(**versions: str) -> dict[str, Any]:
     """Return the facts that a result depends on besides the code.
 
-    These are the processor, its number of cores, the version of Python, and the
-    versions of packages: `versions`, and those of imported packages that the library
-    depends on.
+    These are the processor, the number of cores, the version of Python, `versions`, and
+    the versions of cachetools, pyroaring and sortedcontainers if they are imported.
     """
     model = next(
         (

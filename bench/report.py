@@ -1,11 +1,12 @@
-"""Draws the plots of the results, and writes their tables and figures into the pages.
+"""Draw the plots of the results, and write their tables and figures into the pages.
 
     python -m bench.report            bench/results, and the figures of the README files
     python -m bench.report RESULTS    another directory of results
 
-Everything comes from the result files.  Beside NAME.json are NAME.svg, the plot, and
-NAME.md, a page that people write: the plot and the table follow its line `<!-- NAME
--->`.  If there is no page, a new one says what the result file says.
+All numbers come from the result files.  For each NAME.json there are two files beside
+it: NAME.svg, the plot, and NAME.md, a page.  People write the page, except for the plot
+and the table after its line `<!-- NAME -->`.  If the page does not exist, a new one is
+made from the question and the workload in the result file.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
     from bench.benchmark import Document
 
 PAGES = (BENCH / "README.md", BENCH.parent / "README.md")
-"""Pages with figures from the results."""
+"""The pages whose text has figures from the results."""
 
-# The baseline is grey.  The colours are those of Okabe and Ito, 2008, which people who
-# are colour-blind can tell apart.
+# The baseline is grey.  The other colours are those of Okabe and Ito, 2008, which
+# colour-blind people can distinguish.
 GREY = "#777777"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
 COLUMNS = 3
-"""The number of plots side by side."""
+"""The maximum number of plots side by side."""
 DECADE = 10
-"""An axis is logarithmic if its ends differ by this factor."""
+"""An axis is logarithmic if its ends differ by this factor or more."""
 
 STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
@@ -59,8 +60,9 @@ STYLE: dict[Any, Any] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the plots, the tables and the figures of the results that the command line
-    names.
+    """Write the plots, the tables and the figures of a directory of results.
+
+    The README files get new figures only if it is bench/results.
     """
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.partition("\n")[0])
     parser.add_argument("results", nargs="?", type=Path, default=BENCH / "results", help="the directory of NAME.json")
@@ -72,9 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def report(results: Path) -> None:
-    """Draw each NAME.json in `results` into NAME.svg, and write its table into
-    NAME.md.
-    """
+    """Write NAME.svg and the table of NAME.md for each NAME.json in `results`."""
     for path in sorted(results.glob("*.json")):
         document: Document = json.loads(path.read_text("utf-8"))
         draw(document, path.with_suffix(".svg"))
@@ -88,14 +88,16 @@ def report(results: Path) -> None:
 
 
 def new_page(name: str, document: Document) -> str:
-    """Return a page with the question and the workload of a result."""
+    """Return a new page with the question and the workload of a result."""
     workload = textwrap.fill(document["workload"], 118)
     return f"# {name}: {document['question']}\n\n{workload}\n\n<!-- {name} -->\n"
 
 
 def with_table(text: str, name: str, document: Document) -> str:
-    """Return `text` with the plot and the table after the line `<!-- NAME -->`, new or
-    replaced.
+    """Return `text`, with the present plot and table after the line `<!-- NAME -->`.
+
+    An older plot and table there are replaced.  If there is no such line, `text` is
+    returned unchanged.
     """
     mark = f"<!-- {name} -->"
     made = f"{mark}\n![{document['question']}]({name}.svg)\n\n{markdown(table(document))}"
@@ -104,7 +106,7 @@ def with_table(text: str, name: str, document: Document) -> str:
 
 
 def markdown(rows: Iterable[Sequence[str]]) -> str:
-    """Return rows as a Markdown table; the first row is the heading."""
+    """Return `rows` as a Markdown table; the first row is the heading."""
     heading, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
     rule = ["---" if number < 2 else "--:" for number in range(len(heading))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [heading, rule, *body])
@@ -114,12 +116,15 @@ def markdown(rows: Iterable[Sequence[str]]) -> str:
 
 
 def draw(document: Document, path: Path) -> None:
-    """Draw the plot of a document into the file `path`, in the format of its suffix."""
+    """Draw the plot of a document into the file `path`, in the format of its suffix.
+
+    The same document makes the same SVG file.
+    """
     kinds: dict[str, Callable[[Document], Figure]] = {"lines": lines, "bars": bars, "grid": grid, "series": series}
     with rc_context(STYLE):
         figure = kinds[document["plot"]["kind"]](document)
         figure.suptitle(document["question"], x=0.01, ha="left", fontsize=11)
-        if figure.legends:  # below the legend there is no room for a label
+        if figure.legends:  # there is no room for a label below the legend
             figure.legends[0].set_title(provenance(document), prop=FontProperties(size=7))
         else:
             figure.supxlabel(provenance(document), x=0.01, ha="left", fontsize=7, color=GREY)
@@ -127,9 +132,7 @@ def draw(document: Document, path: Path) -> None:
 
 
 def provenance(document: Document) -> str:
-    """Return the rounds, the machine and the versions of a result, for the edge of its
-    plot.
-    """
+    """Return the rounds, the machine and the versions of a result, as one text."""
     machine: dict[str, Any] = document["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     rounds = f"median, and min to max, of {document['rounds']} rounds" if "rounds" in document else "one run"
@@ -140,22 +143,25 @@ def provenance(document: Document) -> str:
 def lines(document: Document) -> Figure:
     """Return a figure with one line per variant over the axis x.
 
-    A single plot has the names of the variants at the ends of the lines, several plots
-    have a legend.  If a case has no value on the axis, it is not drawn.
+    If there is one plot, the names of the variants are at the ends of the lines; if
+    there are several, they are in a legend.  If a case has no value on the axis, it is
+    not drawn.
     """
     plot, results = document["plot"], document["results"]
-    # Colours and dashes: the baselines are grey, because cases may have different ones.
+    # 1. Colours and dashes.  Cases may have different baselines: all of them are grey,
+    # and their dashes differ.
     baselines = list(dict.fromkeys(next(iter(variants)) for variants in results.values()))
     dashes = dict(zip(baselines, cycle(("-", "--", ":")), strict=False))
     others = dict.fromkeys(variant for variants in results.values() for variant in variants if variant not in baselines)
     colours = dict.fromkeys(baselines, GREY) | dict(zip(others, cycle(COLOURS), strict=False))
-    # The points of each variant in each plot.
+    # 2. The points of each variant in each plot.
     panels: dict[Any, dict[str, list[tuple[float, dict[str, float]]]]] = {}
     for case, variants in results.items():
         at = document["axes"][case]
         for variant, row in variants.items() if plot["x"] in at else ():
             panels.setdefault(at.get(plot["panel"]), {}).setdefault(variant, []).append((at[plot["x"]], row))
 
+    # 3. The plots, in rows of up to COLUMNS; those that are left over are empty.
     height = -(-len(panels) // COLUMNS)
     figure = Figure(figsize=(8, 4.5 if height == 1 else 3.2 * height), layout="constrained")
     width = min(len(panels), COLUMNS)
@@ -182,13 +188,14 @@ def lines(document: Document) -> Figure:
         axes.set(xlabel=plot["x"], title=None if panel is None else place(panel))
         axes.tick_params(labelbottom=True)
         axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    # The plots share their y axis, so it is scaled for the points of all plots.
+    # 4. The plots share their y axis, so it is scaled for the points of all plots.
     every = [
         row[end] for points in panels.values() for its in points.values() for _, row in its for end in ("min", "max")
     ]
     scaled(drawn[0], "y", every)
     for axes in drawn[::COLUMNS]:
         axes.set_ylabel(document["unit"])
+    # 5. The names of the variants.
     if len(panels) == 1:
         ends = {variant: (its[-1][0], its[-1][1]["median"]) for variant, its in next(iter(panels.values())).items()}
         label_ends(drawn[0], ends, colours)
@@ -199,12 +206,14 @@ def lines(document: Document) -> Figure:
 
 
 def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], colours: dict[str, str]) -> None:
-    """Write the name of each variant to the right of its line's end, or a little higher
-    if two names would overlap.
+    """Write the name of each variant to the right of the end of its line.
+
+    A name moves up a little if it would overlap with the name below it.
     """
-    axes.get_ylim()  # updates transData
+    axes.get_ylim()  # makes matplotlib update transData
     to_fraction = axes.transData + axes.transAxes.inverted()
     height = {variant: float(to_fraction.transform(end)[1]) for variant, end in ends.items()}
+    # From the bottom to the top, at least this fraction of the plot's height apart.
     order = sorted(ends, key=lambda variant: height[variant])
     for lower, upper in pairwise(order):
         height[upper] = max(height[upper], height[lower] + 0.055)
@@ -222,8 +231,10 @@ def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], colours: dict[s
 
 
 def bars(document: Document) -> Figure:
-    """Return a figure with a group of bars per case, the first at the top; each bar
-    ends with its median.
+    """Return a figure with a group of bars per case; the first case is at the top.
+
+    The length of a bar is the median, which is also its text.  The error bar is from
+    min to max.
     """
     results = document["results"]
     variants = list(dict.fromkeys(variant for its in results.values() for variant in its))
@@ -231,6 +242,7 @@ def bars(document: Document) -> Figure:
     rows = sum(len(its) + 1 for its in results.values())
     figure = Figure(figsize=(8, 1.2 + 0.2 * rows), layout="constrained")
     axes = figure.subplots()
+    # `top` is the place of the next bar; an empty place separates the groups.
     middles, top = [], 0.0
     for its in results.values():
         middles.append(top + (len(its) - 1) / 2)
@@ -252,20 +264,24 @@ def bars(document: Document) -> Figure:
 
 
 def grid(document: Document) -> Figure:
-    """Return a figure with one heat map per panel; a cell is the factor by which the
-    variant is faster.
+    """Return a figure with one heat map per panel.
+
+    A cell has the factor by which the variant is faster than the baseline.
     """
     plot = document["plot"]
     cells = {
         (at[plot["panel"]], at[plot["y"]], at[plot["x"]]): factor(document["results"][case][plot["variant"]])
         for case, at in document["axes"].items()
     }
+    # The colour is the logarithm of the factor, on one scale for all panels.
     panels, ys, xs = (sorted({at[axis] for at in cells}) for axis in range(3))
     norm = LogNorm(min(1, *cells.values()), max(cells.values()))
     figure = Figure(figsize=(8, 1.6 + 0.55 * len(ys)), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True):
         rows = [[cells.get((panel, y, x), float("nan")) for x in xs] for y in ys]
         image = axes.imshow(rows, norm=norm, cmap="cividis", aspect="auto", origin="lower")
+        # The text of each cell, white on a dark one.  NaN, which is not equal to
+        # itself, stands for a case that does not exist.
         for row, values in enumerate(rows):
             for column, value in enumerate(values):
                 dark = value == value and norm(value) < 0.6
@@ -282,8 +298,9 @@ def grid(document: Document) -> Figure:
 
 
 def series(document: Document) -> Figure:
-    """Return a figure with one plot per quantity, one below the other, over the same
-    time.
+    """Return a figure with one plot per quantity, one below the other.
+
+    All plots have the same axis of time.
     """
     quantities: dict[str, list[float]] = dict(document["series"])
     name = document["plot"]["x"]
@@ -301,9 +318,9 @@ def series(document: Document) -> Figure:
 
 
 def scaled(axes: Axes, direction: Literal["x", "y"], values: Sequence[float]) -> None:
-    """Scale an axis for `values`: logarithmic if they span a DECADE.
+    """Scale an axis for `values`, and write its numbers with `shown`.
 
-    Its numbers are written with `shown`.
+    The axis is logarithmic if all values are positive and span a DECADE or more.
     """
     axis = axes.xaxis if direction == "x" else axes.yaxis
     if max(values) >= DECADE * min(values) > 0:

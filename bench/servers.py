@@ -1,5 +1,11 @@
-"""The measured servers: each runs in a new process, on a free port and on the first
-processor.
+"""Start the servers that are measured, and put loads on them in turn.
+
+    hub, hub_on                 this project's hub; with a history of a certain kind
+    floor, queues, nchan        the servers that it is compared with
+    once, in_turn               a load on one server; all variants in each round
+
+Each server runs in a new process, on a free port, and on the first processor.  The load
+generator has the last one.
 """
 
 from __future__ import annotations
@@ -35,8 +41,8 @@ if TYPE_CHECKING:
 Server: TypeAlias = "Callable[[], AbstractContextManager[Target]]"
 
 ROOT: Final = Path(__file__).parent.parent
-HANG: Final = 30.0
-"""Seconds after which a server counts as not starting, or not stopping."""
+HANG_SECONDS: Final = 30.0
+"""How long a server may take to start or to stop."""
 NCHAN_MODULE: Final = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
 
 _URL: Final = re.compile(r"http://[^/\s]+:(\d+)/\S*")
@@ -76,11 +82,12 @@ http {{
 
 @contextmanager
 def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **environment: str) -> Iterator[Target]:
-    """Run `python -m hub serve` with a key for classic tokens, anonymous subscribers,
-    and no limit of lifetimes.
+    """Run `python -m hub serve`.
 
-    Its history is in memory unless HUB_HISTORY_URL is set.  `module` is another module
-    with the same command line, followed by arguments of its own.
+    The hub accepts classic tokens that the development key signs, and anonymous
+    subscribers.  Connections have no maximum lifetime.  The history is in memory if
+    `environment` has no HUB_HISTORY_URL.  `module` names another module with the same
+    command line; arguments of its own follow its name.
     """
     settings = {
         "HUB_PUBLISHER_KEY": DEVELOPMENT_KEY,
@@ -97,8 +104,9 @@ def hub(*flags: str, module: Sequence[str] = ("hub",), workers: int = 1, **envir
 
 @contextmanager
 def hub_on(log: str, *, nodes: int = 1, workers: int = 1, **environment: str) -> Iterator[Target]:
-    """Run a hub of `nodes` nodes on a `new_log`; subscribers use the first node, and
-    publishers the last.
+    """Run a hub of `nodes` nodes on a new history of the kind `log`.
+
+    Subscribers use the first node, and publishers the last.  `new_log` lists the kinds.
     """
     with new_log(log) as (url, pids), ExitStack() as stack:
         hubs = [stack.enter_context(hub(workers=workers, HUB_HISTORY_URL=url, **environment)) for _ in range(nodes)]
@@ -108,11 +116,11 @@ def hub_on(log: str, *, nodes: int = 1, workers: int = 1, **environment: str) ->
 
 @contextmanager
 def new_log(kind: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Create a history, and remove it afterwards; yield its URL and the ids of its
-    processes.
+    """Create an empty history, and remove it afterwards.
 
-    `kind` is memory, sqlite, sqlite?synchronous=normal or redis; redis-server syncs its
-    append-only file once a second.
+    Yields its URL and the ids of its own processes.  `kind` is memory, sqlite,
+    sqlite?synchronous=normal or redis; redis-server syncs its append-only file once a
+    second.  Raises RuntimeError if redis-server is needed and missing.
     """
     scheme, mark, query = kind.partition("?")
     if scheme == "memory":
@@ -135,15 +143,16 @@ def new_log(kind: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 @contextmanager
 def floor() -> Iterator[Target]:
-    """Run the floor: one write(2) per socket."""
+    """Run the floor, a bare loop with one write(2) per socket."""
     with _python("bench.baselines.floor", batches=False) as target:
         yield target
 
 
 @contextmanager
 def queues() -> Iterator[Target]:
-    """Run sse-starlette with a queue per subscriber, on uvicorn with uvloop and
-    httptools.
+    """Run sse-starlette with a queue per subscriber.
+
+    It runs on uvicorn with uvloop and httptools, as the hub does.
     """
     with _python("bench.baselines.queues", batches=False) as target:
         yield target
@@ -151,7 +160,7 @@ def queues() -> Iterator[Target]:
 
 @contextmanager
 def nchan() -> Iterator[Target]:
-    """Run nginx with the module nchan and one worker."""
+    """Run nginx with the module nchan and one worker process."""
     with tempfile.TemporaryDirectory(prefix="nchan-") as directory:
         port = _free_port()
         configuration = _NGINX.format(
@@ -175,13 +184,14 @@ SERVERS: Final[Mapping[str, Server]] = {
     "nginx with nchan": nchan,
     "sse-starlette": queues,
 }
-"""The servers that benchmarks compare; the first is the baseline."""
+"""The servers that the benchmarks compare; the first is the baseline."""
 
 
 def installed() -> dict[str, Server]:
     """Return the servers of SERVERS that this machine has.
 
-    All but nchan are part of the project.
+    If nchan is missing, prints that it is left out.  The others need only Python
+    packages that the project installs.
     """
     found = dict(SERVERS)
     if not (NCHAN_MODULE.exists() and shutil.which("nginx")):
@@ -195,8 +205,10 @@ def installed() -> dict[str, Server]:
 def in_turn(
     variants: Mapping[str, Callable[[], Figures]], *, rounds: int, of: str, shown: Sequence[str]
 ) -> dict[str, Figures]:
-    """Run each variant once per round; return figures of `of` and of the other names in
-    `shown`.
+    """Run each variant once per round, and return its figures.
+
+    `of` names the figure that is compared; the first variant is the baseline.  `shown`
+    names the figures that are also returned, each as its median.
     """
     taken: dict[str, list[Figures]] = {variant: [] for variant in variants}
     for _ in range(rounds):
@@ -207,9 +219,10 @@ def in_turn(
 
 
 def once(server: Server, load: Load) -> Figures:
-    """Put `load` on a new server, and return what was found.
+    """Put `load` on a new server, and return the figures.
 
-    No update may be lost, and no client cut off.
+    An assertion fails if an update is lost or comes twice, or if the server closes a
+    stream.
     """
     with server() as target:
         found = run(load, target)
@@ -218,7 +231,7 @@ def once(server: Server, load: Load) -> Figures:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the servers' parts."""
+    """Return the versions of the software that the servers consist of."""
     made = {name: version(name) for name in ("httptools", "sse-starlette", "starlette", "uvicorn", "uvloop")}
     if shutil.which("nginx"):
         output = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=True).stderr
@@ -230,8 +243,10 @@ def versions() -> dict[str, str]:
 
 
 def log_versions() -> dict[str, str]:
-    """Return the versions of the servers' parts and histories, and the speed of the
-    file system.
+    """Return `versions()`, and those of the histories, and the speed of the disk.
+
+    The speed is the median time of 101 syncs of 4 KiB, under the name of the file
+    system.
     """
     made = versions() | {"SQLite": sqlite3.sqlite_version, "redis-py": version("redis")}
     if shutil.which("redis-server"):
@@ -257,8 +272,10 @@ def _python(
     batches: bool = True,
     family: int = 1,
 ) -> Iterator[Target]:
-    """Run `python -m module`, which prints its URL and consists of `family`
-    processes.
+    """Run `python -m module`, which must print its URL.
+
+    Waits until it consists of `family` processes.  Raises RuntimeError if it ends
+    without printing a URL.
     """
     with _started([sys.executable, "-m", module, *arguments], environment or {}) as process:
         assert process.stdout is not None
@@ -273,8 +290,11 @@ def _python(
 
 @contextmanager
 def _started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Run a command on the first processor, with many open files; an error gets a note
-    with its stderr.
+    """Run a command on the first processor, and stop it afterwards.
+
+    It may open many files, and gets no environment variable HUB_... of this process.
+    If the caller's block raises an error, the error gets a note with the end of the
+    command's stderr.
     """
     raise_file_limit()
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HUB_")}
@@ -292,7 +312,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str] | None = Non
         finally:
             process.terminate()  # not kill(), which would leave nginx's worker behind
             try:
-                process.wait(HANG)
+                process.wait(HANG_SECONDS)
             finally:
                 process.kill()
                 process.wait()
@@ -301,12 +321,13 @@ def _started(command: Sequence[str], environment: Mapping[str, str] | None = Non
 
 
 def _family(pid: int) -> tuple[int, ...]:
-    """Return the ids of a process and its children."""
+    """Return the id of a process, and those of its children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return (pid, *map(int, children))
 
 
 def _free_port() -> int:
+    """Return a port that no server is listening on."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -314,16 +335,17 @@ def _free_port() -> int:
 
 
 def _listens(port: int) -> bool:
+    """Return whether a server accepts connections on `port`."""
     with closing(socket.socket()) as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _until(process: subprocess.Popen[str], holds: Callable[[], bool]) -> None:
-    """Wait until `holds()`.
+    """Wait until `holds()` returns True.
 
-    Raises RuntimeError if the process ends, or after HANG seconds.
+    Raises RuntimeError if the process ends before, or after HANG_SECONDS.
     """
-    end = time.monotonic() + HANG
+    end = time.monotonic() + HANG_SECONDS
     while not holds():
         if process.poll() is not None or time.monotonic() > end:
             raise RuntimeError("the server did not start")

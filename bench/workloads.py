@@ -1,4 +1,12 @@
-"""Seeded workloads: each run has the same values and topics."""
+"""Seeded workloads: every run has the same values and topics.
+
+templates, topics               one URI template in a hundred matches a topic
+listeners, audience             exact topics with a given number of subscribers
+watchers, watched               three URI templates for each subscriber
+word_patterns, word_topics      AMQP patterns and topics of random words
+SELECTORS, new_topics           families of URI templates, and topics always new
+members, private_updates        a hub's subscribers, and its private updates
+"""
 
 from __future__ import annotations
 
@@ -15,26 +23,27 @@ if TYPE_CHECKING:
 
 SEED = 20_261_121
 SHELVES = 100
-"""Each topic of `topics` is on one shelf, so one template in a hundred matches it."""
+"""The number of shelves of `templates` and `topics`.
+
+Each topic is on one shelf, so one template in a hundred matches it.
+"""
 
 
 def templates(count: int) -> list[UriTemplate]:
-    """Return `count` different templates, spread over SHELVES shelves, in
-    random order.
-    """
+    """Return `count` different templates, spread over all shelves, in random order."""
     made = [UriTemplate(f"https://example.com/{n % SHELVES}/{{item}}{{?reader{n}}}") for n in range(count)]
     random.Random(SEED).shuffle(made)
     return made
 
 
 def topics(count: int) -> list[str]:
-    """Return `count` different topics."""
+    """Return `count` different topics, each on a random shelf."""
     chance = random.Random(SEED + 1)
     return [f"https://example.com/{chance.randrange(SHELVES)}/{n}" for n in range(count)]
 
 
 def sentences(count: int) -> list[str]:
-    """Return `count` different strings in random order, for `==`."""
+    """Return `count` different strings in random order, which are compared by `==`."""
     made = [f"https://example.com/sentences/{n}" for n in range(count)]
     random.Random(SEED + 2).shuffle(made)
     return made
@@ -53,8 +62,10 @@ def audience(size: int) -> str:
 
 
 def listeners(count: int, *sizes: int) -> list[Listener]:
-    """Return `count` listeners; for each size in `sizes`, that many random listeners
-    subscribe to `audience(size)`.
+    """Return `count` listeners.
+
+    For each of `sizes`, that many random listeners subscribe to `audience(size)`.  All
+    listeners also subscribe to one other topic.
     """
     chance = random.Random(SEED + 3)
     wanted: dict[int, tuple[str, ...]] = {}
@@ -67,18 +78,17 @@ def listeners(count: int, *sizes: int) -> list[Listener]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watcher:
-    """A subscriber with three selectors, as text and compiled."""
+    """A subscriber with three URI templates, as text and compiled."""
 
     selectors: tuple[str, str, str]
     templates: tuple[UriTemplate, UriTemplate, UriTemplate]
 
 
 def watchers(count: int, shelves: int) -> list[Watcher]:
-    """Return `count` subscribers in random order, each with the templates of three
-    neighbouring shelves.
+    """Return `count` subscribers in random order.
 
-    There are `shelves` shelves, so a topic matches three in `shelves` of the
-    subscribers.  Equal selectors are one object.
+    Each has the templates of three neighbouring shelves out of `shelves`, so a topic
+    matches 3 / `shelves` of the subscribers.  Equal selectors are one object.
     """
     texts = [f"https://example.com/{shelf}/{{item}}" for shelf in range(shelves)]
     compiled = [UriTemplate(text) for text in texts]
@@ -98,11 +108,11 @@ def watched(watchers: list[Watcher], count: int) -> list[str]:
 
 
 def word_patterns(count: int, *, words: int, vocabulary: int, one: float = 0.0, many: float = 0.0) -> list[str]:
-    """Return `count` AMQP patterns of `words` words out of `vocabulary`; some may be
-    equal.
+    """Return `count` AMQP patterns of random words; some may be equal.
 
-    A word is `*` with probability `one`.  A pattern has one random word replaced by `#`
-    with probability `many`.
+    A pattern has `words` words out of a vocabulary of `vocabulary`.  A word is `*` with
+    probability `one`.  With probability `many`, one word of a pattern is then replaced
+    by `#`.
     """
     chance = random.Random(SEED + 6)
     made = []
@@ -115,12 +125,15 @@ def word_patterns(count: int, *, words: int, vocabulary: int, one: float = 0.0, 
 
 
 def word_topics(patterns: list[str], count: int, vocabulary: int) -> list[str]:
-    """Return `count` topics: patterns whose wildcards are replaced by words, a `#` by
-    up to two of them.
+    """Return `count` topics, each of which matches at least one of `patterns`.
+
+    A topic is a random pattern with random words instead of wildcards: one for a `*`,
+    and up to two for a `#`.
     """
     chance = random.Random(SEED + 7)
 
     def written(word: str) -> list[str]:
+        """Return the words of a topic for a word or wildcard of its pattern."""
         some = 1 if word == "*" else chance.randrange(3)
         return [f"w{chance.randrange(vocabulary)}" for _ in range(some)] if word in "*#" else [word]
 
@@ -132,11 +145,13 @@ class Selectors:
     """A family of URI templates, and for each template the topics that it matches."""
 
     template: Callable[[int], str]
+    """Return template number n."""
     topic: Callable[[int, int], str]
-    """Return a topic of template number n; a second number makes it a new one."""
+    """Return a topic that template number n matches; a new x makes a new topic."""
 
 
 def _mixed_template(n: int) -> str:
+    """Return template number `n` of the realistic mix, which has six kinds."""
     kind = n % 10
     if kind < 4:
         return f"/t{n}/books/{{id}}"
@@ -152,6 +167,7 @@ def _mixed_template(n: int) -> str:
 
 
 def _mixed_topic(n: int, x: int) -> str:
+    """Return a topic that template number `n` of the realistic mix matches."""
     kind = n % 10
     if kind < 4:
         return f"/t{n}/books/{x}"
@@ -171,25 +187,29 @@ SELECTORS = {
         lambda n: f"{{+a}}/common/y{n}/{{+b}}", lambda n, x: f"/q{x}/common/y{n}/{x}"
     ),
 }
-"""The first two families are usual templates; the others are meant to make a
-hub slow."""
+"""The families by name.
+
+The first two are usual templates.  The others are meant to make a hub slow.
+"""
 
 
 def new_topics(family: Selectors, selectors: int, count: int) -> list[str]:
-    """Return `count` different topics; each matches one of the first `selectors`
-    templates.
+    """Return `count` different topics for the first `selectors` templates of `family`.
+
+    Each topic matches a random one of these templates.
     """
     chance = random.Random(SEED + 6)
     return [family.topic(chance.randrange(selectors), x) for x in chance.sample(range(10**8, 10**9), count)]
 
 
 SHARED = 50
-"""The number of templates that `members` share."""
+"""The number of different templates that `members` share."""
 
 
 def members(count: int) -> list[tuple[Selector, ...]]:
-    """Return the selectors of `count` subscribers: an exact topic, a template of its
-    own, and a shared template.
+    """Return the selectors of `count` subscribers.
+
+    Each has an exact topic, a template of its own, and one of SHARED templates.
     """
     return [
         (
@@ -202,11 +222,11 @@ def members(count: int) -> list[tuple[Selector, ...]]:
 
 
 def private_updates(members: int, count: int) -> list[tuple[str, ...]]:
-    """Return the topics of `count` updates, all new: one that one member subscribes to,
-    and one without subscribers.
+    """Return the topics of `count` updates; all topics are new.
 
-    One update in ten has a third topic, which the members with one of the shared
-    templates subscribe to.
+    One of `members` members subscribes to the first topic, and none to the second.  One
+    update in ten has a third topic; the members with one of the shared templates
+    subscribe to it.
     """
     chance = random.Random(SEED + 7)
     made: list[tuple[str, ...]] = []

@@ -1,6 +1,8 @@
-"""Servers that a hub is compared with: they accept the same requests and do less.
+"""Servers that a hub is compared with.
 
-They match nothing: the channel of a topic is the topic up to its last slash.
+They accept the same requests and do less.  They match nothing: the channel of a topic
+is the topic up to its last slash.  `garbage` is an exception: it is the hub itself,
+with a record of its pauses.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ def channel_of(topic: str) -> str:
 
 
 def announce() -> socket.socket:
-    """Return a socket that listens on a free port, and print its URL."""
+    """Return a socket that listens on a free port of 127.0.0.1, and print its URL."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(4_096)

@@ -1,9 +1,8 @@
-"""The floor: a bare loop with one write(2) per socket, without HTTP, queues or
-matching.
+"""The floor: a bare loop with one write(2) per socket.
 
-The loop reads only as much of a request as it needs to tell publishers from
-subscribers.  A subscriber gets a response head, and then frames.  If a socket is full,
-it misses the frame.
+There is no HTTP parser, no queue and no matching.  The loop reads only the parts of a
+request that it needs.  A subscriber gets a response head, and then frames.  If the
+socket of a subscriber is full, the subscriber misses the frame.
 """
 
 from __future__ import annotations
@@ -26,14 +25,15 @@ _FRAME: Final = "id: urn:uuid:00000000-0000-0000-0000-000000000000\ndata: {}\n\n
 
 
 def serve(listener: socket.socket) -> None:
-    """Serve the clients of `listener` forever, in one thread."""
+    """Serve the clients of `listener` indefinitely, in one thread."""
     listener.setblocking(False)
     ready = epoll()
     ready.register(listener, EPOLLIN)
+    # All by file descriptor, except for `channels`.
     clients: dict[int, socket.socket] = {}
-    requests: dict[int, bytes] = {}
-    channels: defaultdict[str, dict[int, Callable[[bytes], int]]] = defaultdict(dict)
-    channel: dict[int, str] = {}
+    requests: dict[int, bytes] = {}  # the part of a request that has arrived so far
+    channels: defaultdict[str, dict[int, Callable[[bytes], int]]] = defaultdict(dict)  # send() of each subscriber
+    channel: dict[int, str] = {}  # of each subscriber
     while True:
         for fd, _ in ready.poll():
             # 1. New connections.
@@ -46,7 +46,7 @@ def serve(listener: socket.socket) -> None:
                         requests[client.fileno()] = b""
                         ready.register(client, EPOLLIN)
                 continue
-            # 2. A connection that is closed, or that sends a part of a request.
+            # 2. A connection that was closed, or a part of a request.
             try:
                 read = clients[fd].recv(65_536)
             except ConnectionError:

@@ -1,4 +1,7 @@
-"""The usual fan-out with sse-starlette: one generator and one queue per subscriber."""
+"""The usual fan-out with sse-starlette: one generator and one queue per subscriber.
+
+The queues have no bound.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,17 @@ if TYPE_CHECKING:
 
 
 def create_app() -> Starlette:
-    """Return an application with one route to subscribe and one to publish."""
+    """Return an application with a route to subscribe and a route to publish."""
     subscribers: defaultdict[str, set[asyncio.Queue[dict[str, str]]]] = defaultdict(set)
 
     async def subscribe(request: Request) -> Response:
+        """Answer with a stream of the updates of a channel."""
         channel = subscribers[channel_of(request.query_params["topic"])]
         queue: asyncio.Queue[dict[str, str]] = asyncio.Queue()
         channel.add(queue)
 
         async def events() -> AsyncIterator[dict[str, str]]:
+            """Iterate over the updates, until the client disconnects."""
             try:
                 while True:
                     yield await queue.get()
@@ -42,6 +47,7 @@ def create_app() -> Starlette:
         return EventSourceResponse(events())
 
     async def publish(request: Request) -> Response:
+        """Put an update into the queue of each subscriber of its channel."""
         form = parse_qs((await request.body()).decode())
         id = f"urn:uuid:{uuid.uuid4()}"
         for queue in subscribers[channel_of(form["topic"][0])]:

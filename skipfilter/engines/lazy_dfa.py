@@ -111,7 +111,7 @@ class LazyDfa(Generic[Value]):
         """Return the values of the subscriptions that match `topic`.
 
         Takes O(words), and the values found, if the topic leads to known states only.
-        Otherwise it takes as long as in a trie.
+        Otherwise it costs what it costs in a trie, or a little more.
         """
         words = self._grammar.parse_topic(topic)
         state = self._begin(topic)
