@@ -1,6 +1,7 @@
-"""A hub's application, asked in this process: no sockets, and nothing between the test and the bytes.
+"""Requests to a hub's application in this process, without sockets: tests see the
+bytes.
 
-What a server does, it does as uvicorn would; see `wire` for a real one.
+This module plays the server, as uvicorn would.  `wire` uses a real server.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Answer:
 
     @property
     def detail(self) -> str:
-        """What a problem document says."""
+        """The detail of a problem document."""
         assert self.headers["content-type"] == "application/problem+json", self.text
         assert self.json()["status"] == self.status
         detail: str = self.json()["detail"]
@@ -67,7 +68,9 @@ class Answer:
 
 @contextlib.asynccontextmanager
 async def application(**settings: Any) -> AsyncIterator[HubApplication]:
-    """A running hub, in development unless told otherwise; without hints to come back, and not ended by age."""
+    """A running hub: in development mode by default, without retry hints and
+    lifetimes.
+    """
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0} | settings))
     async with app.running():
         yield app
@@ -76,7 +79,9 @@ async def application(**settings: Any) -> AsyncIterator[HubApplication]:
 def current_token(
     publish: Iterable[str | tuple[str, str]] = (), subscribe: Iterable[str | tuple[str, str]] = (), **more: Any
 ) -> str:
-    """A current token for a hub in development at https://hub.example; a pattern without a type is an exact one."""
+    """A current token for a hub in development at https://hub.example; a pattern
+    without a type is an exact one.
+    """
     chosen: dict[str, Any] = {
         "issuer": DEVELOPMENT_ISSUER,
         "resource": f"https://hub.example{PATH}",
@@ -123,7 +128,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _sending(body: bytes, *, until: asyncio.Event) -> Receive:
-    """What a client sends that goes away then."""
+    """The message of a client that disconnects."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
@@ -143,7 +148,10 @@ async def ask(
     body: bytes = b"",
     **scope: Any,
 ) -> Answer:
-    """The response to one request.  The client of an event stream goes as soon as it has begun."""
+    """Return the response to one request.
+
+    The client of an event stream disconnects as soon as the stream has begun.
+    """
     messages: list[Message] = []
     begun = asyncio.Event()
 
@@ -164,7 +172,7 @@ async def ask(
 
 
 class Following:
-    """An open event stream; `body` is all that has come so far."""
+    """An open event stream; `body` has all bytes received so far."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -189,7 +197,7 @@ class Following:
         self._changed.set()
 
     async def changed(self) -> None:
-        """Wait for more to come."""
+        """Wait for more bytes."""
         self._changed.clear()
         await asyncio.wait_for(self._changed.wait(), HANG)
 
@@ -198,7 +206,10 @@ class Following:
             await self.changed()
 
     async def next_event(self) -> Event:
-        """The next event; AssertionError where the stream ends without one."""
+        """Return the next event.
+
+        Raises AssertionError if the stream ends before it.
+        """
         while not self._events:
             *blocks, rest = self.body[self._read :].split(b"\n\n")
             self._read = len(self.body) - len(rest)
@@ -235,7 +246,9 @@ async def follow(
     body: bytes = b"",
     **scope: Any,
 ) -> AsyncIterator[Following]:
-    """Subscribe, by `parameters` or to a whole `target`; the stream has begun, or has been refused, when it is entered."""
+    """Subscribe, by `parameters` or to a whole `target`; the stream has begun, or has
+    been refused, when it is entered.
+    """
     stream = Following()
     where = f"{PATH}?{urlencode(parameters)}" if target is None else target
     task = asyncio.ensure_future(

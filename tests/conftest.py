@@ -1,4 +1,4 @@
-"""Fixtures: a real hub in a process of its own, and a real Chromium."""
+"""Fixtures: a real hub in its own process, and a real Chromium."""
 
 from __future__ import annotations
 
@@ -44,17 +44,24 @@ _TOGETHER = (
     ("tests/hub/test_browser.py",),
     ("tests/hub/process/test_server.py",),
 )
-"""Paths of tests that share a Spark session, a browser or hubs; the longest part first.  The first that fits counts."""
+"""Paths of tests that share a Spark session, a browser or hubs; the longest part first.
+
+The first that fits counts.
+"""
 
 
 def _part(nodeid: str) -> int:
-    """The part that a test belongs to; a number above all parts if there is none."""
+    """Return the index of the part that a test belongs to, or a number above all parts
+    if it has none.
+    """
     fits = (number for number, paths in enumerate(_TOGETHER) if nodeid.startswith(paths))
     return next(fits, len(_TOGETHER))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests whose fixtures start processes; have those that share something begin first."""
+    """Mark the tests whose fixtures start processes, and put tests that share a process
+    first.
+    """
     items.sort(key=lambda item: _part(item.nodeid))
     for item in items:
         if _STARTERS.intersection(getattr(item, "fixturenames", ())):
@@ -62,7 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Schedule(LoadScopeScheduling):  # type: ignore[misc]
-    """Each test goes to the next free worker, but those that share something stay on one."""
+    """Give each test to the next free worker, but keep tests that share a process on
+    one worker.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         part = _part(nodeid)
@@ -94,7 +103,9 @@ sys.addaudithook(_refuse_processes)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Refuse processes to a test without the mark, so that `make test-fast` stays fast."""
+    """Refuse processes to a test without the mark, so that `make test-fast`
+    stays fast.
+    """
     global _running
     _running = None if item.get_closest_marker("processes") else item
     try:
@@ -105,7 +116,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_files() -> Iterator[None]:
-    """No hub of a test has its log in the directory where the tests run: those of other tests would share it."""
+    """Keep the histories of hubs out of the working directory, because tests would
+    share them.
+    """
     before = set(Path().glob("*.db*"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HUB_HISTORY_URL", "memory://")
@@ -121,7 +134,9 @@ def _logs() -> None:
 
 @pytest.fixture
 def chance() -> Random:
-    """Random numbers from the seed of this run, which the first lines of its output name."""
+    """Random numbers from the seed of this run, which the first lines of its output
+    name.
+    """
     return Random(random())
 
 
@@ -142,7 +157,9 @@ def children_of(pid: int) -> list[int]:
 
 
 class HubProcess:
-    """`python -m hub serve` on a free port, in development mode and with its log in memory unless told otherwise."""
+    """`python -m hub serve` on a free port: by default in development mode, with its
+    history in memory.
+    """
 
     def __init__(self, *arguments: str, dev: bool = True, **environment: str) -> None:
         self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -162,7 +179,7 @@ class HubProcess:
         self.port = httpx2.URL(self.url).port or 0
         self.token = DEVELOPMENT_TOKEN
         self.may_fail = False
-        """Whether there may be errors in its log, as the test makes some."""
+        """Whether its log may have errors, because the test causes some."""
 
     def _read_welcome(self) -> str:
         assert self.process.stdout is not None
@@ -186,7 +203,7 @@ class HubProcess:
         return children_of(self.process.pid)
 
     async def kill_worker(self, pid: int) -> None:
-        """Kill one of its workers, and wait until another has taken its place."""
+        """Kill one of its workers, and wait until another worker replaces it."""
         count = len(self.workers)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: pid not in self.workers and len(self.workers) == count)
@@ -234,7 +251,7 @@ def hub(start_hub: Callable[..., HubProcess]) -> HubProcess:
 
 @pytest.fixture(scope="module")
 def shared_hub() -> Iterator[HubProcess]:
-    """A hub for tests that do not mind what others published."""
+    """A hub for tests that are independent of updates of other tests."""
     hub = HubProcess()
     yield hub
     hub.close()
@@ -261,7 +278,8 @@ spark.sql.shuffle.partitions   2
 spark.ui.enabled               false
 spark.ui.showConsoleProgress   false
 """
-"""For many small queries: code that runs a few times is not worth compiling, by Spark or by Java's second compiler.
+"""For many small queries: code that runs a few times is not worth compiling, by Spark
+or by Java's second compiler.
 
 Java's memory has room for the classes and plans of all queries from the start.
 """
@@ -269,18 +287,20 @@ _WORKER_START = """
 import sys
 sys.path[:] = [path for path in sys.path if "/python/lib/py" not in path]
 """
-"""Run first by each Python process of Spark.
+"""The first module that each Python process of Spark runs.
 
-Without Spark's zip files on its path, the process imports the same pyspark and py4j from site-packages, where they
-are compiled: it starts in a third of the time.
+It removes Spark's zip files from the path.  The process then imports the same pyspark
+and py4j from site-packages, where they are compiled, and starts in a third of the time.
 """
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark in this process, on two processors; a task that fails is tried three times.  There must be a Java.
+    """Spark in this process, on two processors; a task that fails is tried three times.
+    There must be a Java.
 
-    The processes that a test starts get the same settings, from the files that the environment names.
+    The processes that a test starts get the same settings, from the files that the
+    environment names.
     """
     from py4j.java_gateway import JavaPackage, JVMView
 
@@ -290,7 +310,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     (place / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
     (place / "sitecustomize.py").write_text(_WORKER_START)
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (JVMView, JavaPackage):  # else Java looks for each name in all of Spark's jars each time it is used
+        for kind in (JVMView, JavaPackage):  # otherwise Java searches all of Spark's jars at each use of a name
             patch.setattr(kind, "__getattr__", cache(kind.__getattr__))
         patch.setenv("SPARK_CONF_DIR", str(place))
         patch.setenv("PYTHONPATH", str(place), prepend=os.pathsep)

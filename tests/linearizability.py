@@ -1,18 +1,19 @@
-"""Was this concurrent history one that a single thread could have had?
+"""A checker: could a single thread have had the results of this concurrent history?
 
     thread 1   |── subscribe a = 0 ──|         |─ lookup a = {} ─|
     thread 2            |── unsubscribe 0 ──|
                0        1            2      3   4                5      one counter orders all ends
 
-A history is linearizable if each operation can be given one moment between its invocation and its response, so
-that the answers are those of a sequential model at these moments.  The search takes, one after the other, an
-operation that no other one had to precede: one that was invoked before any of those left had responded.  A pair
-of (what was taken, state of the model) that has failed once is not tried again.
+A history is linearizable if there is one moment for each operation, between its
+invocation and its response, so that a sequential model gives the same results at these
+moments.  The search takes one operation after the other.  An operation can be next if
+it was invoked before the response of each remaining one.  A pair of (taken operations,
+state of the model) that has failed once is not tried again.
 
     check   exponential in the operations that overlap at worst; these histories have a dozen
 
-Source: J. Wing and C. Gong, Testing and Verifying Concurrent Objects, 1993; G. Lowe, Testing for
-Linearizability, 2017, for remembering what has failed.
+Source: J. Wing and C. Gong, Testing and Verifying Concurrent Objects, 1993; G. Lowe,
+Testing for Linearizability, 2017, for the memory of failed pairs.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A call that has returned.  `invoked` and `responded` are numbers of the history's counter."""
+    """A call that has returned.
+
+    `invoked` and `responded` are numbers of the history's counter.
+    """
 
     name: str
     arguments: tuple[Any, ...]
     result: Any
-    """What it returned, or the type of what it raised."""
+    """The returned value, or the type of the raised error."""
     invoked: int
     responded: int
 
@@ -45,7 +49,8 @@ class Operation:
 class History:
     """Records operations of any thread.
 
-    Its mutable state is a counter and a list, which threads share under CPython's global lock.
+    Its mutable state is a counter and a list, which threads share under CPython's
+    global lock.
     """
 
     def __init__(self) -> None:
@@ -53,7 +58,9 @@ class History:
         self.operations: list[Operation] = []
 
     def call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call, record, and return what came back; what is raised is recorded and returned as its type."""
+        """Call the operation, record it and return its result; an error is recorded and
+        returned as its type.
+        """
         invoked = next(self._moments)
         try:
             result = function(*arguments)
@@ -66,10 +73,10 @@ class History:
 def is_linearizable(
     operations: Sequence[Operation], initial: State, apply: Callable[[State, Operation], State | None]
 ) -> bool:
-    """Whether some order that respects real time gives every operation the answer that it got.
+    """Return whether an order that respects real time gives every operation its result.
 
-    `apply` is the model: the state after an operation, or None where it could not have answered so.  States
-    are hashable.
+    `apply` is the model: it returns the state after an operation, or None if the
+    operation could not have this result.  States are hashable.
     """
     failed: set[tuple[frozenset[Operation], State]] = set()
 
@@ -87,7 +94,8 @@ def is_linearizable(
         failed.add((left, state))
         return False
 
-    # An operation is told from its like by its moments; a result may be a set or a list, which have no hash.
+    # Equal operations are distinguished by their moments.  Results are not hashed: they
+    # may be sets or lists.
     return search(frozenset(map(_hashable, operations)), initial)
 
 
@@ -101,7 +109,9 @@ def _hashable(operation: Operation) -> Operation:
 
 
 def run_threads(*works: Callable[[], object]) -> None:
-    """Run every work in a thread of its own, all begun at once, and raise what one of them raised."""
+    """Run each work in its own thread, all started together, and raise the error of one
+    of them if there is one.
+    """
     start = threading.Barrier(len(works))
     errors: list[BaseException] = []
 
@@ -123,7 +133,7 @@ def run_threads(*works: Callable[[], object]) -> None:
 
 @contextmanager
 def busy_switching() -> Iterator[None]:
-    """Make the interpreter change threads as often as it can."""
+    """Make the interpreter switch threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

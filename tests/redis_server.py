@@ -1,4 +1,6 @@
-"""A real redis-server in a process of its own, to be killed, stopped and started again; and a sentinel."""
+"""A real redis-server in its own process, which tests kill, stop and restart; and a
+sentinel.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,12 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """`redis-server` on a free port, in a directory of its own, with these options: RedisServer(appendonly="yes").
+    """`redis-server` on a free port, in its own directory, with options:
+    RedisServer(appendonly="yes").
 
-    It keeps port and directory when it is started again.  With `sentinel_of`, it is a sentinel that watches that
-    server under the name `mercure`.  With `dump`, it begins with what that file holds.  Without options it writes
-    nothing to disk.
+    After a restart it has the same port and directory.  With `sentinel_of`, it is a
+    sentinel that watches that server under the name `mercure`.  With `dump`, it starts
+    with the content of that file.  Without options it writes nothing to disk.
     """
 
     def __init__(self, *, sentinel_of: RedisServer | None = None, dump: Path | None = None, **options: str) -> None:
@@ -51,12 +54,12 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, and wait until it has loaded what it has."""
+        """Start it, and wait until it has loaded its data."""
         configuration = self.directory / "redis.conf"
         lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.directory}", "logfile redis.log"]
         if self._sentinel_of is None:
             lines += [f'{name.replace("_", "-")} "{value}"' for name, value in self._options.items()]
-        elif not configuration.exists():  # it is the sentinel's own, who writes into it
+        elif not configuration.exists():  # the sentinel writes into its configuration
             lines += [
                 f"sentinel monitor mercure 127.0.0.1 {self._sentinel_of.port} 1",
                 "sentinel down-after-milliseconds mercure 1500",  # it pings once a second
@@ -78,7 +81,7 @@ class RedisServer:
         return "it has no log"
 
     def _answer(self, *command: str) -> str:
-        """The first line of its answer, "" for none."""
+        """Return the first line of its reply, "" if it has none."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), HANG) as connection:
             connection.sendall(b"*%d\r\n" % len(command))
             for word in command:
@@ -94,7 +97,7 @@ class RedisServer:
         return answer
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill it, like a crash."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -112,7 +115,7 @@ class RedisServer:
         self.start()
 
     def pause(self) -> None:
-        """It is there, and takes connections, and answers nothing."""
+        """Suspend it: it accepts connections and never responds."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -1,11 +1,13 @@
-"""A hub under all the faults that there are, and `hub verify` watching: `make soak`, or python -m tests.soak --help.
+"""A hub under faults, watched by `hub verify`: `make soak`, or python -m tests.soak
+--help.
 
     hub verify ──► node one, 2 workers ──┐ proxy ──► redis-server, appendfsync always
                └─► node two, 2 workers ──┘ proxy
                    under a clock that is set
 
-or two nodes of two workers each over one SQLite file, on a small file system of its own.  Every few seconds comes the
-next fault, each as often as the others, in random order; the exit status is that of `hub verify`.
+or two nodes of two workers each over one SQLite file, on its own small file system.  A
+fault happens every few seconds, in random order, each as often as the others.  The exit
+status is that of `hub verify`.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ def of_a_clock_that_is_set(real=time.time):
 if "SOAK_CLOCK" in os.environ:
     time.time = of_a_clock_that_is_set
 """
-"""What a node imports first whose clock is set."""
+"""The first module of a node whose clock is set."""
 DISK: Final = 256 * 2**20
 """Bytes of the file system of a log in a file."""
 
 
 class Node:
-    """`hub serve --workers 2` on a port of its own, which is started again when it is killed."""
+    """`hub serve --workers 2` on its own port; it is restarted if it is killed."""
 
     def __init__(self, log: Path, history_url: str, *, clock: Path | None = None) -> None:
         self.port = free_port()
@@ -94,7 +96,9 @@ class Node:
 
 
 class Proxy:
-    """A network between a node and a server, that can be cut, so that connections break, or silent."""
+    """A network between a node and a server, that can be cut, so that connections
+    break, or silent.
+    """
 
     def __init__(self, port: int) -> None:
         self._upstream = port
@@ -148,7 +152,9 @@ class Proxy:
 
 
 class Faults:
-    """What can be done to two nodes and what they share; each does it, and has ended it when it returns."""
+    """The faults of two nodes and their shared parts; each method causes one and ends
+    it before it returns.
+    """
 
     def __init__(self, nodes: list[Node], clock: Path, random: Random) -> None:
         self._nodes = nodes
@@ -160,7 +166,7 @@ class Faults:
 
     def _kill(self, pids: list[int], number: int = signal.SIGKILL) -> None:
         for pid in pids:
-            with suppress(ProcessLookupError):  # it has ended meanwhile
+            with suppress(ProcessLookupError):  # it has already ended
                 os.kill(pid, number)
 
     def _worker(self) -> list[int]:
@@ -252,7 +258,7 @@ class FileFaults(Faults):
 
 
 def faults_of(faults: Faults, random: Random) -> Iterator[Callable[[], None]]:
-    """Each as often as the others, in random order."""
+    """Yield the faults in random order, each as often as the others."""
     names = [name for name in dir(faults) if not name.startswith("_")]
     while True:
         for name in random.sample(names, len(names)):

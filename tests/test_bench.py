@@ -1,4 +1,4 @@
-"""The benchmarks can be run, and what the README shows of them is what the result files say."""
+"""The benchmarks run, and the pages agree with the result files."""
 
 from __future__ import annotations
 

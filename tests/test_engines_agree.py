@@ -1,7 +1,8 @@
-"""All engines at once against the naive one, the naive one against a slow matcher of this file's own.
+"""All engines agree with the naive one, and the naive one with a slow matcher of this
+file.
 
-The last part plants the bugs of published matchers and asserts that the state machine above finds each of them
-by what it is answered alone: what is planted has no `_check`.
+The last part plants the bugs of published matchers, and asserts that the state machine
+finds each of them by its results alone: the planted engines have no `_check`.
 """
 
 from __future__ import annotations
@@ -86,11 +87,13 @@ def every_engine(grammar: Grammar) -> dict[str, Engine[str]]:
 
 
 AT_ONCE = 4
-"""Subscriptions that the machine likes to have, so that they come and go."""
+"""The number of subscriptions around which the machine adds and removes."""
 
 
 class Agreement(RuleBasedStateMachine):
-    """What is subscribed is in `live`, what was is in `gone`; each has the handles that the engines gave it."""
+    """`live` has the current subscriptions, `gone` the former ones, each with its
+    handles in the engines.
+    """
 
     grammar: Grammar
 
@@ -205,7 +208,7 @@ def filled(engine: Engine[str], *patterns: str) -> Engine[str]:
 
 EXAMPLES: list[tuple[Grammar, list[str], dict[str, set[str]]]] = [
     (
-        # iMatix, topic matching; there, "forex.*" is said to match forex too, which AMQP's does not.
+        # iMatix, topic matching; there "forex.*" also matches forex, but not in AMQP.
         AMQP,
         ["forex.*", "*.usd", "*.eur", "*"],
         {
@@ -401,7 +404,10 @@ def test_a_budget_without_states_works() -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_reused_id_has_no_rows_of_its_first_use(name: str) -> None:
-    """T. Treat's optimized inverted bitmap kept the null rows: lookup("b") found b.c."""
+    """T.
+
+    Treat's optimized inverted bitmap kept the null rows: lookup("b") found b.c.
+    """
     for first, second, topic in (("a", "b.c", "b"), ("*", "*.b", "a"), ("a.*", "a.*.b", "a.b"), ("*.#", "*.b", "a")):
         engine = every_engine(AMQP)[name]
         engine.unsubscribe(engine.subscribe(first, "x"))
@@ -426,7 +432,9 @@ def test_unsubscribing_twice_gives_no_id_to_two(name: str) -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_pattern_that_is_added_again_has_no_old_results(name: str) -> None:
-    """A cached result whose stamp was the sum of its patterns' counters served who had left."""
+    """A cached result whose stamp is the sum of the counters of its patterns contains a
+    value that left.
+    """
     for pattern in ("a", "*", "#", "#.a"):
         engine = every_engine(AMQP)[name]
         handle = engine.subscribe(pattern, "x")
@@ -477,7 +485,9 @@ class FreesTwice(OptimizedInvertedBitmap[str]):
 
 
 class StampsWithASum(TrieEngine[str]):
-    """A topic's result is kept as long as the changes of its patterns add up to the same."""
+    """An engine that keeps a result while the sum of the changes of its patterns stays
+    the same.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
@@ -553,7 +563,7 @@ def test_the_machine_finds_a_planted_bug(planted: Callable[[Grammar], Engine[str
         report_multiple_bugs=False,
         phases=[Phase.generate],
     )
-    with pytest.raises((AssertionError, KeyError)):  # a wrong answer, or one that breaks
+    with pytest.raises((AssertionError, KeyError)):  # a wrong result, or an error
         run_state_machine_as_test(
             machine(grammar, lambda g: {"naive": Naive(g), "planted": planted(g)}), settings=quick
         )

@@ -1,4 +1,7 @@
-"""What earlier versions wrote is read, and gone on with.  Each directory of `formats` is named by the version."""
+"""Files of earlier versions can be read and continued.
+
+Each directory of `formats` is named by its version.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,14 @@ def test_there_is_at_least_one_version() -> None:
 
 @pytest.fixture(params=VERSIONS)
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of what a version wrote."""
+    """A copy of the files of a version."""
     return Path(shutil.copytree(FORMATS / request.param, tmp_path / "written"))
 
 
 async def check_history(url: str) -> None:
-    """It has every update with its position and time, still finds each by its id, and goes on in the same epoch."""
+    """The history has every update with its position and time, finds each by its id,
+    and continues in the same epoch.
+    """
     history: Any = open_history(url, Retention(max_updates=1_000, max_bytes=2**24, max_age=math.inf))
     try:
         epoch = (await history.stats()).epoch
@@ -74,7 +79,7 @@ PLACES = {(BASE_URL, 0, len(UPDATES))}
 
 
 def check_tables(spark: SparkSession, out: Path) -> None:
-    """Their rows are the updates, and the pipeline finds with them who received which."""
+    """The rows are the updates, and the pipeline computes their receivers."""
     updates, sessions = updates_and_sessions(spark, out)
     rows = updates.orderBy("position").collect()
     assert [
@@ -96,7 +101,7 @@ def test_tables_are_read_and_continued(spark: SparkSession, written: Path) -> No
     check_tables(spark, written / "tables")
     fanout = spark.read.parquet(str(written / "tables" / "fanout")).collect()
     assert {row.update_id: row.fanout for row in fanout} == FANOUT
-    # What was read is not read again, and what is new comes to it.
+    # Old files are not read again, and new ones are added.
     segment = min((written / "events" / "updates").iterdir())
     record = json.loads(segment.read_text("utf-8").splitlines()[0])
     line = json.dumps(record | {"position": 5, "id": "urn:new"})

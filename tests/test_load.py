@@ -1,4 +1,6 @@
-"""The load counts what a server sends, neither more nor less, and finds what is missing."""
+"""The load generator counts the deliveries of a server exactly, and finds
+missing ones.
+"""
 
 from __future__ import annotations
 
@@ -74,10 +76,10 @@ def test_newcomers_receive_nothing(shared_hub: HubProcess) -> None:
 
 
 class Faulty(Mercure):
-    """Spoils the last update: it goes to where nobody is, or has two marks.
+    """A dialect that spoils the last update: it has no subscribers, or two marks.
 
-    There is one before the warm-up, five of it, and 29 of SMALL.  A second mark of an earlier one could pass for an
-    update that has not come yet.
+    There is one update before the warm-up, five in it, and 29 in SMALL.  A second mark
+    of an earlier update could count as one that has not arrived yet.
     """
 
     def __init__(self, url: str, fault: str) -> None:
@@ -93,12 +95,15 @@ class Faulty(Mercure):
 
 
 PATIENCE = 10.0
-"""Seconds of silence that tell a loss: far more than a busy machine is silent for, as the tests do wait for it."""
+"""Seconds of silence that mean a loss: far more than on a busy machine, because the
+tests wait that long."""
 
 
 @pytest.mark.parametrize(("fault", "missing"), [("lost", 20), ("doubled", -20)])
 def test_missing_and_repeated_deliveries_are_reported(fault: str, missing: int, shared_hub: HubProcess) -> None:
-    load = replace(SMALL, groups=1, publishers=1, patience=PATIENCE)  # one publisher, so that the last one comes last
+    load = replace(
+        SMALL, groups=1, publishers=1, patience=PATIENCE
+    )  # with one publisher, the last update is the last to arrive
     found = run(load, target(shared_hub, Faulty(shared_hub.url, fault)))
     assert {name: found[name] for name in ("lost", "doubled")} == {"lost": 0, "doubled": 0} | {fault: 20}
     assert found["deliveries"] == 29 * 20 - missing

@@ -1,4 +1,4 @@
-"""What the packages promise to whoever installs them."""
+"""The public names and the dependencies of the packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How long tests wait: for an event if there is one, else for a condition, and never for a length of time."""
+"""How long tests wait: for an event if there is one, otherwise for a condition, never
+for a fixed time.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HANG: Final = 120.0
-"""Seconds after which a test counts as hung.  Nothing takes as long, even on a machine that is very busy."""
+"""Seconds after which a test counts as hung.  No step takes that long, even on a very
+busy machine."""
 
 
 async def until(holds: Callable[[], object], pause: float = 0.01) -> None:
-    """Return once `holds()` is true: for a condition outside the event loop, which sets no event."""
+    """Return once `holds()` is true: for a condition outside the event loop, which sets
+    no event.
+    """
     async with asyncio.timeout(HANG):
         while not holds():
             await asyncio.sleep(pause)

@@ -1,4 +1,6 @@
-"""The hub's protocol, spoken over a bare socket: so that what is tested is the bytes, not a client."""
+"""The hub's protocol over a bare socket, so that tests check the bytes and not a
+client.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Address(Protocol):
-    """Where a hub listens, and a token that may do everything there."""
+    """The address of a hub, and a token that may do everything."""
 
     port: int
     token: str
@@ -34,7 +36,7 @@ class Event:
 
 
 class Reply:
-    """A response: its head, then its body as it comes."""
+    """A response: its head, then its body as it arrives."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -82,9 +84,10 @@ class Reply:
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def events(self) -> AsyncIterator[Event]:
-        """Until the response ends; a connection that is cut raises IncompleteReadError.
+        """Yield events until the response ends.
 
-        May be left and called again: what came in one chunk with the last event is kept.
+        Raises IncompleteReadError if the connection is cut.  A caller may stop and
+        iterate again: bytes after the last event are kept.
         """
         while True:
             while self._come:
@@ -138,7 +141,10 @@ async def request(
     *,
     receive_buffer: int | None = None,
 ) -> Reply:
-    """Send a request, and read the head of the response.  `target` goes out as it is."""
+    """Send a request, and read the head of the response.
+
+    `target` is sent unchanged.
+    """
     connection = socket.socket()
     if receive_buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -178,7 +184,7 @@ async def subscribe(
     last_event_id: str | None = None,
     receive_buffer: int | None = None,
 ) -> Reply:
-    """Subscribe, and be sure of it: the first bytes of the stream have come."""
+    """Subscribe, and wait for the first bytes of the stream."""
     headers = [] if token is None else [bearer(token)]
     if last_event_id is not None:
         headers.append(("last-event-id", last_event_id))

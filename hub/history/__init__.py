@@ -30,15 +30,20 @@ HISTORIES: Final = {
 
 
 class _Opens(Protocol):
-    def from_url(self, url: str, retention: Retention) -> History: ...
+    """A class of HISTORIES."""
+
+    def from_url(self, url: str, retention: Retention) -> History:
+        """Return the history of a URL, without reading or writing anything."""
+        ...
 
 
 def open_history(url: str, retention: Retention) -> History:
-    """Return the history of a URL; nothing is read or written yet.
+    """Return the history of a URL, without reading or writing anything yet.
 
-    Raises ConfigurationError if the URL names none.
+    Raises ConfigurationError if the URL is invalid or its scheme is unknown.  The
+    message never contains the password of the URL.
     """
-    scheme = url.partition(":")[0]  # errors of urlsplit() would show the URL with its password
+    scheme = url.partition(":")[0]  # not by urlsplit(), whose errors show the password
     if scheme not in HISTORIES:
         raise ConfigurationError(f"history_url begins with {scheme!r}, which is none of {', '.join(HISTORIES)}")
     module, name = HISTORIES[scheme].split(":")

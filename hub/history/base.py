@@ -5,34 +5,36 @@
                               ^ a subscriber at position 3 reads d and e next
 
 Live subscribers and subscribers that reconnect get the same entries in the same order.
-Presence goes through the history too: so all nodes know all subscribers, and a
-subscriber arrives together with the update that announces it.
+Presence goes through the history too, so that every node knows the subscribers of all
+nodes, and a subscriber is listed in the same step as the update that announces it.
 
-    position   1  2  3  4  5  6  7  8  9      P was published, s is about presence
-    entry      .  .  P  .  .  s  P  s  P      . was forgotten
-                  │        └ presence updates up to here are forgotten: a gap if wanted
-                  └ published updates up to here are forgotten: PositionExpired before
+    position   1  2  3  4  5  6  7  8  9      P is a published update
+    entry      .  .  P  .  .  s  P  s  P      s is a presence update, . is forgotten
+                  │        └ the newest forgotten presence update
+                  └ the newest forgotten published update: reading from before it
+                    raises PositionExpired
 
 There are two kinds of entries in one order: published updates and presence updates.
 Each kind has its own bounds, so presence never displaces published updates.
 
 What a history promises:
 
-- one order: all nodes see the same entries in the same order, each of them once;
-- durability: what `append` has returned survives what the implementation names.  If
-  `append` did not return, its updates are in the history all together, or not at all;
+- one order: all nodes see the same entries in the same order, each entry once;
+- durability: entries that `append` has returned survive the failures that the
+  implementation names.  If `append` did not return, the history has all of its updates
+  or none;
 - lookup: `find` uses an index, whatever the length of the history;
 - no gap: a reader misses no published update and sees none twice, or gets
-  PositionExpired.  `follow` misses no presence update either; a page of `read` says
-  which are forgotten;
+  PositionExpired.  `follow` misses no presence update either; a page of `read` reports
+  up to which position they are forgotten;
 - epochs: a history that loses entries (a damaged file, a server without its last
-  second) begins a new epoch.  Positions of an earlier epoch get PositionExpired, and
-  `find` returns None for an entry before a loss, so that its client gets all there is
-  and not a part;
+  second) begins a new epoch.  Positions of an earlier epoch raise PositionExpired, and
+  `find` returns None for an entry before a loss, so that its client gets the whole
+  history instead of a part with a gap;
 - presence ends with its node: if a node is silent for `node_timeout` seconds, another
   node announces its subscribers as gone;
-- recovery: while it is unavailable it raises HistoryUnavailable and leaves nothing half
-  done; it recovers without a restart.
+- recovery: an unavailable history raises HistoryUnavailable, leaves nothing half done,
+  and recovers without a restart.
 """
 
 from __future__ import annotations
@@ -54,24 +56,25 @@ if TYPE_CHECKING:
     from hub.protocol.updates import Update
 
 PAGE_ENTRIES: Final = 128
+"""Entries of a page, at most."""
 PAGE_BYTES: Final = 2**20
+"""Bytes of a page, at most, unless its first entry alone is larger."""
 RETRY: Final = 0.2, 1.0
-"""Seconds before an unavailable history is tried again; at random between the two."""
+"""Seconds before an unavailable history is tried again: a random time between these."""
 EARLIEST: Final = -1
 """The position before all entries that the history still has; entries start at 1."""
 EPOCH: Final = 2**40
-"""The distance of the positions of two epochs, as one node counts them."""
+"""The number that a node adds to its positions at each new epoch."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An update at its position in the history, and the time of its append, in ms since
-    1970.
-    """
+    """An update at its position in the history."""
 
     position: int
     update: Update
     time: int = 0
+    """The time of the append, in ms since 1970."""
 
     @cached_property
     def frame(self) -> bytes:
@@ -88,21 +91,23 @@ class Entry:
 class Retention:
     """What a history keeps: updates, ids of updates, and subscribers of a silent node.
 
-    The newest update of each kind is kept whatever the bounds are.  Presence updates
+    The newest update of each kind is kept, whatever the bounds are.  Presence updates
     that are older than all published ones may be forgotten earlier.
     """
 
     max_updates: int
-    """The number of published updates, and the number of remembered ids."""
+    """The maximum number of published updates, and of remembered ids."""
     max_bytes: int
-    """The bytes of published updates."""
+    """The maximum bytes of all published updates."""
     max_age: float = math.inf
-    """Seconds, for updates of both kinds."""
+    """The maximum age in seconds of updates of both kinds."""
     presence_updates: int = 10_000
+    """The maximum number of presence updates."""
     presence_bytes: int = 8 * 2**20
+    """The maximum bytes of all presence updates."""
     idempotency_window: float = 0.0
-    """Seconds in which a publisher may use an id once; a repetition is left out.  0 for
-    off."""
+    """Seconds in which an update is left out if its publisher has already used its id;
+    0 turns this off."""
     node_timeout: float = 10.0
     """Seconds without a beat before the subscribers of a node are announced as gone."""
 
@@ -110,8 +115,8 @@ class Retention:
 class Page(list[Entry]):
     """Consecutive entries; only forgotten presence updates are missing between them.
 
-    `forgotten` is the position of the newest forgotten presence update when the page
-    was read, and `full` is whether the page can gain no more entries.
+    `forgotten` is the position of the newest presence update that was forgotten when
+    the page was read.  `full` is whether no more entries can be added to the page.
     """
 
     def __init__(self, entries: Iterable[Entry] = (), *, forgotten: int = 0, full: bool = False) -> None:
@@ -126,12 +131,11 @@ class Page(list[Entry]):
 
 
 class Change(NamedTuple):
-    """A subscriber that came to this node or left any node, and the updates
-    about it.
-    """
+    """An arrival on this node, or a departure from any, and the updates about it."""
 
     subscriber: Present
     active: bool
+    """True for an arrival, False for a departure."""
     updates: Sequence[Update]
 
 
@@ -156,7 +160,9 @@ class Stats(NamedTuple):
     bytes: int
     """The bytes of published updates, as their bound counts them."""
     presence_updates: int
+    """The number of presence updates."""
     presence_bytes: int
+    """The bytes of presence updates, as their bound counts them."""
     size: int
     """Bytes on disk, or of Redis's memory, or of the updates in memory."""
     epoch: str
@@ -172,28 +178,40 @@ class History(Protocol):
     node's own: another node may count the same entries differently.  A history may
     forget the oldest entries of each kind, but keeps at least the newest.
 
-    Every method raises HistoryUnavailable while the history cannot be reached or
-    written.  All of them may be called concurrently, from one event loop.  If a call is
-    cancelled, its updates may or may not be in the history.
+    Errors: an async method raises HistoryUnavailable if the history cannot be reached
+    or written.  If a server answered too late, a change may have happened
+    nevertheless.  A change happens as a whole or not at all.
+
+    Concurrency: all methods may be called concurrently, from one event loop.  Changes
+    of concurrent calls happen one after the other, in no promised order.
+
+    Cancellation: a cancelled read has no effect.  A cancelled change happens as a whole
+    or not at all, and the caller cannot know which.
     """
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
-        """Append `updates` for all nodes: all of them in order, or with an error none.
+        """Append `updates` in order, as published or as presence updates.
 
-        Returns the entries; they are durable.  `presence` says that the updates are
-        about presence, and not published.  If the history remembers ids for a time, and
-        the same `publisher` has used the id of a published update in that time, the
-        update is left out.  An id may be remembered for longer than its update, but
-        there are never more ids than updates that the history keeps.  If an update is
-        lost, so is its id.
+        All of them are appended in one step.  Returns the new entries, which are
+        durable.
+
+        If the history has an idempotency window, a published update is left out if the
+        same `publisher` has used its id within the window.  So a second call with the
+        same published updates appends nothing and returns an empty list.  An id may be
+        remembered for longer than its update, but at most `Retention.max_updates` ids
+        are remembered.  If the history loses an update, it forgets its id too.
+
+        Raises UnicodeEncodeError, and appends nothing, if the data of an update
+        contains a lone surrogate.
         """
         ...
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
         """Return the position of the earliest entry with this id (N115), or None.
 
-        Never scans the history.  With `presence`, for a reader that may want presence
-        updates, also None if a later presence update is forgotten.
+        Uses an index, and never scans the history.  Pass `presence` for a reader that
+        may want presence updates: then also None if a later presence update is
+        forgotten.
         """
         ...
 
@@ -202,57 +220,74 @@ class History(Protocol):
         ...
 
     async def end(self) -> int:
-        """Return the position of the newest entry; if it is empty, of the last one it
-        had.
+        """Return the position of the newest entry.
+
+        If the history is empty, it is the position before its first entry.
         """
         ...
 
     async def read(self, after: int) -> Page:
-        """Return the next page of entries after a position, or after EARLIEST the first
-        one.
+        """Return the next page of entries after a position; the first after EARLIEST.
 
-        The page is empty at the end, and has a bounded size.  If entries are small, it
-        ends at a multiple of PAGE_ENTRIES, so that many readers read the same pages.
-        Raises PositionExpired if published updates after the position are forgotten;
-        the page says which presence updates are.
+        The page is empty if the history has no later entry.  Its size is bounded by
+        PAGE_ENTRIES and PAGE_BYTES.  If entries are small, it ends at a multiple of
+        PAGE_ENTRIES, so that many readers read the same pages.
+
+        Raises PositionExpired if published updates after the position are forgotten.
+        If only presence updates are forgotten, it raises nothing, and the page reports
+        them as `Page.forgotten`.
         """
         ...
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         """Yield pages of entries after a position, and wait for new ones, without end.
 
+        Any number of iterators may run at once, and each yields all entries.
+        Cancelling one affects no other.
+
         Raises PositionExpired if entries of either kind after the position are
-        forgotten.
+        forgotten.  If the history becomes unavailable, the iterator either raises
+        HistoryUnavailable or waits until the history is available again.
         """
         ...
 
     # -- presence
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
-        """Change the list of those present, and append the updates about it, together.
+        """Change the list of present subscribers, and append the updates about it.
 
-        All changes, or with an error none.  The departure of a subscriber that is not
-        in the list is left out with its updates, because another node has announced it.
+        Both happen in one step, for all changes.  Returns the new entries.
+
+        If a departing subscriber is not in the list, its updates are left out, because
+        a node has already announced them.  So a second announcement of a departure does
+        nothing.  An arriving subscriber replaces one with the same id, and its updates
+        are appended.
+
+        Raises UnicodeEncodeError as `append` does.
         """
         ...
 
     async def present(self, *, own: bool = False) -> list[Present]:
-        """Return the subscribers of all nodes, or of this one.
+        """Return the subscribers of all nodes, or only those of this node.
 
-        The list is at least as new as every entry that was there at the call.
+        The list contains the changes of all entries that the history had at the call,
+        and perhaps later ones.
         """
         ...
 
     async def beat(self) -> Beat:
-        """Report that this node is alive; call it a few times in `node_timeout`
-        seconds.
+        """Report that this node is alive, and return some subscribers of silent nodes.
+
+        The node should call it a few times in `node_timeout` seconds.  The subscribers
+        stay in the list, and several nodes may get the same ones, until one node
+        announces their departure.
         """
         ...
 
     # -- operation
 
     async def check(self) -> None:
-        """Write something.  Raises HistoryUnavailable if that fails."""
+        """Write something, or raise HistoryUnavailable if that fails."""
         ...
 
     async def stats(self) -> Stats:
@@ -266,35 +301,45 @@ class History(Protocol):
     async def backup(self, target: str) -> None:
         """Write the present content into a new file, which can be opened as a history.
 
-        The history stays in use meanwhile.  Raises ConfigurationError if it has no
-        backup, and FileExistsError if the file exists.
+        The history can be used meanwhile.  If the call is cancelled, the file may still
+        be written.  Raises ConfigurationError if this kind of history has no backup,
+        and FileExistsError if the file exists.
         """
         ...
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
         """Forget the oldest published updates until they are within these bounds.
 
-        Keeps the newest one.  Also forgets older presence updates, and those above
-        `max_age`.  Forgets some thousands in a call, so that others get their turn, and
-        returns how many; 0 if nothing is left to forget.
+        Keeps the newest one.  Also forgets presence updates that are older than
+        `max_age`, and with published updates the presence updates before them.
+
+        A call may forget only some thousands, so that other callers get their turn.
+        Returns how many: repeat the call until it returns 0.
         """
         ...
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another history, with their times, as published ones.
+        """Append entries of another history, with their times, as published updates.
 
-        Their ids are neither looked up nor remembered.
+        Their ids are neither looked up nor remembered, so a second call appends the
+        same entries again.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close the history; nothing works any more.  A second call does nothing."""
+        """Close the history; other nodes announce this node's subscribers as gone.
+
+        Afterwards the other async methods raise HistoryUnavailable, except those of a
+        history in memory, which goes on working.  Cancel the iterators of `follow`
+        first: they may wait indefinitely.  A second call does nothing.
+        """
         ...
 
 
 def seen_as(publisher: str, id: str) -> bytes:
-    """Return the hash that a history remembers of an id and its publisher;
-    collision-free.
+    """Return the hash that a history remembers of an id and its publisher.
+
+    It is so long that no publisher can find two ids with the same hash.
     """
     return blake2b(f"{len(publisher)} {publisher}{id}".encode(), digest_size=16).digest()
 
@@ -305,9 +350,7 @@ def position_expired(after: int, forgotten: int) -> PositionExpired:
 
 
 def pruned_to(max_updates: int, max_bytes: int, max_age: float) -> Retention:
-    """Return bounds for `History.prune`: none on the number and size of presence
-    updates.
-    """
+    """Return the bounds of `History.prune`, with age as the only one for presence."""
     return Retention(max_updates, max_bytes, max_age, sys.maxsize, sys.maxsize)
 
 
@@ -317,9 +360,11 @@ def page_end(after: int) -> int:
 
 
 async def current_epoch(history: History) -> tuple[int, str]:
-    """Return the present epoch of a history: its positions divided by EPOCH, and its
-    name.
+    """Return the present epoch of a history: its number on this node, and its name.
+
+    The number is any position of the epoch divided by EPOCH, rounded down.
     """
+    # If an epoch begins between the two calls, the numbers differ: try again.
     while True:
         leap = await history.end() // EPOCH
         name = (await history.stats()).epoch

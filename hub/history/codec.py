@@ -9,7 +9,7 @@ from hub.protocol.updates import Update
 
 
 def record(entry: Entry) -> dict[str, Any]:
-    """Return an entry as a JSON object; absent fields are null."""
+    """Return an entry as a JSON object; a missing type or retry is null."""
     update = entry.update
     return {
         "position": entry.position,
@@ -26,7 +26,7 @@ def record(entry: Entry) -> dict[str, Any]:
 def from_record(record: dict[str, Any]) -> Entry:
     """Return the entry of a JSON object.
 
-    Raises KeyError, TypeError or ValueError if it is not one.
+    Raises KeyError if a field is absent.  The types of the values are not checked.
     """
     update = Update(
         tuple(record["topics"]),

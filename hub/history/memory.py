@@ -31,14 +31,14 @@ class _Kept:
 
     def __init__(self) -> None:
         self.positions: deque[int] = deque()  # oldest first
-        self.bytes = 0
-        self.forgotten = 0  # the newest forgotten position
+        self.bytes = 0  # the sum of their sizes
+        self.forgotten = 0  # the newest forgotten position, or 0
 
 
 class MemoryHistory:
-    """The newest updates, within the bounds of a `base.Retention`.
+    """The newest updates in memory, within the bounds of a `base.Retention`.
 
-    Survives nothing: it ends with the process.
+    Nothing survives the end of the process.  `clock` returns seconds since 1970.
     """
 
     def __init__(self, retention: Retention, *, clock: Callable[[], float] | None = None) -> None:
@@ -49,11 +49,11 @@ class MemoryHistory:
         # Gaps of presence updates that are forgotten while older published ones are
         # kept: the first position of a gap -> the position after its last.
         self._gaps: SortedDict[int, int] = SortedDict()
-        # id -> the positions in `_entries` that have it
+        # id -> the positions of the entries with this id, ascending
         self._positions: defaultdict[str, deque[int]] = defaultdict(deque)
         self._published = _Kept()
         self._presence = _Kept()
-        self._end = 0  # the last position
+        self._end = 0  # the position of the newest entry
         # Remembered ids, as `base.seen_as` hashes them -> their times, oldest first.
         self._seen: OrderedDict[bytes, float] = OrderedDict()
         self._present: dict[str, Present] = {}  # by id
@@ -62,14 +62,18 @@ class MemoryHistory:
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
-        """Return an empty history.  Raises ConfigurationError for more than memory://."""
+        """Return an empty history.
+
+        Raises ConfigurationError if the URL has anything after `memory://`.
+        """
         if urlsplit(url)._replace(scheme="").geturl() not in ("", "//"):
             raise ConfigurationError("history_url memory:// must have nothing after it")
         return cls(retention)
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
         """Append `updates`, and forget entries beyond the bounds."""
-        # Leave out the updates whose ids the publisher has used in the window.
+        # 1. Leave out the updates whose ids the publisher has used in the window, and
+        #    repetitions in this call.
         now = self._clock()
         new: dict[bytes, Update] = {}
         if self._window and not presence:
@@ -78,6 +82,8 @@ class MemoryHistory:
                 if self._seen.get(seen, -math.inf) <= now - self._window:
                     new.setdefault(seen, update)
             updates = list(new.values())
+        # 2. Append the others.  Only then remember their ids: an append that fails
+        #    leaves no ids behind.
         time = int(now * 1_000)
         entries = [Entry(position, update, time) for position, update in enumerate(updates, self._end + 1)]
         self._put(entries, self._presence if presence else self._published)
@@ -97,8 +103,9 @@ class MemoryHistory:
             del self._seen[oldest]
 
     def _put(self, entries: list[Entry], kept: _Kept) -> None:
-        # First the sizes: text that is not Unicode is refused before anything has
-        # changed.
+        """Append entries of one kind, forget others, and wake the followers."""
+        # First the sizes: a lone surrogate raises UnicodeEncodeError before anything
+        # has changed.
         size = sum(entry.size for entry in entries)
         for entry in entries:
             self._entries[entry.position] = entry
@@ -112,8 +119,9 @@ class MemoryHistory:
 
     def _trim(self, bounds: Retention) -> int:
         """Forget the oldest entries until they are within bounds; return how many."""
+        # An entry is too old if its time, in ms, is before `oldest`.
         before, oldest = len(self._entries), (self._clock() - bounds.max_age) * 1_000
-        # Each kind by its own bounds, except its newest.
+        # 1. Each kind by its own bounds, but keep its newest entry.
         for kept, most, most_bytes in (
             (self._published, bounds.max_updates, bounds.max_bytes),
             (self._presence, bounds.presence_updates, bounds.presence_bytes),
@@ -122,7 +130,7 @@ class MemoryHistory:
                 len(kept.positions) > most or kept.bytes > most_bytes or self._entries[kept.positions[0]].time < oldest
             ):
                 self._forget_oldest(kept)
-        # Presence updates and gaps that are older than every published update.
+        # 2. Presence updates and gaps that are older than every published update.
         if self._published.forgotten:
             while self._presence.positions and self._presence.positions[0] < self._published.positions[0]:
                 self._forget_oldest(self._presence)
@@ -139,14 +147,14 @@ class MemoryHistory:
         positions.remove(entry.position)
         if not positions:
             del self._positions[entry.update.id]
-        # The oldest presence updates go first, so the newest gap grows or a new one
-        # begins.
+        # Positions of forgotten presence updates ascend: either this one extends the
+        # newest gap, or it begins a new one.
         if kept is self._presence:
             start, end = self._gaps.peekitem() if self._gaps else (0, 0)
             self._gaps[start if end == entry.position else entry.position] = entry.position + 1
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
-        """Return the position of the earliest entry with this id, or None.  O(1)."""
+        """Return the position of the earliest entry with this id, or None; in O(1)."""
         position = self._positions[id][0] if id in self._positions else None
         return None if position is None or (presence and position < self._presence.forgotten) else position
 
@@ -166,6 +174,8 @@ class MemoryHistory:
         first = self._next(max(after, 0))
         if first is None:
             return page
+        # The page begins after any gap, and ends at a multiple of PAGE_ENTRIES or when
+        # it would exceed PAGE_BYTES.
         end = base.page_end(first - 1)
         size = 0
         position: int | None = first
@@ -176,24 +186,24 @@ class MemoryHistory:
                 return page
             page.append(entry)
             position = self._next(position)
-        page.full = end <= self._end
+        page.full = end <= self._end  # later entries come after `end`
         return page
 
     def _next(self, after: int) -> int | None:
-        """Return the position of the first entry after a position, or None at
-        the end.
-        """
+        """Return the position of the next entry after a position, or None."""
         if after >= self._end:
             return None
         first = max(after, self._published.forgotten) + 1
         if first in self._entries:
             return first
+        # The position is in a gap: the next entry comes right after the gap.
         _, end = self._gaps.peekitem(self._gaps.bisect_right(first) - 1)
         return int(end)
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
         """Yield pages after a position, and wait for new entries."""
         while True:
+            # Take the event before reading, so that an append in between is noticed.
             grown = self._grown
             page = await self.read(after)
             page.require_presence(after)
@@ -206,7 +216,7 @@ class MemoryHistory:
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
         """Change the list of those present, and append the updates about it."""
         updates: list[Update] = []
-        before: list[tuple[str, Present | None]] = []
+        before: list[tuple[str, Present | None]] = []  # what the list had, for an undo
         for subscriber, active, about in changes:
             known = self._present.get(subscriber.id)
             if active or known is not None:
@@ -216,6 +226,7 @@ class MemoryHistory:
         try:
             return await self.append(updates, presence=True)
         except BaseException:
+            # Undo the changes of the list, the last one first.
             for id, known in reversed(before):
                 self._put_present(id, known)
             raise
@@ -228,7 +239,7 @@ class MemoryHistory:
             self._present.pop(id, None)
 
     async def present(self, *, own: bool = False) -> list[Present]:
-        """Return the subscribers; all are on this node."""
+        """Return the subscribers; all of them are on this node."""
         return list(self._present.values())
 
     async def beat(self) -> Beat:
@@ -260,7 +271,7 @@ class MemoryHistory:
         return self._trim(base.pruned_to(max_updates, max_bytes, max_age))
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another history."""
+        """Append entries of another history, with their times."""
         moved = [replace(entry, position=position) for position, entry in enumerate(entries, self._end + 1)]
         self._put(moved, self._published)
 
@@ -275,10 +286,11 @@ class MemoryHistory:
         )
 
     async def aclose(self) -> None:
-        """Do nothing."""
+        """Do nothing: the history has no resources to release."""
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
+        # The entries are those of the two kinds, each within its bounds.
         bounds, published, presence = self._retention, self._published, self._presence
         assert list(self._entries) == sorted([*published.positions, *presence.positions])
         for kept, most, most_bytes in (
@@ -291,10 +303,13 @@ class MemoryHistory:
             assert all(position > kept.forgotten for position in kept.positions)
         assert all(position > published.forgotten for position in self._entries)
         assert not self._end or self._end in self._entries
+        # Each position without an entry, after the newest forgotten published update,
+        # is in exactly one gap.
         gaps = {position for start, end in self._gaps.items() for position in range(start, end)}
         assert gaps.isdisjoint(self._entries)
         assert gaps.issuperset(set(range(published.forgotten + 1, self._end)).difference(self._entries))
         assert sum(end - start for start, end in self._gaps.items()) == len(gaps)
+        # The index of ids agrees with the entries.
         by_id: dict[str, list[int]] = {}
         for position, entry in self._entries.items():
             by_id.setdefault(entry.update.id, []).append(position)

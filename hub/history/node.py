@@ -16,10 +16,10 @@ def new_node() -> str:
 
 
 def steady_clock() -> Callable[[], float]:
-    """Return a clock of seconds since 1970 that ignores later changes of the system
-    clock.
+    """Return a clock that ignores later changes of the system clock.
 
-    So changing the system clock neither expires the whole history nor keeps it forever.
+    It returns seconds since 1970.  If the system clock is changed, the history neither
+    expires at once nor stays forever.
     """
     offset = time.time() - time.monotonic()
     return lambda: offset + time.monotonic()

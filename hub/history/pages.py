@@ -1,7 +1,7 @@
-"""Pages: a page that many readers of the history need is read once.
+"""Pages: if many readers need the same page of the history, it is read only once.
 
-A thousand clients that reconnect after an outage read the same pages, one behind the
-other.  A reader that needs a page which is being read waits for that one.  Full pages
+If a thousand clients reconnect after an outage, they read the same pages, one behind
+the other.  A reader whose page is being read already waits for that read.  Full pages
 stay in a cache for a while, because they never change.
 """
 
@@ -18,37 +18,46 @@ from hub.history import base
 if TYPE_CHECKING:
     from hub.history.base import History, Page
 
-KEPT: Final = 16 * base.PAGE_BYTES
-"""Approximate bytes of cached pages."""
+CACHE_BYTES: Final = 16 * base.PAGE_BYTES
+"""Approximate bytes of all cached pages."""
 
 
 class Pages:
-    """The pages of one history."""
+    """The pages of one history, for all readers of this process."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        # By the position before the page.
-        self._kept: LRUCache[int, Page] = LRUCache(KEPT, getsizeof=lambda page: sum(one.size for one in page))
-        # The pages that are being read; None if that failed.
+        # The cache: the position before a page -> the page.
+        self._kept: LRUCache[int, Page] = LRUCache(CACHE_BYTES, getsizeof=lambda page: sum(one.size for one in page))
+        # The pages that are being read, by the same key; the result is None if the read
+        # fails.
         self._reading: dict[int, asyncio.Future[Page | None]] = {}
 
     async def read(self, after: int) -> Page:
         """Return the next page after a position, as `History.read` does.
 
-        A cached page still has the entries that the history has forgotten since, and
-        its `forgotten` is that of its time.
+        A cached page still has entries that the history has forgotten since, and
+        `Page.forgotten` as it was when the page was read.
+
+        Concurrent calls for the same page share one read.  If that read fails or is
+        cancelled, one of the waiting calls reads the page itself.
         """
+        # 1. The page is cached, or another call reads it.  After a failed read, check
+        #    again: one more call may have begun to read it.
         while (page := self._kept.get(after)) is None and after in self._reading:
             if (page := await asyncio.shield(self._reading[after])) is not None:
                 break
         if page is not None:
             return page
+        # 2. Read it for all that wait.
         reading = self._reading[after] = asyncio.get_running_loop().create_future()
         try:
             page = await self._history.read(after)
         finally:
             del self._reading[after]
-            reading.set_result(page)  # None if it failed: then another reader tries
+            reading.set_result(page)  # None if it failed: then another call reads it
+        # 3. Keep it if it is full.  The first page, after EARLIEST, is not kept: it
+        #    changes as entries are forgotten.
         if after >= 0 and page.full:
             with contextlib.suppress(ValueError):  # the page is larger than the cache
                 self._kept[after] = page

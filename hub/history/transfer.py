@@ -1,5 +1,4 @@
-"""Works on a hub's history from outside, while the hub runs: prune, export, import,
-backup.
+"""Prune, export, import and back up the history of a hub, while the hub runs.
 
     history ─► export ─► updates.ndjson, updates.parquet ─► import ─► another history
        └─────► backup ─► a file to put in the place of mercure.db
@@ -9,22 +8,24 @@ An update is a line of JSON, or a row:
     position   int64              position in the history; grows, with gaps if forgotten
     time       timestamp[ms, UTC] time of the append; in JSON, ms since 1970
     id         string
-    topics     list<string>       the canonical one first
+    topics     list<string>       the canonical topic first
     private    bool
     type       string             or null
     retry      int64              ms, or null
     data       string
 
-An export has what the history had when it began, and what arrived while its last page
-was read.  If the history forgets published updates before they are read, that is a gap:
-the export reports it, and continues with the oldest update.  Forgotten presence updates
-are not reported.  If a new epoch begins meanwhile, the export fails, because two epochs
-are not one history.  It needs memory for one page or, in Parquet, one row group.
+An export contains the updates that the history has when the export begins, and perhaps
+some that arrive before its last page is read.  If the history forgets published updates
+before they are read, the export reports a gap and continues with the oldest update that
+is left.  Forgotten presence updates are not reported.  If a new epoch begins meanwhile,
+the export fails, because two epochs are not one history.  An export needs memory for
+one page or, in Parquet, one row group.
 
-An import keeps ids and times, so clients can continue from their last event in the new
-history; positions are new, and all updates count as published.  A file may hold updates
-of the hub itself, on topics that no publisher may use.  So an import does not check
-updates as those of a publisher, but only that they can be sent.
+An import keeps ids and times, so that clients can continue from their last event in the
+new history.  The positions are new, and all updates count as published.  A file may
+contain updates of the hub itself, on topics that no publisher may use.  Therefore an
+import does not apply the rules for publishers: it only checks that an update can be
+sent.
 """
 
 from __future__ import annotations
@@ -55,31 +56,37 @@ if TYPE_CHECKING:
     Write = Callable[[Sequence[Entry]], None]
 
 ROW_GROUP: Final = 50_000
-"""Rows of a row group in Parquet, or fewer if they are large."""
+"""Rows of a row group in Parquet, at most."""
 ROW_GROUP_BYTES: Final = 2**26
+"""Approximate bytes after which a row group ends, even if it has fewer rows."""
 BATCH_UPDATES: Final = 1_000
-"""Updates that are imported together, or fewer if they are large."""
+"""Updates that an import appends at a time, at most."""
 BATCH_BYTES: Final = 2**22
+"""Approximate bytes after which a batch ends, even if it has fewer updates."""
 
 AGES: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""Unit of an age -> seconds."""
 SIZES: Final = {
     "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
+"""Unit of a size -> bytes."""
 
 _Int64 = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Step(NamedTuple):
-    """The progress of the work."""
+    """The progress of a prune, an export or an import."""
 
     updates: int
+    """The number of updates so far."""
     share: float | None = None
-    """The share of the work that is done; None if it is unknown."""
+    """The share of the work that is done, from 0 to 1, or None if it is unknown."""
     position: int | None = None
+    """The position of the last update in the source, or None for a prune."""
 
 
 class Gap(NamedTuple):
-    """The first and last of the positions that were forgotten before they were read."""
+    """A range of positions whose entries were forgotten before the export read them."""
 
     first: int
     last: int
@@ -93,22 +100,31 @@ class Exported(NamedTuple):
 
 
 def parse_age(text: str) -> float:
-    """Return seconds: parse_age("12h") is 43,200; a bare number is seconds.
+    """Return the seconds of an age such as "12h"; a bare number is seconds.
 
-    Raises ConfigurationError if it is not an age.
+    Units are those of AGES, in upper or lower case.  Raises ConfigurationError if the
+    text is not an age, or is less than a second.
+
+    >>> parse_age("12h")
+    43200.0
     """
     return _parse(text, AGES, "an age, as in 90s, 15m, 12h or 30d")
 
 
 def parse_size(text: str) -> int:
-    """Return bytes: parse_size("500MB") is 500,000,000; a bare number is bytes.
+    """Return the bytes of a size such as "500MB"; a bare number is bytes.
 
-    Raises ConfigurationError if it is not a size.
+    Units are those of SIZES, in upper or lower case.  Raises ConfigurationError if the
+    text is not a size, or is less than a byte.
+
+    >>> parse_size("500MB")
+    500000000
     """
     return int(_parse(text, SIZES, "a size, as in 500000, 500MB or 2GiB"))
 
 
 def _parse(text: str, units: dict[str, int], what: str) -> float:
+    """Return a number times its unit; `what` describes the expected text in errors."""
     parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text.strip())
     folded = {"": 1} | {unit.lower(): factor for unit, factor in units.items()}
     value = float(parts[1]) * folded.get(parts[2].lower(), 0) if parts else 0
@@ -120,8 +136,8 @@ def _parse(text: str, units: dict[str, int], what: str) -> float:
 def open_log(url: str, *, create: bool = False) -> History:
     """Return the history of a URL, without bounds, so that opening it forgets nothing.
 
-    Raises ConfigurationError for a history in memory, and for a missing file unless
-    `create` is True.
+    Raises ConfigurationError if the history is in memory, or if its file does not exist
+    and `create` is False.
     """
     if url.partition(":")[0] == "memory":
         raise ConfigurationError(
@@ -144,8 +160,8 @@ async def prune(
 ) -> int:
     """Forget the oldest published updates until they are within these bounds.
 
-    Keeps the newest one, and also forgets older presence updates.  Returns how many
-    updates were forgotten.
+    Forgets as `History.prune` does, but without its limit for a call.  Returns how many
+    updates of both kinds were forgotten.  `note` is called after each part of the work.
     """
     forgotten = 0
     while portion := await history.prune(max_updates=max_updates, max_bytes=max_bytes, max_age=max_age):
@@ -157,15 +173,17 @@ async def prune(
 async def backup(history: History, target: Path) -> None:
     """Write a copy of the history into a new file that a hub can open.
 
-    Raises as `History.backup`.
+    Raises ConfigurationError if the file exists, or if the history has no backup.
     """
     with when_whole(target) as part:
         await history.backup(str(part))
 
 
 async def export(history: History, write: Write, *, after: str | None = None, note: Callable[[Step], None]) -> Exported:
-    """Pass the entries to `write`, page by page, oldest first, or from the id `after`
-    on.
+    """Pass the entries of a history to `write`, page by page, oldest first.
+
+    With `after`, it begins after the entry with this id.  `note` is called after each
+    page.  If the history is empty, `write` is not called.
 
     Raises LookupError if the history does not have the id, and HistoryUnavailable if a
     new epoch begins meanwhile.
@@ -182,6 +200,9 @@ async def export(history: History, write: Write, *, after: str | None = None, no
         try:
             page = await history.read(position)
         except PositionExpired:
+            # Either entries were forgotten, which is a gap, or a new epoch has begun,
+            # which is an error.  The check comes after the read, so that the page is
+            # known to be of the same epoch.
             page = await history.read(EARLIEST)
             await _check_epoch(history, before.epoch)
             gaps.append(Gap(position + 1, page[0].position - 1))
@@ -200,14 +221,17 @@ async def _check_epoch(history: History, epoch: str) -> None:
 
 
 async def load(history: History, entries: Iterable[tuple[float | None, Entry]], *, note: Callable[[Step], None]) -> int:
-    """Append entries, each with the share of the file up to it; return how many.
+    """Append entries to a history in batches, and return how many.
 
-    Raises ValueError if `entries` does; its text then says how many were appended.
+    `entries` yields each entry with the share of its file up to it, as `read` does.
+    `note` is called after each batch.  If `entries` raises ValueError, the earlier full
+    batches stay in the history, and the error says how many updates that are.
     """
     batch: list[Entry] = []
     count = size = 0
 
     async def flush(share: float | None) -> None:
+        """Append the batch, and begin a new one."""
         nonlocal count, size
         await history.load(batch)
         count, size = count + len(batch), 0
@@ -232,15 +256,16 @@ async def load(history: History, entries: Iterable[tuple[float | None, Entry]], 
 
 @contextmanager
 def when_whole(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path`, with the suffix `.part`, and rename it at the end.
+    """Yield a path beside `path` for writing, and rename it to `path` at the end.
 
-    So whatever happens, a file at `path` is complete.  Raises ConfigurationError if
-    `path` exists.
+    The yielded path has the suffix `.part`, and must exist at the end.  If the block
+    raises, it is removed.  So a file at `path` is always complete.  Raises
+    ConfigurationError if `path` exists.
     """
     if path.exists():
         raise ConfigurationError(f"{path} already exists: name a new file")
     part = path.absolute().with_name(path.name + ".part")
-    # SQLite's journal stays if the disk is full.
+    # SQLite leaves its journal behind if the disk is full.
     parts = part, part.with_name(part.name + "-journal")
     for file in parts:
         file.unlink(missing_ok=True)
@@ -256,10 +281,13 @@ def when_whole(path: Path) -> Iterator[Path]:
 
 
 def read(name: str, format: str, file: BinaryIO) -> Iterator[tuple[float | None, Entry]]:
-    """Yield (share, entry) of a file: the share of the file up to the entry, or None.
+    """Yield each entry of a file, with the share of the file up to it.
 
-    Raises ValueError, with the line or row, if a record is not an entry, or its
-    position is not greater than the one before.
+    The share is None if the size is unknown, as for a pipe.  `name` is the name of the
+    file in errors, and `format` is a key of FORMATS.
+
+    Raises ValueError if a record is not an entry, or if its position is not greater
+    than that of the record before.  The message begins with the line or row.
     """
     last = -1
     for place, share, record in FORMATS[format].read(file, name):
@@ -302,11 +330,14 @@ def _entry(record: bytes | dict[str, Any]) -> Entry:
 
 
 def _sentences(error: ValidationError) -> str:
+    """Return the errors of a validation as one line of text."""
     return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the line'}: {e['msg']}" for e in error.errors())
 
 
 @contextmanager
 def _write_ndjson(file: BinaryIO) -> Iterator[Write]:
+    """Yield a function that writes entries to a file, one JSON object a line."""
+
     def write(entries: Sequence[Entry]) -> None:
         for entry in entries:
             line = json.dumps(codec.record(entry), ensure_ascii=False, separators=(",", ":"))
@@ -316,7 +347,8 @@ def _write_ndjson(file: BinaryIO) -> Iterator[Write]:
 
 
 def _read_ndjson(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None, bytes]]:
-    size, done = os.fstat(file.fileno()).st_size, 0  # of a pipe it is 0
+    """Yield the lines of a file that are not empty: place, share of the file, line."""
+    size, done = os.fstat(file.fileno()).st_size, 0  # the size of a pipe is 0
     for number, line in enumerate(file, 1):
         done += len(line)
         if line.strip():
@@ -325,6 +357,7 @@ def _read_ndjson(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None,
 
 @contextmanager
 def _write_parquet(file: BinaryIO) -> Iterator[Write]:
+    """Yield a function that writes entries to a file, in row groups."""
     pyarrow, parquet = _pyarrow()
     schema = _schema(pyarrow)
     rows: list[dict[str, Any]] = []
@@ -351,9 +384,14 @@ def _write_parquet(file: BinaryIO) -> Iterator[Write]:
 
 
 def _read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None, dict[str, Any]]]:
+    """Yield the rows of a file: place, share of the file, record.
+
+    Additional columns are ignored.
+    """
     pyarrow, parquet = _pyarrow()
     schema = _schema(pyarrow)
-    # Without nullability, so that validation can report a null with its row.
+    # All columns may be null here, so that the validation of a record can report a null
+    # with its row.  Times are cast to the schema first, and then to numbers.
     fields = [field.with_nullable(True) for field in schema]
     time = schema.get_field_index("time")
     numbers = pyarrow.schema(fields).set(time, pyarrow.field("time", pyarrow.int64()))
@@ -371,6 +409,7 @@ def _read_parquet(file: BinaryIO, name: str) -> Iterator[tuple[str, float | None
 
 
 def _schema(pyarrow: Any) -> Any:
+    """Return the columns of the module docstring as an Arrow schema."""
     types = {
         "position": pyarrow.int64(),
         "time": pyarrow.timestamp("ms", tz="UTC"),
@@ -385,7 +424,8 @@ def _schema(pyarrow: Any) -> Any:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:  # imported on use: it takes a third of a second
+    """Import pyarrow on use, because the import takes a third of a second."""
+    try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
@@ -408,9 +448,12 @@ FORMATS: Final = {
 
 
 def format_of(file: str) -> str:
-    """Return the format of a file's suffix; `-` is ndjson.
+    """Return the name of the format of a file, by its suffix; `-` is ndjson.
 
     Raises ConfigurationError if the suffix is unknown.
+
+    >>> format_of("updates.jsonl")
+    'ndjson'
     """
     for name, format in FORMATS.items():
         if file.endswith(format.suffixes):

@@ -1,12 +1,13 @@
-"""Write every durable format with today's code: python -m tests.formats.write tests/formats/VERSION
+"""Write every durable format with today's code: python -m tests.formats.write
+tests/formats/VERSION
 
     log.db      the history in SQLite: UPDATES, and a subscriber whose node was killed
     dump.rdb    the same in Redis
-    events/     the event log of a hub: the same updates, and who was connected
-    tables/     what `hub.spark` makes of the event log, with what it needs to go on, and a `fanout` of them
+    events/     the event log of a hub: the same updates, and its connections
+    tables/     the tables of `hub.spark` from the event log, its state, and a `fanout`
 
-test_formats.py reads what each version wrote.  A version that changes a format adds its own directory and keeps the
-others: their files are never written again.
+test_formats.py reads what each version wrote.  A version that changes a format adds its
+own directory and keeps the others: their files are never written again.
 """
 
 from __future__ import annotations
@@ -48,15 +49,18 @@ SESSIONS_OF: Final[list[tuple[tuple[str, str], list[str]]]] = [
     (("match", BOOK), [BOOK]),
     (("match_amqp", "a.#"), ["é/2"]),
 ]
-"""What each subscriber of the event log asks for, and what its token grants."""
+"""The selectors and the grant of each subscriber of the event log."""
 FANOUT: Final = {"urn:plain": 2, "urn:é": 1, "urn:empty": 1, "urn:long": 1}
 BASE_URL: Final = "https://hub.example/.well-known/mercure"
 PLACEHOLDER: Final = "file:///written/by/write.py"
-"""Stands in `tables` for where they are, as Spark notes whole paths."""
+"""A placeholder in `tables` for their directory, because Spark stores absolute
+paths."""
 
 
 async def fill_history(url: str) -> None:
-    """Append UPDATES in two parts, and leave a subscriber behind, as a node that is killed does."""
+    """Append UPDATES in two parts, and leave a subscriber present, as a killed node
+    does.
+    """
     history: Any = open_history(url, Retention(max_updates=1_000, max_bytes=2**24, max_age=math.inf))
     await history.append(UPDATES[:3])
     await history.announce([Change(SUBSCRIBER, True, [ARRIVAL])])
@@ -78,7 +82,9 @@ async def fill_event_log(directory: Path) -> None:
 
 
 def make_tables(spark: SparkSession, events: Path, out: Path) -> None:
-    """Take the updates in two batches, so that what is noted of the first one counts."""
+    """Read the updates in two batches, so that the state after the first one is
+    used.
+    """
     [segment] = (events / "updates").iterdir()
     lines = segment.read_bytes().splitlines(keepends=True)
     segment.write_bytes(b"".join(lines[:2]))
@@ -90,7 +96,9 @@ def make_tables(spark: SparkSession, events: Path, out: Path) -> None:
 
 
 def moved(directory: Path, old: str, new: str) -> None:
-    """Have the files in which Spark notes paths name another directory; their checksums are left out."""
+    """Have the files in which Spark notes paths name another directory; their checksums
+    are left out.
+    """
     for file in directory.rglob("*"):
         if file.name.endswith(".crc"):
             file.unlink()

@@ -9,17 +9,18 @@ The keys, which all begin with {mercure}:
     log             stream      4-0 -> time, update  5-0 -> ...  entry n has the id n-0
     ids             sorted set  "a 4 time"  "b 5 time"  ...  find("a"): the first of a
     marks           sorted set  "4 time size a"  "5 time size b"  ...  for retention
-    presence        stream      the same of presence updates, numbered in the same order
-    presence-marks  sorted set
-    meta            hash        epoch, since, end; of each kind bytes, newest forgotten
+    presence        stream      like log, for presence updates, with the same numbering
+    presence-marks  sorted set  like marks, for presence updates
+    meta            hash        epoch, since, end; bytes and newest forgotten per kind
     seen            sorted set  hashes of remembered ids and publishers, by time
     nodes           set         names of nodes
     alive:<node>    string      expires `node_timeout` after the node's last beat
-    present:<node>  hash        id -> matchers of each subscriber on it
+    present:<node>  hash        id -> matchers, for each subscriber on the node
 
-Every read and change is one Lua script, so an update, its index and the list of those
-present never differ.  Numbers n count from 1, whatever the clock says, for entries of
-both kinds together; a position of a node is its offset + n.
+Every change, and every read of entries, is one Lua script, so that an update, its
+index and the list of present subscribers always agree.  Entries of both kinds share
+one sequence of numbers n, which counts from 1 and does not depend on the clock.  The
+position of an entry on a node is n plus the node's offset.
 
 Redis Cluster is not supported: the braces would put all keys on one of its nodes, and
 the client does not look for that node.

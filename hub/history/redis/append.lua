@@ -1,11 +1,16 @@
--- Appends updates, and changes the list of those present: all of it, or nothing.
+-- Appends updates, and changes the list of present subscribers, in one step.
 --
--- node, node_timeout in ms, window in ms, the five bounds, and any number of changes, each with its updates:
---   kind of change ('' published, 'load', 'more' about presence, 'come', 'gone'), subscriber, its matchers, number of
---   updates
---     id, size, record, time or '' for now, and the hash of the id if it must be remembered, else ''
+-- Arguments: node, node_timeout in ms, window in ms, the five bounds, and then any
+-- number of changes, each with its updates:
+--   kind of change, subscriber or '', its matchers, number of updates
+--     id, size, record, time or '' for now, hash of id and publisher, or ''
+-- The kinds of change:
+--   ''      published updates           'load'  published updates of another history
+--   'more'  presence updates            'come'  a subscriber arrives
+--                                       'gone'  a subscriber departs
 -- Returns the time, and the numbers, from 0, of the updates that were left out.
 
+-- Adds an entry to the stream and the indexes of its kind.
 local function add(kind, id, size, record, time)
     last, kind.count, kind.bytes = last + 1, kind.count + 1, kind.bytes + size
     call('XADD', kind.log, last .. '-0', 't', time, 'u', record)
@@ -19,7 +24,7 @@ local left_out, number, i = {}, 0, 14
 
 local is_presence = {come = true, gone = true, more = true}
 
--- Returns whether a hash was seen in the last `window` ms, and remembers it.
+-- Returns whether a hash was seen in the last `window` ms.  If not, remembers it.
 local function knows(one)
     local time = call('ZSCORE', seen_ids, one)
     if time and tonumber(time) > now - window then return true end
@@ -27,8 +32,8 @@ local function knows(one)
     return false
 end
 
--- Each change: first the list of those present, then its updates.  A departure is left out if the subscriber is in no
--- list.
+-- Each change: first the list of present subscribers, then its updates.  The updates of
+-- a departure are left out if the subscriber is in no node's list.
 while ARGV[i] do
     local change, subscriber, matchers, updates = unpack(ARGV, i, i + 3)
     local due = change ~= 'gone'
@@ -53,7 +58,8 @@ while ARGV[i] do
         number, i = number + 1, i + 5
     end
 end
--- Forget remembered ids that are too many or too old.
+-- Forget the oldest remembered ids if there are too many, and up to 2,000 of those that
+-- are before the window.
 if window ~= '0' then
     local excess = call('ZCARD', seen_ids) - max_updates
     if excess > 0 then call('ZREMRANGEBYRANK', seen_ids, 0, excess - 1) end

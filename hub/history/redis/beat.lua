@@ -1,13 +1,17 @@
--- node, node_timeout in ms, the five bounds.  Returns how many subscribers are present on the node, and some of those on
--- dead nodes.
+-- Reports that a node is alive, and forgets entries beyond the bounds.
+--
+-- Arguments: node, node_timeout in ms, the five bounds.  Returns how many subscribers
+-- are present on the node, and some subscribers of dead nodes with their matchers.
 
 local node, node_timeout, max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 6)
 call('SADD', nodes, node)
 call('SET', alive .. node, '', 'PX', node_timeout)
--- If no node was heard for long, the server could not be reached: all nodes get new time.
+-- If no node has reported for half of node_timeout, perhaps none could reach the
+-- server: then every node gets a new node_timeout.
 local heard = call('HGET', meta, 'heard')
 local away = not heard or now - heard > node_timeout / 2
 call('HSET', meta, 'heard', now)
+-- A dead node stays in `nodes` until no subscriber of it is left.
 local orphans = {}
 for _, other in ipairs(call('SMEMBERS', nodes)) do
     if away then call('SET', alive .. other, '', 'PX', node_timeout) end

@@ -1,9 +1,13 @@
--- The beginning of every script.
+-- The beginning of every script: reads the state, and begins a new epoch if entries
+-- were lost.
 --
--- __init__.py beside explains KEYS.  ARGV[1..5] are what the node knows: the epoch; n of the published anchor, and the hash
--- of its mark; and the same of the presence anchor.  A script's own arguments begin at ARGV[6].
--- Each script ends with `return reply(value)`: the epoch, n of the newest entry, whether the node strays, the value, and
--- for each kind of entry n of the newest forgotten one, n of the newest, and the hash of its mark.
+-- __init__.py in this directory explains KEYS.  ARGV[1..5] are the knowledge of the
+-- node: the epoch, n of the published anchor, the hash of its mark, and the same two of
+-- the presence anchor.  A script's own arguments begin at ARGV[6].
+--
+-- Each script ends with `return reply(value)`: the epoch, n of the newest entry,
+-- whether the node strays, and the value.  Then for each kind of entry: n of the newest
+-- forgotten entry, n of the newest entry, and the hash of its mark.
 
 local log, ids, marks, meta, nodes, alive, present, seen_ids, presence_log, presence_marks = unpack(KEYS)
 local call = redis.call
@@ -16,7 +20,7 @@ local about = call(
 )
 local epoch, since, last = unpack(about)
 
--- Upgrade from 0.1.0: its marks were a list, and all entries were of one kind.
+-- Upgrade from version 0.1.0, in which marks were a list and all entries of one kind.
 if epoch and not about[6] then
     local old = call('LRANGE', marks, 0, -1)
     call('DEL', marks)
@@ -29,7 +33,9 @@ if epoch and not about[6] then
     call('HSET', meta, 'before', about[5], 'forgotten', about[6])
 end
 
--- The entries of one kind, with the newest forgotten one, and the newest that the node knows.
+-- Returns the state of one kind of entries.  `before` is the mark of the newest
+-- forgotten entry, `forgotten` its n; `seen` and `seen_mark` are the anchor of the
+-- node.
 local function kind(log, marks, prefix, seen, seen_mark, bytes, before, forgotten)
     return {
         log = log, marks = marks, prefix = prefix, seen = tonumber(seen), seen_mark = seen_mark,
@@ -40,10 +46,11 @@ end
 local published = kind(log, marks, '', ARGV[2], ARGV[3], unpack(about, 4, 6))
 local presence = kind(presence_log, presence_marks, 'presence_', ARGV[4], ARGV[5], unpack(about, 7, 9))
 
+-- The streams and their indexes must have equally many entries.
 local function is_whole(kind) return call('XLEN', kind.log) == kind.count end
 if epoch and is_whole(published) and is_whole(presence) and call('ZCARD', ids) == published.count + presence.count then
     epoch, since, last = tonumber(epoch), tonumber(since), tonumber(last)
-else  -- new, flushed, or a key was evicted
+else  -- the history is new, or was flushed, or a key was evicted
     call('DEL', log, ids, marks, meta, seen_ids, presence_log, presence_marks)
     epoch, since, last = 0, 0, 0
     for _, kind in ipairs({published, presence}) do
@@ -51,6 +58,7 @@ else  -- new, flushed, or a key was evicted
     end
 end
 
+-- Writes the state into `meta`.
 local function keep()
     call('HSET', meta, 'epoch', epoch, 'since', since, 'end', last)
     for _, kind in ipairs({published, presence}) do
@@ -59,7 +67,8 @@ local function keep()
     end
 end
 
--- Returns whether the anchor of a kind is still there.  Of forgotten entries, only the last is known.
+-- Returns whether the anchor of a kind is still the same entry.  If it was forgotten,
+-- only the newest forgotten entry can be compared; an older anchor counts as the same.
 local function holds(kind)
     if kind.seen > last then return false end
     if kind.seen < kind.forgotten then return true end
@@ -72,14 +81,17 @@ if epoch == 0 or seen_epoch > epoch or (seen_epoch == epoch and not (holds(publi
     keep()
 end
 
--- If both anchors were forgotten, it is unknown whether this is still the history that the node knew.  The node's positions
--- up to the first anchor have expired; those up to the second one must expire too.
+-- If both anchors were forgotten, it is unknown whether this is still the history that
+-- the node knew.  The node's positions up to the published anchor have expired.  Those
+-- up to the presence anchor must expire too.
 local strays = seen_epoch == epoch and published.seen < published.forgotten
     and published.forgotten <= presence.seen and presence.seen < presence.forgotten
 
+-- Returns the member of `ids` for an entry: members of an id sort by n.
 local function member(id, n, time) return id .. '\0' .. string.format('%016d', n) .. time end
 
--- Forgets the oldest entries of a kind while `is_due(n, time, forgotten)`; returns how many.
+-- Forgets the oldest entries of a kind as long as `is_due(n, time, forgotten)`, and
+-- returns how many.
 local function forget(kind, is_due)
     local forgotten = 0
     while kind.count > 0 do
@@ -95,7 +107,9 @@ local function forget(kind, is_due)
     return forgotten
 end
 
--- `slack` is how far a kind may exceed its bounds before it is cut down to them, so that few scripts forget, many at once.
+-- Forgets up to 2,000 entries of a kind, to get within bounds.  It only begins if a
+-- bound times `slack` is exceeded, so that few scripts forget entries, and many at
+-- once.
 local function trim_kind(kind, max_updates, max_bytes, max_age, slack)
     max_updates, max_bytes, max_age = tonumber(max_updates), tonumber(max_bytes), tonumber(max_age) or math.huge
     return forget(kind, function(n, time, forgotten)
@@ -106,7 +120,8 @@ local function trim_kind(kind, max_updates, max_bytes, max_age, slack)
     end)
 end
 
--- With published updates, presence updates that are older than all that are left are forgotten too.
+-- Forgets entries of both kinds, to get within bounds.  If published updates go, the
+-- presence updates that are older than all published ones that are left go too.
 local function trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, slack)
     local forgotten = trim_kind(published, max_updates, max_bytes, max_age, slack)
     if forgotten > 0 then
@@ -116,6 +131,7 @@ local function trim(max_updates, max_bytes, max_age, presence_updates, presence_
     return forgotten + trim_kind(presence, presence_updates, presence_bytes, max_age, slack)
 end
 
+-- Returns the reply that the top of this file describes.
 local function reply(value)
     local about = {epoch, last, strays and 1 or 0, value or false}
     for _, kind in ipairs({published, presence}) do

@@ -1,4 +1,4 @@
--- Writes something.
+-- Writes the time of the check.
 
 call('HSET', meta, 'checked', now)
 return reply()

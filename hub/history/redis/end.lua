@@ -1,3 +1,3 @@
--- Returns nothing: n of the newest entry is in each reply.
+-- Returns no value: every reply has n of the newest entry.
 
 return reply()

@@ -1,4 +1,5 @@
--- id, and '1' if the reader may want presence updates.  Returns n of the earliest entry with this id, or nil.
+-- Arguments: id, and '1' if the reader may want presence updates.
+-- Returns n of the earliest entry with this id, or false.
 
 local id, wants_presence = ARGV[6], ARGV[7] == '1'
 local earliest = call('ZRANGEBYLEX', ids, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 1)[1]

@@ -1,27 +1,27 @@
-"""The history in Redis: calls scripts, and detects from their replies if entries were
-lost.
+"""The history in Redis: it calls Lua scripts, and detects lost entries.
 
-With each script, a node sends the newest entry of each kind that it knows, its anchors,
-and the script first looks for them.
+A node sends its anchors with each script: the newest entry of each kind that it knows.
+The script first looks for them.
 
-1. An anchor is absent, or another entry: the server has lost entries.  The script
+1. If an anchor is absent or is another entry, the server has lost entries.  The script
    begins a new epoch, in which n continues.
-2. An anchor was forgotten, so the script cannot look for it.  If it was published, all
-   positions up to it have expired.  If it is about presence, only presence updates may
-   be missing up to it, which the reply says.
-3. Both were forgotten: the node alone adds EPOCH to its offset.
+2. If an anchor was forgotten, the script cannot look for it.  For the published anchor,
+   all positions before the newest forgotten update have expired anyway.  For the
+   presence anchor, only presence updates may be missing, which the reply reports.
+3. If both anchors were forgotten, and positions up to the presence anchor have not
+   expired, the positions of this node may be wrong: it alone adds EPOCH to its offset.
 
 If a reply names a newer epoch, the node adds EPOCH to its offset, so that all its
-earlier positions raise PositionExpired; and `find` only returns entries from `since`
-the epoch began on, because entries may be missing after older ones.
+earlier positions raise PositionExpired.  `find` then ignores the entries up to `since`,
+the n at which the epoch began, because entries may be missing after them.
 
-It survives what the server survives.  With `appendfsync always` that is all that its
-disk survives; with `everysec`, the end of the process, while a power failure may lose
-the last second; without an append-only file, the server returns to its last snapshot.
-Replicas follow after the answer, so a failover by Sentinel may lose what they did not
-have.  A loss begins a new epoch if a node ran through it; a loss that no running node
-noticed cannot be detected.  `maxmemory-policy` must be noeviction: if one key is
-evicted, all entries are lost.
+Durability is that of the server.  With `appendfsync always`, entries survive if the
+disk does.  With `everysec`, they survive the end of the server's process, but a power
+failure may lose the last second.  Without an append-only file, the server returns to
+its last snapshot.  Replicas receive entries after the answer, so a failover by Sentinel
+may lose the newest ones.  A loss begins a new epoch if a node was running before and
+after it; another loss cannot be detected.  `maxmemory-policy` must be noeviction: if
+one key is evicted, all entries are lost.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ log = structlog.stdlib.get_logger("hub")
 TIMEOUT: Final = 5.0
 """Seconds that an operation may take, including the wait for a connection."""
 CONNECTIONS: Final = 16
-"""Connections for questions, beside one for each `follow`."""
+"""Connections for ordinary calls, in addition to one for each `follow`."""
 CHECK_SECONDS: Final = 1.0
-"""Seconds between two checks of a waiting follower that the epoch has not changed."""
+"""How often a waiting follower wakes to check that the epoch has not changed."""
 BACK_OFF: Final = 0.05, 2.0
-"""The first and the longest bound, in seconds, of the random time between two
-attempts."""
+"""Seconds between two attempts of a follower: at random, from the first number up to a
+bound that doubles with each failure until it is the second number."""
 
 
 class _Anchor(NamedTuple):
@@ -75,7 +75,7 @@ class _Anchor(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """The reply of a script."""
+    """The reply of a script, and the offset of the node for its numbers."""
 
     offset: int
     """The number that this node adds to n."""
@@ -86,12 +86,14 @@ class _Reply(NamedTuple):
     presence: int
     """n of the newest forgotten presence update."""
     value: Any
+    """The value that the script returns, as its file describes."""
 
 
 class RedisHistory:
     """The newest updates, within the bounds of a `base.Retention`.
 
-    There may be 1/256 more of each kind, so that not every append must forget.
+    There may be 1/256 more of each kind, so that not every append must forget.  All
+    nodes of a hub need the same `name`, with which all keys begin.
     """
 
     def __init__(
@@ -102,26 +104,27 @@ class RedisHistory:
         name: str = "mercure",
         random: Random | None = None,
     ) -> None:
-        self._client, self._sentinel, self._where = open_client(url)
+        self._client, self._sentinel, self._where = open_client(url)  # the URL for errors
         self._bounds = _bounds(retention)
-        self._window = math.ceil(retention.idempotency_window * 1_000)
-        self._node = new_node(), round(retention.node_timeout * 1_000)
+        self._window = math.ceil(retention.idempotency_window * 1_000)  # ms
+        self._node = new_node(), round(retention.node_timeout * 1_000)  # name, ms
         keys = ["log", "ids", "marks", "meta", "nodes", "alive:", "present:", "seen", "presence", "presence-marks"]
         self._keys = [f"{{{name}}}:{key}" for key in keys]
         self._random = random or Random()  # noqa: S311
-        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._turns = asyncio.Semaphore(CONNECTIONS)  # held by ordinary calls
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
         self._closed = False
         self._epoch = 0  # the epoch that this node knows; 0 before the first reply
         self._offset = 0  # the number that this node adds to n
-        self._anchors = _Anchor(0, b""), _Anchor(0, b"")  # published, presence
+        # The newest entry of each kind that this node knows: published, presence.
+        self._anchors = _Anchor(0, b""), _Anchor(0, b"")
 
     @classmethod
     def from_url(cls, url: str, retention: Retention) -> Self:
-        """Return the history of a URL.  Raises ConfigurationError if the URL is
-        invalid.
+        """Return the history of a URL.
 
-        `?name=` is the prefix of the keys; redis-py gets the rest of the query.
+        `?name=` is the prefix of the keys, and redis-py gets the rest of the query.
+        Raises ConfigurationError if the URL is invalid.
         """
         plain, _, query = url.partition("?")
         options = query.split("&")
@@ -134,18 +137,16 @@ class RedisHistory:
     # -- updates
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
-        """Append `updates` by one script."""
+        """Append `updates` in one script."""
         entries = [Entry(0, update) for update in updates]
         return await self._write([("more" if presence else "", None, entries)], publisher)
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another history."""
+        """Append entries of another history, with their times."""
         await self._write([("load", None, entries)])
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
-        """Change the list of those present, and append the updates about it, by one
-        script.
-        """
+        """Change the list of present subscribers, and append updates, in one script."""
         return await self._write(
             [
                 ("come" if active else "gone", subscriber, [Entry(0, update) for update in updates])
@@ -156,7 +157,11 @@ class RedisHistory:
     async def _write(
         self, changes: Iterable[tuple[str, Present | None, Sequence[Entry]]], publisher: str = ""
     ) -> list[Entry]:
-        """Send changes to append.lua, which describes them; return the new entries."""
+        """Send changes to append.lua, and return the new entries.
+
+        A change is the kind of change, a subscriber or None, and the entries to append.
+        append.lua describes the kinds.
+        """
         arguments: list[str | bytes | float] = [*self._node, self._window, *self._bounds]
         written: list[Update] = []
         for change, subscriber, entries in changes:
@@ -169,13 +174,15 @@ class RedisHistory:
                 written.append(entry.update)
         reply = await self._call(scripts.APPEND, *arguments)
         time, left_out = reply.value
+        # Remove the updates that the script left out.  The others are the newest
+        # entries, and have consecutive positions.
         for number in reversed(left_out):
             del written[number]
         first = reply.offset + reply.last - len(written) + 1
         return [Entry(position, update, time) for position, update in enumerate(written, first)]
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
-        """Return the position of the earliest entry with this id, by a sorted set."""
+        """Return the position of the earliest entry with this id, from a sorted set."""
         reply = await self._call(scripts.FIND, id.encode("utf-8", "surrogatepass"), int(presence))
         return None if reply.value is None else reply.offset + reply.value
 
@@ -194,13 +201,12 @@ class RedisHistory:
         return (await self._page(after))[0]
 
     async def _page(self, after: int, *, at_once: bool = False) -> tuple[Page, int | None]:
-        """Return the next page, and n of the newest entry if the page is the
-        last one.
-        """
+        """Return the next page; and n of the newest entry, or None if pages follow."""
         offset, anywhere = self._offset, after == EARLIEST
         if anywhere or offset <= after < offset + base.EPOCH:
             n = after if anywhere else after - offset
             reply = await self._call(scripts.PAGE, n, base.PAGE_ENTRIES, base.PAGE_BYTES, at_once=at_once)
+            # A position counts only if no epoch has begun since the call.
             if anywhere or reply.offset == offset:
                 if not anywhere and n < reply.published:
                     raise base.position_expired(after, offset + reply.published)
@@ -212,17 +218,20 @@ class RedisHistory:
         raise PositionExpired(f"position {after} is of an earlier epoch of the history")
 
     async def follow(self, after: int) -> AsyncIterator[list[Entry]]:
-        """Yield pages after a position; wait for new entries by a blocking read.
+        """Yield pages after a position, and wait for new entries by a blocking read.
 
-        Continues after the server was unavailable.
+        Each iterator uses a connection of its own while it waits.  If the server is
+        unavailable, it waits until the server is available again.  Raises
+        HistoryUnavailable only if the history is closed.
         """
         end: int | None = None
         failures = 0
         while True:
             try:
                 if end is not None:
-                    # XREAD only wakes: the page checks the anchors.  It also returns if
-                    # the stream is deleted.
+                    # XREAD only wakes this iterator: the page below has the entries,
+                    # and its script checks the anchors.  XREAD also returns if the
+                    # stream is deleted.
                     logs = self._keys[0], self._keys[8]
                     wait = "BLOCK", round(CHECK_SECONDS * 1_000), "COUNT", 1, "STREAMS", *logs, f"{end}-0", f"{end}-0"
                     async with self._reaching():
@@ -232,6 +241,7 @@ class RedisHistory:
             except HistoryUnavailable as error:
                 if self._closed:
                     raise
+                # Log only the first of several failures.
                 if not failures:
                     log.warning("the history is unavailable; following it waits", reason=error.reason)
                 end, failures = None, failures + 1
@@ -248,7 +258,10 @@ class RedisHistory:
     # -- presence
 
     async def present(self, *, own: bool = False) -> list[Present]:
-        """Return the subscribers of all nodes, or of this one, some at a time."""
+        """Return the subscribers of all nodes, or of this one.
+
+        A command fetches about 1,000 subscribers at a time.
+        """
         client = self._client
         async with self._reaching(), self._turns:
             nodes: Iterable[Any] = [self._node[0].encode()] if own else await client.smembers(self._keys[4])
@@ -260,7 +273,10 @@ class RedisHistory:
         return list(map(_present, present, present.values()))
 
     async def beat(self) -> Beat:
-        """Report that this node is alive, and return some subscribers of dead nodes."""
+        """Report that this node is alive, and return some subscribers of dead nodes.
+
+        It does not wait behind other calls.
+        """
         reply = await self._call(scripts.BEAT, *self._node, *self._bounds, at_once=True)
         present, orphans = reply.value
         return Beat(present, list(map(_present, orphans[::2], orphans[1::2])))
@@ -268,13 +284,11 @@ class RedisHistory:
     # -- operation
 
     async def check(self) -> None:
-        """Write something."""
+        """Write the time of the check."""
         await self._call(scripts.CHECK)
 
     async def stats(self) -> Stats:
-        """Return the number and size of the updates, and the size of the keys in
-        memory.
-        """
+        """Return the number and size of the updates, and the memory of all keys."""
         reply = await self._call(scripts.STATS)
         updates, size, presence_updates, presence_bytes, memory, present, found = reply.value
         ends = list(_entries(found, offset=reply.offset))
@@ -307,7 +321,10 @@ class RedisHistory:
         )
 
     async def aclose(self) -> None:
-        """Leave the history, if the server answers, and close the connections."""
+        """Leave the history if the server answers, and close the connections.
+
+        Takes a few seconds at most: each step has a timeout of CONNECT_TIMEOUT.
+        """
         with contextlib.suppress(HistoryUnavailable, TimeoutError):
             if self._epoch:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -319,10 +336,10 @@ class RedisHistory:
                     await close()
 
     async def _call(self, script: Script, *arguments: str | bytes | float, at_once: bool = False) -> _Reply:
-        """Call a script with the anchors, and return its reply; update what the node
-        knows.
+        """Call a script with the anchors, and return its reply.
 
-        `at_once` is for calls that must not wait behind thousands of questions.
+        Also updates the epoch, the offset and the anchors of this node.  `at_once` is
+        for calls that must not wait behind thousands of others.
         """
         offset, anchors = self._offset, self._anchors
         rest = len(self._keys), *self._keys, self._epoch, *anchors[0], *anchors[1], *arguments
@@ -333,7 +350,8 @@ class RedisHistory:
                 answer = await self._execute("EVAL", script.text, *rest)
         epoch, last, strays, value, published, *newest, presence, presence_n, presence_mark = answer
         heard = _Anchor(*newest), _Anchor(presence_n, presence_mark)
-        # 1. A newer epoch: all earlier positions expire, except at the first reply.
+        # 1. A newer epoch: all earlier positions expire.  At the first reply, there are
+        #    none yet.
         if epoch > self._epoch:
             if self._epoch:
                 log.warning("the history has lost entries; a new epoch begins", epoch=epoch)
@@ -347,17 +365,17 @@ class RedisHistory:
             )
             self._offset += base.EPOCH
             self._anchors = heard
-        # 3. The same epoch; this reply may be older than one that came before it.
+        # 3. The same epoch: the anchors only move forward, because an older reply may
+        #    arrive later.
         elif epoch == self._epoch:
             self._anchors = max(self._anchors[0], heard[0]), max(self._anchors[1], heard[1])
-        # A reply from before the present epoch is about positions from before it.
+        # A reply from an earlier epoch has numbers of that epoch: they need the offset
+        # of that time.
         return _Reply(self._offset if epoch == self._epoch else offset, last, published, presence, value)
 
     @contextlib.asynccontextmanager
     async def _reaching(self) -> AsyncIterator[None]:
-        """Turn errors of the server into HistoryUnavailable, also if it takes
-        too long.
-        """
+        """Turn errors of the server, and a timeout, into HistoryUnavailable."""
         if self._closed:
             raise HistoryUnavailable(f"{self._where} was closed")
         try:
@@ -367,15 +385,15 @@ class RedisHistory:
             raise HistoryUnavailable(f"{self._where} did not answer within {TIMEOUT:g} s") from error
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError):
-                # The server may have become a replica: new connections ask Sentinel, or
-                # resolve the host name, and find the present primary.
+                # The server may have become a replica.  Drop the idle connections: new
+                # ones ask Sentinel, or resolve the host name, and find the primary.
                 with contextlib.suppress(RedisError, OSError):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
             raise HistoryUnavailable(f"{self._where}: {error}") from error
 
 
 def _bounds(retention: Retention) -> tuple[float, ...]:
-    """Return bounds as the scripts take them."""
+    """Return the five bounds in the order of the scripts' arguments."""
     published = retention.max_updates, retention.max_bytes, retention.max_age * 1_000
     return *published, retention.presence_updates, retention.presence_bytes
 
@@ -385,11 +403,15 @@ def _position(entry: Entry) -> int:
 
 
 def _entries(*found: Iterable[tuple[bytes, list[bytes]]], offset: int) -> Iterator[Entry]:
-    """Yield the entries of replies of XRANGE."""
+    """Yield the entries of replies of XRANGE.
+
+    `found` has the id of a stream entry, and its fields: t, time, u, update.
+    """
     for id, (_, time, _, update) in itertools.chain(*found):
         position = offset + int(id.partition(b"-")[0])
         yield codec.from_record(json.loads(update) | {"position": position, "time": int(time)})
 
 
 def _present(id: bytes, matchers: bytes) -> Present:
+    """Return the subscriber of a field of `present:<node>` and its value."""
     return Present.from_json(id.decode(), matchers)

@@ -1,4 +1,5 @@
--- node.  Its subscribers stay, so that other nodes announce them.
+-- Argument: node.  Reports it as dead.  Its subscribers stay in the list, so that other
+-- nodes announce their departure.
 
 local node = ARGV[6]
 call('DEL', alive .. node)

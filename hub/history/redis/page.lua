@@ -1,6 +1,8 @@
--- after as n, entries of a page, bytes of a page.  Returns the entries of each kind, and 1 if the page is full.
+-- Arguments: n after which the page begins, entries of a page, bytes of a page.
+-- Returns the entries of each kind, and 1 if the page is full, else 0.
 --
--- First the range of the page, then its sizes, then how much of it fits.
+-- First the range of the page, then the sizes of its entries, then how many of them
+-- fit.
 
 local after, entries, size = unpack(ARGV, 6)
 after, size = tonumber(after), tonumber(size)

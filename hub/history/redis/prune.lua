@@ -1,4 +1,5 @@
--- The five bounds.  Returns how many entries were forgotten.
+-- Arguments: the five bounds.  Forgets entries beyond them, up to 2,000 of each kind
+-- and the presence updates before the published ones, and returns how many.
 
 local max_updates, max_bytes, max_age, presence_updates, presence_bytes = unpack(ARGV, 6)
 local forgotten = trim(max_updates, max_bytes, max_age, presence_updates, presence_bytes, 1)

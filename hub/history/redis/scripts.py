@@ -11,12 +11,12 @@ from typing import Final
 
 
 class Script:
-    """A script, by the name of its file without `.lua`."""
+    """The script in the file `name`.lua, with begin.lua before it."""
 
     def __init__(self, name: str) -> None:
         self.text = f"{_text('begin')}\n{_text(name)}"
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-        """The name under which the server caches it."""
+        """The name under which the server caches the script."""
 
 
 def _text(name: str) -> str:

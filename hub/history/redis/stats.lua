@@ -1,5 +1,6 @@
--- Returns for each kind the number of entries and their bytes; then the bytes of memory, the number of those present, and
--- the first and the last entry of each kind.
+-- Returns the number of entries and their bytes for each kind, then the bytes of
+-- memory, the number of present subscribers, and the first and the last entry of each
+-- kind.
 
 local size, here = 0, 0
 local function weigh(key) size = size + (call('MEMORY', 'USAGE', key) or 0) end

@@ -20,16 +20,19 @@ CONNECT_TIMEOUT: Final = 2.0
 
 
 def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
-    """Return the client of a URL, its Sentinels if any, and the URL without its user.
+    """Return the client of a URL, its Sentinels or None, and the URL without its user.
 
     The client connects on first use.  In
-    `redis+sentinel://user:password@host,host:port/service/database` the user is that of
-    the server; `?sentinel_username=` and `?sentinel_password=` are those of the
-    Sentinels.
+    `redis+sentinel://user:password@host,host:port/service/database`, user and password
+    are those of the server.  Those of the Sentinels are `?sentinel_username=` and
+    `?sentinel_password=`.
 
-    Raises ConfigurationError if the URL is invalid; its text never has the password.
+    Raises ConfigurationError if the URL is invalid.  The message never contains the
+    password.
     """
-    try:  # the errors of these functions are not shown, because they may have the password
+    # 1. Split the URL.  The errors of these functions are not shown, because they may
+    #    contain the password.
+    try:
         parts = urlsplit(url)
         user, at, hosts = parts.netloc.rpartition("@")
         addresses = [(host.hostname or "localhost", host.port or 26379) for host in map(urlsplit, _urls(hosts))]
@@ -37,11 +40,13 @@ def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
         raise ConfigurationError("history_url: a host or port is invalid; in a password, write / as %2F") from None
     if "@" in parts.path + parts.query + parts.fragment:
         raise ConfigurationError("history_url: in a password, write / as %2F, ? as %3F and # as %23")
+    # 2. Check the path: /service/database for Sentinels, /database for one server.
     sentinel, where = parts.scheme == "redis+sentinel", f"{parts.scheme}://{hosts}{parts.path}"
     if sentinel and not re.fullmatch(r"/[^/]+(/\d*)?", parts.path):
         raise ConfigurationError(f"history_url {where}: the hosts must be followed by /service or /service/database")
     if not sentinel and (len(addresses) > 1 or not re.fullmatch(r"/?\d*", parts.path)):
         raise ConfigurationError(f"history_url {where}: one host may be followed only by the number of a database")
+    # 3. Let redis-py parse the rest, and make the client.
     try:
         service, _, database = parts.path[1:].partition("/") if sentinel else ("", "", parts.path[1:])
         origin = f"redis://{user}{at}" if sentinel else f"{parts.scheme}://{parts.netloc}"
@@ -53,8 +58,8 @@ def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
             "max_connections": 2**31,
             "retry": Retry(NoBackoff(), 0),  # a failed command may have run: send nothing twice
             "socket_connect_timeout": CONNECT_TIMEOUT,
-            # RedisHistory has its own timeout; that of redis-py uses wait_for, which in
-            # Python 3.11 can swallow a cancellation.
+            # RedisHistory has its own timeout.  The timeout of redis-py uses wait_for,
+            # which can swallow a cancellation in Python 3.11.
             "socket_timeout": None,
         }
         if sentinel:
@@ -71,4 +76,5 @@ def open_client(url: str) -> tuple[Redis, Sentinel | None, str]:
 
 
 def _urls(hosts: str) -> list[str]:
+    """Return each host of a list as a URL that urlsplit understands."""
     return [f"//{host}" for host in hosts.split(",")]

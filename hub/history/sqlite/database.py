@@ -3,8 +3,8 @@
     event loop ── read ──► a reader thread ─── a transaction on an idle connection
                ── write ─► the writer thread ─ a transaction on the writing connection
 
-Only the writer thread puts a damaged file aside.  A reader that meets damage waits for
-that, and tries again.
+Only the writer thread puts a damaged file aside.  If a reader finds damage, it waits
+for the writer thread to do that, and tries again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ T = TypeVar("T")
 
 
 class Database:
-    """The file at a path: opened, opened again if it is replaced, repaired if
-    damaged.
+    """The file at a path: opened on first use, reopened if replaced, and repaired.
+
+    `synchronous` is that of SQLite: "full" or "normal".
     """
 
     def __init__(self, path: str, synchronous: str) -> None:
@@ -45,9 +46,9 @@ class Database:
         self.is_closed = False
         """Whether the history was closed.  Set by the event loop."""
         self._synchronous = synchronous
-        self._writer = ThreadPoolExecutor(1, "log-writer")
+        self._writer = ThreadPoolExecutor(1, "log-writer")  # owns `File.writer`
         self._readers = ThreadPoolExecutor(READERS, "log-reader")
-        self._lock = threading.RLock()  # held to change the next two
+        self._lock = threading.RLock()  # held to change the next two attributes
         self._file: File | None = None  # the open file
         self._failed: File | None = None  # the file that was open before a failure
 
@@ -64,18 +65,25 @@ class Database:
     # -- from the event loop
 
     async def read(self, question: Callable[[Reading], T]) -> T:
-        """Run `question` in one transaction of a reader thread, and return its
-        result.
+        """Run `question` in a transaction of a reader thread, and return its result.
+
+        At most READERS questions run at once, and the others wait.  If the call is
+        cancelled, a question that already runs goes on to its end.
+
+        Raises HistoryUnavailable if the history is closed or cannot be read.
         """
         self.require_open()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._ask, question)
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Run `work` in the writer thread, and return its result."""
+        """Run `work` in the writer thread, and return its result.
+
+        Calls run one after the other, in their order.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
     async def open(self) -> File:
-        """Do `opened` in a reader thread."""
+        """Return the file as `opened` does, but in a reader thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.opened)
 
     # -- from any thread
@@ -84,11 +92,14 @@ class Database:
         """Return the file that is at the path now; open it, or make it, if necessary.
 
         Raises HistoryUnavailable if it cannot be opened now, and ConfigurationError if
-        it never can be.
+        it can never be opened.  After a file was open once, it only raises
+        HistoryUnavailable, because the problem may go away.
         """
         with self._lock:
+            # 1. The file that was opened before.
             if self._file is not None and self.is_current(self._file):
                 return self._file
+            # 2. Open another one.  Its offset depends on the previous file.
             previous = self._file or self._failed
             try:
                 with alone(self.path):
@@ -99,9 +110,11 @@ class Database:
                 if previous is None and (reason := lasting_reason(self.path, error)):
                     raise ConfigurationError(f"history_url: {self.path}: {reason}") from None
                 raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
+            # 3. Close the file that it replaces.  The writer thread may still use its
+            #    writing connection, so that thread closes it.
             if self._file is not None:
                 self._file.close_readers()
-                self._writer.submit(self._file.writer.close)  # in its thread, which may use it
+                self._writer.submit(self._file.writer.close)
             if previous is not None and file.offset != previous.offset:
                 log.error("the history is another file now, and in another epoch", path=self.path)
             self._file, self._failed = file, None
@@ -120,8 +133,9 @@ class Database:
                     return question(Reading(file, connection))
             except sqlite3.Error as error:
                 if is_damage(error) and attempt < 2:
-                    # In the writer thread: only that puts files aside.
+                    # Only the writer thread puts files aside.
                     self._writer.submit(self.repair, file, error).result()
+                # An operational error can mean that the file was replaced: try again.
                 elif not (isinstance(error, sqlite3.OperationalError) and attempt < 2):
                     raise HistoryUnavailable(f"{self.path}: {reason_of(error)}") from error
         raise AssertionError
@@ -136,7 +150,8 @@ class Database:
         if is_damage(error) and not last:
             self.repair(file, error)
             return
-        # After any other error, a new connection starts where a new process would.
+        # After an error other than a lock, close the file: the next transaction opens a
+        # new connection, and starts as a new process would.
         if not is_busy(error):
             with self._lock:
                 if self._file is file:
@@ -147,7 +162,8 @@ class Database:
     def repair(self, file: File, error: sqlite3.Error) -> None:
         """Put a damaged file aside, and continue with a copy of its readable part.
 
-        Does nothing if that was done already.
+        Does nothing if that has already been done.  Raises HistoryUnavailable if the
+        copy fails.
         """
         with self._lock:
             if not self.is_current(file):
@@ -170,7 +186,7 @@ class Database:
     # -- from a thread of its own
 
     def close(self) -> None:
-        """Wait for the threads to end, and close the file.  Nothing works any more."""
+        """Wait for the threads to end, and close the file; it cannot be used again."""
         self._readers.shutdown()
         self._writer.shutdown()
         if self._file is not None:

@@ -1,13 +1,13 @@
-"""The file of a history: how it is opened, locked, upgraded, and which errors are
-damage.
+"""The file of a history: how it is opened, locked and upgraded, and what damage is.
 
-    a.db       the tables below; SQLite's application_id and user_version mark it as a
-               history and name its version
-    a.db-wal   the latest writes;  a.db-shm  their index, shared by all processes
+    a.db       the tables below; SQLite's application_id marks the file as a history,
+               and user_version is the version of the tables
+    a.db-wal   the latest writes
+    a.db-shm   the index of a.db-wal, in memory that all processes share
 
-A process opens the file while it holds a lock on the directory (`alone`), so that no
-two processes make it, or put it aside, at the same time.  A process writes while it
-holds SQLite's own lock (`transaction`).
+A process holds a lock on the directory (`alone`) while it opens the file, so that two
+processes never make the file, or put it aside, at the same time.  A process holds
+SQLite's own lock while it writes (`transaction`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ except ImportError:  # Windows: there, only one process at a time should open a 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BUSY: Final = 5.0
-"""Seconds that this process waits for another one that writes."""
+BUSY_SECONDS: Final = 5.0
+"""How long this process waits for another process that writes or opens the file."""
 SALVAGED: Final = ".salvaged"
 """The suffix of the file that replaces a damaged one."""
 _NO_TEXT: Final = "Could not decode to UTF-8"
-"""The message of sqlite3 for text that is not UTF-8, followed by the text."""
+"""The message of sqlite3 for text that is not UTF-8; the text follows."""
 _MARK: Final = 0x6D657263
-"""SQLite's application_id of a history; its user_version is the next constant."""
+"""SQLite's application_id of a history: "merc" in ASCII."""
 _VERSION: Final = 2
-_VACUUM: Final = 256
-"""Free pages that are returned at a time, if more than a quarter of all are free."""
+"""SQLite's user_version of a history: the version of its tables."""
+_VACUUM_PAGES: Final = 256
+"""Free pages that a commit returns to the file system, if more than this number and
+more than a quarter of all pages are free."""
 
 _SCHEMA: Final = """
 CREATE TABLE log (
@@ -90,47 +92,53 @@ UPDATE state SET
     published = (SELECT ifnull(max(position), 0) FROM log) - (SELECT ifnull(min(position) - 1, 0) FROM log),
     published_forgotten = (SELECT ifnull(min(position) - 1, 0) FROM log);
 """
-"""The changes from version 1 to version 2; all entries of a version 1 are published.
+"""The changes from version 1 to version 2; all entries of version 1 are published.
 
-`seen` holds the remembered ids.  `presence` holds the positions of the entries of `log`
-that are about presence.  For each kind of entry, `state` has their number, their bytes,
-and the position of the newest forgotten one.  A process of version 1 that still has the
-file open cannot write any more, because it does not find its column `bytes`.
+`seen` has the hashes of remembered ids.  `presence` has the positions of those entries
+of `log` that are presence updates.  For each kind of entry, `state` has their number,
+their bytes, and the position of the newest forgotten one.  If a process of version 1
+still has the file open, it cannot write any more, because it does not find its column
+`bytes`.
 """
 
 
 class Unreadable(sqlite3.DatabaseError):
-    """A row that cannot be an entry."""
+    """An error for a row of `log` that is not a valid entry: the file is damaged."""
 
 
 class Replaced(Exception):
-    """The open file is not the one at the path any more."""
+    """An error if the open file is not the file at the path any more."""
 
 
 class File:
-    """An open file: its writing connection, its readers, and the offset of its
-    positions.
+    """An open file: its writing connection, its readers, and its offset.
+
+    Opens the file at `path`, or makes it.  `synchronous` is that of SQLite.  `previous`
+    is the file that this process had open before, or None: it decides whether the
+    positions of this process go on or leap.
+
+    Raises ConfigurationError if the file is not a history, and sqlite3.Error if it
+    cannot be opened.  Call it while holding `alone`.
     """
 
     def __init__(self, path: str, synchronous: str, previous: File | None) -> None:
-        """Open the file, or make it.  `previous` is the file that was open before."""
         self.path = path
         self.epoch: str
         """The name of this epoch."""
         self.since: int
-        """The position in the file before which something is missing."""
+        """The position in the file before which entries may be missing."""
         self.offset: int
         """The number that this process adds to a position in the file."""
         self._idle: deque[sqlite3.Connection] = deque()  # connections for the next readers
-        self._is_closed = False
-        # 1. If there is no file: finish an interrupted repair, or make an empty file.
+        self._is_closed = False  # if True, readers close their connections after use
+        # 1. If no file exists: finish an interrupted repair, or make an empty file.
         if not os.path.exists(path):
             if os.path.exists(path + SALVAGED):  # a repair was killed before its last step
                 put_aside(path, path + ".damaged")  # the -wal and -shm of the damaged file
                 os.rename(path + SALVAGED, path)
             else:
-                # Readable for this user only.  Never opened by hand later: closing a
-                # file drops the locks that SQLite holds on it in this process.
+                # Only this user can read it.  Never open it like this later: closing it
+                # would drop the locks that SQLite holds on the file in this process.
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         # 2. Open it, and upgrade it if necessary.
         self.identity = identity_of(path)
@@ -141,8 +149,8 @@ class File:
         except BaseException:
             self.writer.close()
             raise
-        # 3. Positions continue if it is the same file in the same epoch; else they
-        # leap.
+        # 3. If it is the same file in the same epoch, positions go on.  If not, they
+        #    leap by EPOCH, and all earlier positions expire.
         if previous is None:
             self.offset = 0
         elif (previous.identity, previous.epoch) == (self.identity, self.epoch):
@@ -151,17 +159,17 @@ class File:
             self.offset = previous.offset + base.EPOCH
 
     def _prepare(self, synchronous: str, previous: File | None) -> None:
-        """Configure the connection, upgrade the tables, and begin a new epoch if
-        needed.
-        """
+        """Configure the connection, upgrade the tables, and begin an epoch if due."""
         connection = self.writer
-        connection.execute("PRAGMA busy_timeout = 5000")  # others may open it at this moment
+        # 1. The settings of SQLite.  auto_vacuum is set only in an empty file.
+        connection.execute("PRAGMA busy_timeout = 5000")  # others may have it open
         if self._require_log():
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")  # a backup is a file without it
+        connection.execute("PRAGMA journal_mode = WAL")  # a backup has another mode
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {2**26}")
         connection.execute("PRAGMA cache_size = -16000")  # KiB
+        # 2. The tables.  Look again for a file without tables, now in the transaction.
         with transaction(connection, busy_until()):
             if self._require_log():
                 self._execute(_SCHEMA)
@@ -170,14 +178,15 @@ class File:
             if _pragma(connection, "user_version") < _VERSION:
                 self._execute(_SINCE_2)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
+            # 3. The epoch, if entries may have been lost.
             self._renew_after_a_crash(synchronous)
             (epoch,) = connection.execute("SELECT epoch FROM state").fetchone()
             if previous is not None and previous.identity != self.identity and previous.epoch == epoch:
-                renew(connection)  # an older copy, which lacks later entries
-        connection.execute("PRAGMA busy_timeout = 0")
+                renew(connection)  # it is an older copy, which lacks later entries
+        connection.execute("PRAGMA busy_timeout = 0")  # from now on, `begin` waits
 
     def _execute(self, statements: str) -> None:
-        """Execute several statements, each of which ends its line with a semicolon."""
+        """Execute statements that are separated by a semicolon and a newline."""
         for statement in statements.split(";\n"):
             self.writer.execute(statement)
 
@@ -199,11 +208,12 @@ class File:
         return True
 
     def _renew_after_a_crash(self, synchronous: str) -> None:
-        """Begin a new epoch if the system may have crashed before commits reached the
-        disk.
+        """Begin a new epoch if a crash of the system may have lost commits.
 
-        `state.boot` names the boot in which a process with `synchronous=normal` ran;
-        the last process to leave clears it.
+        With `synchronous=normal`, commits may not be on disk yet.  Therefore
+        `state.boot` names the boot of the system in which such a process has opened the
+        file, and the last process to leave clears it.  If it names another boot, the
+        system ended before all processes had left.
         """
         boot = _boot()
         (known,) = self.writer.execute("SELECT boot FROM state").fetchone()
@@ -215,9 +225,11 @@ class File:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection that sees the history as it is now.
+        """Yield a connection in a transaction, which sees the history as it is now.
 
-        It is kept for the next reader, unless the block raises.
+        The connection is kept for the next reader, unless the block raises.  Several
+        threads may call this at once, and each gets its own connection.  Raises
+        sqlite3.OperationalError if it opens a connection, and the file was replaced.
         """
         try:
             connection = self._idle.pop()
@@ -240,15 +252,13 @@ class File:
     def close(self) -> None:
         """Close all connections.
 
-        Call it in the writer's thread, which owns one of them.
+        Call it in the writer's thread, which owns the writing connection.
         """
         self.close_readers()
         self.writer.close()
 
     def close_readers(self) -> None:
-        """Close the readers' connections: the idle ones now, the others after their
-        use.
-        """
+        """Close the idle connections of readers now, and the others after their use."""
         self._is_closed = True
         with contextlib.suppress(IndexError):
             while True:
@@ -256,7 +266,7 @@ class File:
 
 
 def forgotten_positions(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the newest forgotten positions: of published updates, and of presence."""
+    """Return the newest forgotten position of published, and of presence updates."""
     published, presence = connection.execute("SELECT published_forgotten, presence_forgotten FROM state").fetchone()
     return published, presence
 
@@ -284,14 +294,17 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open a connection to an existing file."""
-    # Read-write without creating: a deleted file must not come back empty.
+    """Open a connection to an existing file.  Raises sqlite3.Error if none exists."""
+    # mode=rw does not create a file: a deleted history must not come back empty.
     uri = Path(path).as_uri() + "?mode=rw"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1.0)
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """Return the device and inode of a file, or None if there is none."""
+    """Return the device and inode of a file, or None if it does not exist.
+
+    Raises HistoryUnavailable if the file cannot be examined.
+    """
     try:
         stat = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -303,15 +316,16 @@ def identity_of(path: str) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Keep other processes from opening the history and from putting it aside.
+    """Hold the lock for opening a history, and for putting it aside.
 
-    Raises HistoryUnavailable if another process does so for BUSY seconds.
+    Raises HistoryUnavailable if another process holds it for BUSY_SECONDS.  Without
+    `fcntl` there is no lock.
     """
     if fcntl is None:
         yield
         return
     deadline = busy_until()
-    directory = os.open(os.path.dirname(path), os.O_RDONLY)  # it exists and is not replaced
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)  # it exists, and stays if the file is replaced
     try:
         while True:
             try:
@@ -320,7 +334,7 @@ def alone(path: str) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise HistoryUnavailable(
-                        f"{path}: another process has been opening it for {BUSY:g} seconds"
+                        f"{path}: another process has been opening it for {BUSY_SECONDS:g} seconds"
                     ) from None
             time.sleep(0.01)
         yield
@@ -329,7 +343,7 @@ def alone(path: str) -> Iterator[None]:
 
 
 def put_aside(path: str, aside: str) -> None:
-    """Rename the files of a history, and replace files with the new names."""
+    """Rename the files of a history.  Files with the new names are replaced."""
     for old, new in zip(files_of(path), files_of(aside), strict=True):
         if os.path.exists(old):
             os.replace(old, new)
@@ -343,7 +357,7 @@ def files_of(path: str) -> list[str]:
 
 
 def _boot() -> str:
-    """Return a name of the present boot of the system; "" if the system has none."""
+    """Return a name of the present boot of the system, or "" if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -351,14 +365,15 @@ def _boot() -> str:
 
 
 def busy_until() -> float:
-    """Return the deadline for another writing process, on the monotonic clock."""
-    return time.monotonic() + BUSY
+    """Return the time, on the monotonic clock, until which to wait for a lock."""
+    return time.monotonic() + BUSY_SECONDS
 
 
 def begin(connection: sqlite3.Connection, deadline: float) -> None:
     """Begin a write transaction as soon as no other connection writes.
 
-    SQLite's own waiting is too coarse: its steps are up to 0.1 s.
+    Raises sqlite3.OperationalError if another connection still writes at `deadline`.
+    SQLite's own waiting is too coarse for this, because its steps are up to 0.1 s.
     """
     while True:
         try:
@@ -372,9 +387,9 @@ def begin(connection: sqlite3.Connection, deadline: float) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, deadline: float) -> Iterator[None]:
-    """Commit the block, or undo it if it raises.
+    """Commit the changes of the block, or undo them if it raises.
 
-    Waits for other writers until `deadline`.
+    Begins as `begin` does, and waits for other writers until `deadline`.
     """
     begin(connection, deadline)
     try:
@@ -387,16 +402,19 @@ def transaction(connection: sqlite3.Connection, deadline: float) -> Iterator[Non
 
 
 def renew(connection: sqlite3.Connection) -> None:
-    """Begin a new epoch: entries after the present ones may have been lost."""
+    """Begin a new epoch, because entries after the present ones may have been lost."""
     connection.execute("UPDATE state SET epoch = ?, since = ?", (uuid.uuid4().hex, last_position(connection) + 1))
 
 
 def give_back(connection: sqlite3.Connection) -> None:
-    """Return some free pages to the file system, if there are many."""
-    with contextlib.suppress(sqlite3.Error):  # the entries are stored; damage will show later
-        if _pragma(connection, "freelist_count") > max(_VACUUM, _pragma(connection, "page_count") // 4):
-            # executescript runs the statement to its end, as is needed here.
-            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM})")
+    """Return some free pages of the file to the file system, if it has many.
+
+    Ignores errors: the entries are already stored, and damage will show later.
+    """
+    with contextlib.suppress(sqlite3.Error):
+        if _pragma(connection, "freelist_count") > max(_VACUUM_PAGES, _pragma(connection, "page_count") // 4):
+            # executescript runs the statement to its end, which execute would not.
+            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -409,9 +427,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason of an error, without text from the file, which may be
-    private.
-    """
+    """Return the reason of an error, without text of the file, which may be private."""
     return "a text is not UTF-8" if _NO_TEXT in str(error) else str(error)
 
 
@@ -429,9 +445,10 @@ def lasting_reason(path: str, error: Exception) -> str | None:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Return whether the error is that another connection writes."""
+    """Return whether an error means that another connection writes."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _code(error: sqlite3.Error) -> int:
+    """Return the primary result code of an error of SQLite; 0 if it has none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

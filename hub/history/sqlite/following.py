@@ -1,10 +1,10 @@
 """Following: new entries of this process come at once, others when the bell rings.
 
-    commit here ─────── entries ───────────────► fresh ─┐
-                                                        ├─► pages
-    bell, or every POLL_SECONDS ─── the new end ────────┘
+    commit here ─── its entries ──────────────► fresh ─┐
+                                                       ├─► pages
+    bell, or every POLL_SECONDS ─── new end ──► file ──┘
 
-Entries that are not fresh are read from the file.
+A follower takes fresh entries from memory, and reads all others from the file.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """The followers in this process, and the task that notices entries of other
-    processes.
+    """The followers in this process, and the task that looks for others' entries.
+
+    All methods must be called on the event loop.
     """
 
     def __init__(self, database: Database) -> None:
         self.bell = Bell()
         self._database = database
-        self._listening: asyncio.Task[None] | None = None
-        self._followers = 0
-        self._fresh: deque[Entry] = deque()  # appended here, and not followed yet
-        self._grown = asyncio.Event()  # set if there are new entries, and then replaced
+        self._listening: asyncio.Task[None] | None = None  # begins with the first follower
+        self._followers = 0  # the number of followers
+        # Entries that this process has appended, and that its follower has not yielded.
+        self._fresh: deque[Entry] = deque()
+        # Set if the history has new entries or another file, and then replaced.
+        self._grown = asyncio.Event()
 
     def appended(self, entries: Sequence[Entry]) -> None:
         """Record entries that this process has appended."""
@@ -51,13 +54,16 @@ class Following:
     ) -> AsyncIterator[list[Entry]]:
         """Yield the entries after a position, without end.
 
-        `read` returns the page after a position; `touch` writes the port of the bell.
+        `read` returns the page after a position, and `touch` writes the port of the
+        bell.  Any number of iterators may run at once.  Raises what `read` raises, and
+        PositionExpired if presence updates after the position are forgotten.
         """
         self._followers += 1
         if self._listening is None:
             self._listening = asyncio.create_task(self._listen(touch))
         try:
             while True:
+                # Take the event before looking, so that no new entry goes unnoticed.
                 grown = self._grown
                 page = self._take_fresh(after)
                 if not page:
@@ -74,19 +80,20 @@ class Following:
                 self._fresh.clear()
 
     async def aclose(self) -> None:
-        """Stop looking for entries of other processes."""
+        """Stop looking for entries of other processes.  A second call does nothing."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
 
     def _take_fresh(self, after: int) -> list[Entry]:
-        """Return fresh entries after a position; empty if others must be read first."""
+        """Return fresh entries after a position, or none if the file must be read."""
         fresh = self._fresh
         while fresh and fresh[0].position <= after:
             fresh.popleft()
         page: list[Entry] = []
-        # With several followers, all read from the file: one of them would take the
-        # entries.
+        # Only entries that directly follow the position, because another process may
+        # have appended others in between.  If there are several followers, all of them
+        # read from the file, because each fresh entry can be taken only once.
         while self._followers == 1 and fresh and fresh[0].position == after + 1 + len(page) and len(page) < 1_000:
             page.append(fresh.popleft())
         return page
@@ -98,28 +105,28 @@ class Following:
         self._grown = asyncio.Event()
 
     async def _listen(self, touch: Callable[[], Awaitable[None]]) -> None:
-        """Whenever the bell rings, look for entries of other processes, or another
-        file.
-        """
+        """Listen to the bell, and look for entries of other processes when it rings."""
         with self.bell.listening():
-            with contextlib.suppress(HistoryUnavailable):  # the next beat does it then
+            # Write the port.  If that fails, the next beat writes it.
+            with contextlib.suppress(HistoryUnavailable):
                 await touch()
             await self._look()
 
     async def _look(self) -> None:
-        """Compare SQLite's data version at each ring; if it changed, look for the new
-        end.
+        """At each ring, look whether the history has grown or is another file.
+
+        SQLite's data_version changes if another connection has written.
         """
         database = self._database
         file: File | None = None
         connection: sqlite3.Connection | None = None
-        seen = None
+        seen = None  # the last data_version
         try:
             while True:
                 await self.bell.wait()
                 try:
-                    # 1. The file is new or was replaced: open it, and wake all
-                    # followers.
+                    # 1. No file is open, or it was replaced: open the one at the path,
+                    #    and wake all followers.
                     if file is None or not database.is_current(file):
                         if connection is not None:
                             connection.close()
@@ -127,7 +134,7 @@ class Following:
                         file = await database.open()
                         connection, seen = connect(database.path), None
                         self._has_grown(database.end)
-                    # 2. Another connection has written: has the history grown?
+                    # 2. If another connection has written, compare the end.
                     assert connection is not None
                     (version,) = connection.execute("PRAGMA data_version").fetchone()
                     if version != seen:
@@ -135,7 +142,7 @@ class Following:
                         seen = version
                         if end > database.end:
                             self._has_grown(end)
-                except Exception:  # readers and writers report it
+                except Exception:  # readers and writers report it; open the file again
                     file = None
         finally:
             if connection is not None:

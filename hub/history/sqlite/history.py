@@ -1,13 +1,13 @@
-"""The history in one file: the contract of `base.History`, composed of the other
-modules.
+"""The history in one file: implements `base.History` with the other modules.
 
-It survives: with `synchronous=full`, all that the disk survives, also a power failure;
-with `normal`, the end of any process at any moment, while a power failure may lose the
-last updates and begin a new epoch.  A damaged file is renamed to `.damaged`, and a new
-file continues with the readable part; if something is lost, that too begins a new
-epoch.  Pages have no checksums, so damage that SQLite does not notice stays unnoticed.
-If another file is put in place while the hub runs, that is another history, in another
-epoch.
+Durability depends on SQLite's `synchronous`.  With `full`, entries survive if the disk
+does, also after a power failure.  With `normal`, they survive the end of any process at
+any moment, but a power failure may lose the last updates and begin a new epoch.
+
+If the file is damaged, it is renamed to `.damaged`, and a new file continues with the
+readable part, in a new epoch.  Pages have no checksums: damage that SQLite does not
+notice stays unnoticed.  If another file is put at the path while the hub runs, it is
+another history, in another epoch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,14 @@ if TYPE_CHECKING:
 
 
 class SqliteHistory:
-    """The newest updates, approximately within the bounds of a `base.Retention`."""
+    """The newest updates in a file, approximately within a `base.Retention`.
+
+    The file is opened, or made, on first use.  `synchronous` is "full" or "normal".
+    `clock` returns seconds since 1970, and `since_boot` seconds of a clock that all
+    processes of the machine share.
+
+    The first use raises ConfigurationError if the file can never be opened.
+    """
 
     def __init__(
         self,
@@ -80,7 +87,7 @@ class SqliteHistory:
     # -- writing
 
     async def append(self, updates: Sequence[Update], *, publisher: str = "", presence: bool = False) -> list[Entry]:
-        """Append `updates` in the next transaction."""
+        """Append `updates` in the next transaction, with those of concurrent calls."""
         rows = [row_of(update) for update in updates]
         if not self._retention.idempotency_window or presence:
             return await self._commits.write(lambda writing: writing.append(rows, presence=presence), len(rows))
@@ -89,28 +96,30 @@ class SqliteHistory:
         return await self._commits.write(lambda writing: writing.append_new(rows, seen, window, most), len(rows))
 
     async def load(self, entries: Sequence[Entry]) -> None:
-        """Append entries of another history."""
+        """Append entries of another history in the next transaction."""
         rows = [row_of(entry.update, entry.time) for entry in entries]
         await self._commits.write(lambda writing: writing.append(rows), len(rows))
 
     async def announce(self, changes: Sequence[Change]) -> list[Entry]:
-        """Change the list of those present, and append the updates about it."""
-        told = [(change, [row_of(update) for update in change.updates]) for change in changes]
+        """Change the list of present subscribers, and append updates, in one step."""
+        rows_of_changes = [(change, [row_of(update) for update in change.updates]) for change in changes]
 
         def announce(writing: Writing) -> list[Entry]:
+            """Make the changes in a transaction; a subscriber needs a live node."""
             self._touch(writing)
             entries = []
-            for (subscriber, active, _), rows in told:
+            for (subscriber, active, _), rows in rows_of_changes:
                 if writing.arrives(subscriber, self.node) if active else writing.departs(subscriber.id):
                     entries += writing.append(rows, presence=True)
             return entries
 
-        return await self._commits.write(announce, sum(len(rows) for _, rows in told))
+        return await self._commits.write(announce, sum(len(rows) for _, rows in rows_of_changes))
 
     async def beat(self) -> Beat:
         """Report that this node is alive, and return subscribers of dead nodes."""
 
         def beat(writing: Writing) -> tuple[int, list[tuple[str, str]]]:
+            """Report it in a transaction; return what `Writing.beat` returns."""
             writing.give_time(self._since_boot(), self._retention.node_timeout)
             self._touch(writing)
             return writing.beat(self.node, self._since_boot(), self._retention.node_timeout)
@@ -119,7 +128,7 @@ class SqliteHistory:
         return Beat(present, list(map(present_of, orphans)))
 
     async def check(self) -> None:
-        """Write that this node is alive."""
+        """Write that this node is alive, or raise HistoryUnavailable."""
         await self._commits.write(self._touch)
 
     def _touch(self, writing: Writing) -> None:
@@ -127,16 +136,14 @@ class SqliteHistory:
         writing.touch(self.node, self._since_boot(), self._following.bell.port)
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
-        """Forget some thousands of the oldest updates."""
+        """Forget some thousands of the oldest updates in the next transaction."""
         bounds = base.pruned_to(max_updates, max_bytes, max_age)
         return await self._commits.write(lambda writing: writing.prune(bounds))
 
     # -- reading
 
     async def find(self, id: str, *, presence: bool = False) -> int | None:
-        """Return the position of the earliest entry with this id, by an index of
-        hashes.
-        """
+        """Return the position of the earliest entry with this id, by an index."""
         return await self._database.read(lambda reading: reading.find(id, presence=presence))
 
     async def newest(self) -> Entry | None:
@@ -148,7 +155,10 @@ class SqliteHistory:
         return await self._database.read(lambda reading: reading.end())
 
     async def read(self, after: int) -> Page:
-        """Return the next page after a position, in a thread."""
+        """Return the next page after a position.
+
+        Raises PositionExpired also if the position is after the newest entry.
+        """
         return await self._database.read(lambda reading: reading.read(after))
 
     def follow(self, after: int) -> AsyncIterator[list[Entry]]:
@@ -171,7 +181,8 @@ class SqliteHistory:
         """Write the present content into a new file, while the history is used.
 
         The copy has no subscribers, and is in a new epoch, because clients may have
-        seen later updates.  Raises FileExistsError if the file exists.
+        seen later updates.  If the call is cancelled, a thread still writes the file.
+        Raises FileExistsError if the file exists.
         """
         if await asyncio.to_thread(os.path.exists, target):
             raise FileExistsError(f"{target} already exists")
@@ -180,8 +191,10 @@ class SqliteHistory:
     # -- the end
 
     async def aclose(self) -> None:
-        """Leave the history; other nodes announce the subscribers that are still
-        present.
+        """Leave the history, wait for all jobs and reads, and close the file.
+
+        Other nodes announce the departure of the subscribers that are still present.  A
+        second call does nothing.
         """
         if self._database.is_closed:
             return

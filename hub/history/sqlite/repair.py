@@ -1,11 +1,12 @@
-"""Repair: a new file continues with the readable part of a damaged one.
+"""Repair: a new file continues with the readable part of a damaged file.
 
-    a.db           ── copy ────►  a.db.salvaged
-    a.db           ── rename ──►  a.db.damaged
-    a.db.salvaged  ── rename ──►  a.db
+    1.  a.db           ── copy ────►  a.db.salvaged
+    2.  a.db           ── rename ──►  a.db.damaged
+    3.  a.db.salvaged  ── rename ──►  a.db
 
-If a process is killed before the last step, the next process that opens the history
-does it.
+If the process is killed before step 3, the next process that opens the history does
+that step.  If it is killed before step 2, the next process to notice the damage repairs
+the file again.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from hub.history.sqlite.file import (
 )
 from hub.history.sqlite.transaction import entry_of
 
-ASIDE: Final = 5
-"""Damaged files that are kept; if there are more, the last one is replaced."""
-_NOTHING: Final = 4_096
-"""Positions without an entry after which the search ends, if the end is unknown."""
+DAMAGED_FILES: Final = 5
+"""Damaged files that are kept; each further one replaces the last of them."""
+_EMPTY_POSITIONS: Final = 4_096
+"""Positions without an entry after which the copy ends, if the end is unknown."""
 
 
 class Salvaged(NamedTuple):
@@ -49,33 +50,35 @@ class Salvaged(NamedTuple):
     kept: int
     """The number of entries in the new file."""
     lost: int
-    """The number of lost entries, at least."""
+    """The number of entries that are known to be lost; there may be more."""
     aside: str
-    """The path of the damaged file."""
+    """The new path of the damaged file."""
 
 
 def salvage(file: File, end: int) -> Salvaged | None:
     """Put a damaged file aside, and a copy of its readable part in its place.
 
     `end` is the greatest known position in the file.  Returns None if another process
-    has repaired it.  Raises sqlite3.Error or OSError if it fails, and
-    HistoryUnavailable if another process is opening the history.
+    has already repaired it.  Raises sqlite3.Error or OSError if the repair fails, and
+    HistoryUnavailable if another process holds `alone` for too long.
     """
     path = file.path
-    # `alone` keeps other processes from opening or repairing it.  SQLite's lock keeps
-    # them from writing: after they get it, they check whether the file is still the
-    # history.
+    # 1. Lock out other processes.  `alone` keeps them from opening or repairing the
+    #    file.  SQLite's lock keeps them from writing: a process that waits for the lock
+    #    checks, when it gets it, whether the file is still the history.
     with alone(path), contextlib.closing(connect(path)) as connection:
         try:
             begin(connection, busy_until())
         except sqlite3.DatabaseError as failure:
+            # If damage makes the lock impossible, no process can write: go on.
             if is_busy(failure):
                 raise
-        # If even the lock is damaged, no process can write.
+        # 2. Another process may have repaired the file before this one had the locks.
         if identity_of(path) != file.identity:
             return None
+        # 3. Copy the readable part, and exchange the files.
         kept, lost = copy(connection, path + SALVAGED, end)
-        names = [f"{path}.damaged{n or ''}" for n in range(ASIDE)]
+        names = [f"{path}.damaged{n or ''}" for n in range(DAMAGED_FILES)]
         aside = next((name for name in names if not os.path.exists(name)), names[-1])
         put_aside(path, aside)
         os.rename(path + SALVAGED, path)
@@ -83,18 +86,19 @@ def salvage(file: File, end: int) -> Salvaged | None:
 
 
 def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
-    """Copy the readable part into a new history at `target`.
+    """Copy the readable part of a damaged file into a new history at `target`.
 
-    Returns how many entries were copied, and how many are lost at least.  `end` is the
-    greatest known position; the copy goes on from there until no entry has come for a
-    while.
+    `end` is the greatest known position.  If the end of the table cannot be read, the
+    copy goes on after `end` until _EMPTY_POSITIONS have no entry.
+
+    Returns how many entries were copied, and how many are known to be lost.
     """
     for path in files_of(target):
         Path(path).unlink(missing_ok=True)
     new = File(target, "full", None)
     with contextlib.closing(new):
-        # 1. The range of positions: from the index, and from the table if it is
-        # readable.
+        # 1. Find the range of positions.  The ends of the table are best.  If they are
+        #    unreadable, use those of the index, and else 1 and `end`.
         first, last, has_end = 1, end, False
         with contextlib.suppress(sqlite3.DatabaseError, TypeError):
             first, last = damaged.execute("SELECT min(position), max(position) FROM log INDEXED BY log_hash").fetchone()
@@ -103,18 +107,19 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
             first = first_position(damaged)
         with contextlib.suppress(sqlite3.DatabaseError):
             last, has_end = max(end, last_position(damaged)), True
-        # 2. How many entries to expect, and which of them are about presence.
+        # 2. Find how many entries to expect, and which of them are presence updates.
         expected = last - first + 1
         with contextlib.suppress(sqlite3.DatabaseError, TypeError):
             expected = sum(damaged.execute("SELECT published, presence FROM state").fetchone())
         about_presence: set[int] = set()
-        with contextlib.suppress(sqlite3.DatabaseError):  # else all count as published
+        with contextlib.suppress(sqlite3.DatabaseError):  # if not, all count as published
             about_presence.update(position for (position,) in damaged.execute("SELECT position FROM presence"))
-        # 3. Copy page by page.  Positions in the copy are consecutive; before the new
-        #    position `since` something is missing.
+        # 3. Copy page by page.  `start` and `reached` are positions in the damaged
+        #    file.  `kept` and `since` are positions in the copy, which have no gaps;
+        #    entries may be missing before `since`.
         kept = since = 0
         reached, start = first - 1, first
-        while start <= max(last, reached + (0 if has_end else _NOTHING)):
+        while start <= max(last, reached + (0 if has_end else _EMPTY_POSITIONS)):
             with transaction(new.writer, math.inf):
                 rows = _readable(damaged, start, start + base.PAGE_ENTRIES)
                 for row in rows:
@@ -122,7 +127,8 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                         entry_of((row[0], row[1], *row[4:]), 0)
                     except Unreadable:
                         continue
-                    # A missing entry may have been a published one.
+                    # Positions are missing before this row.  They may have been
+                    # published updates, and not only forgotten presence updates.
                     if row[0] != reached + 1:
                         since = kept + 1
                     reached = row[0]
@@ -131,15 +137,16 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                     if row[0] in about_presence:
                         new.writer.execute("INSERT INTO presence VALUES (?)", (kept,))
             start += base.PAGE_ENTRIES
-            if not rows:  # skip a gap of forgotten presence updates, however long
+            if not rows:
+                # Skip a gap of forgotten presence updates in one step, however long.
                 with contextlib.suppress(sqlite3.DatabaseError):
                     start = max(start, next_position(damaged, start - 1) or 0)
-        # 4. If the end is unknown or was not reached, something is missing after the
-        # copy.
+        # 4. If the end is unknown or was not reached, entries may be missing after the
+        #    copied ones.
         last = max(last, reached)
         if reached < last or not has_end:
             since = kept + 1
-        # 5. The counts, the nodes and their subscribers.
+        # 5. Write the counts, and copy the nodes and their subscribers.
         with transaction(new.writer, math.inf):
             new.writer.execute("UPDATE state SET since = ?", (since,))
             for kind, condition in (("published", "NOT IN"), ("presence", "IN")):
@@ -148,7 +155,8 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
                     f" WHERE position {condition} (SELECT position FROM presence))"
                 )
             for table in ("node", "present"):
-                with contextlib.suppress(sqlite3.DatabaseError):  # else the nodes repeat them
+                # If that fails, the nodes add their rows again.
+                with contextlib.suppress(sqlite3.DatabaseError):
                     rows = damaged.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
                     marks = ", ".join("?" * len(rows[0])) if rows else ""
                     new.writer.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
@@ -156,8 +164,10 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
 
 
 def _readable(damaged: sqlite3.Connection, start: int, stop: int) -> list[tuple[Any, ...]]:
-    """Return the readable rows from `start` to before `stop`: halve until a
-    read works.
+    """Return the readable rows from `start` to before `stop`.
+
+    If the range cannot be read as a whole, reads each half by itself, and so on down to
+    a single row.
     """
     try:
         return damaged.execute(

@@ -1,4 +1,4 @@
-"""Transactions of a history: one that writes, one that reads, and their rows.
+"""Transactions of a history: what one can write, what one can read, and their rows.
 
     Writing     append    ─► log, presence, seen     trim, prune ─► forget the oldest
                 announce  ─► present                 beat, touch ─► node
@@ -40,12 +40,17 @@ if TYPE_CHECKING:
     from hub.history.sqlite.file import File
 
 TRIM_ENTRIES: Final = 1_000
-"""Entries that a transaction may delete, plus two for each entry that it appends."""
-ORPHANS: Final = 1_000
-"""Subscribers of dead nodes that one beat returns."""
-_ROW: Final = 80
-"""Bytes of a row beside its text, with its share of the index."""
+"""Entries of each kind that a transaction forgets, at most, plus two for each entry
+that it appends.  So a history beyond its bounds shrinks even while updates arrive.
+
+The same limit holds for remembered ids.  `prune` forgets up to four times as many.
+"""
+ORPHANS_PER_BEAT: Final = 1_000
+"""Subscribers of dead nodes that one beat returns, at most."""
+_ROW_BYTES: Final = 80
+"""Bytes of a row in addition to its texts, with its share of the index."""
 _SELECT: Final = "SELECT position, time, id, topics, private, type, retry, data FROM log "
+# The oldest entries of each kind after a position: position, time and size.
 _PUBLISHED: Final = (
     "SELECT position, time, size FROM log WHERE position > ?"
     " AND NOT EXISTS (SELECT 1 FROM presence WHERE presence.position = log.position) ORDER BY position LIMIT ?"
@@ -57,23 +62,25 @@ _PRESENCE: Final = (
 
 
 class _Kept(NamedTuple):
-    """The entries of one kind: their number, their bytes, the newest forgotten
-    position.
-    """
+    """The entries of one kind that the history has, in numbers."""
 
     updates: int
     bytes: int
     forgotten: int
+    """The newest forgotten position."""
 
     def grown(self, sizes: Sequence[int]) -> _Kept:
-        """Return the same with appended entries of these sizes."""
+        """Return the numbers after appending entries of these sizes."""
         return _Kept(self.updates + len(sizes), self.bytes + sum(sizes), self.forgotten)
 
 
 class Writing:
-    """A transaction that writes.
+    """What a transaction can write.
 
-    The caller begins it, calls `finish`, and commits it.
+    The caller begins the transaction, makes this object, calls its methods and then
+    `finish`, and commits.  If any of them raises, the caller must undo the transaction.
+    `now` is the time of the new entries, in seconds since 1970.  Use it in the writer's
+    thread only.
     """
 
     def __init__(self, file: File, now: float) -> None:
@@ -82,16 +89,19 @@ class Writing:
         self._connection = file.writer
         self._offset = file.offset
         self._now = int(now * 1_000)  # ms since 1970
-        self._end = last_position(file.writer)  # position in the file
+        self._end = last_position(file.writer)  # the newest entry's position in the file
         row = file.writer.execute(
             "SELECT published, published_bytes, published_forgotten, presence, presence_bytes, presence_forgotten"
             " FROM state"
         ).fetchone()
         self._published, self._presence = _Kept(*row[:3]), _Kept(*row[3:])
-        self._were = self._published, self._presence  # as `state` has them
+        self._stored = self._published, self._presence  # as the table `state` has them
 
     def append(self, rows: Iterable[Row], *, presence: bool = False) -> list[Entry]:
-        """Append the updates of the rows, as published ones or as presence updates."""
+        """Append the updates of the rows, as published or as presence updates.
+
+        Returns the new entries, with the positions of this process.
+        """
         entries = []
         parameters = []
         sizes = []
@@ -112,46 +122,46 @@ class Writing:
     def append_new(self, rows: Sequence[Row], seen: Iterable[bytes], window: int, most: int) -> list[Entry]:
         """Append the rows whose ids were not seen in the last `window` ms.
 
-        `seen` has the hash of each id, as `base.seen_as` makes it.  Up to `most` hashes
-        are remembered.
+        `seen` has the hash of each row's id, as `base.seen_as` makes it.  A repetition
+        within `rows` is left out too.  At most about `most` hashes are remembered.
         """
         new = [row for row, known in zip(rows, self._knows(seen, window), strict=True) if not known]
         self._forget_seen(window, most, 2 * len(rows) + TRIM_ENTRIES)
         return self.append(new)
 
     def _knows(self, seen: Iterable[bytes], window: int) -> Iterator[bool]:
-        """For each hash, yield whether it was seen in the last `window` ms; remember
-        it.
+        """Yield for each hash if it was seen in the last `window` ms.
+
+        If it was not, remember it as seen now.
         """
-        for one in seen:
+        for hashed in seen:
             found = self._connection.execute(
-                "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (one, self._now - window)
+                "SELECT 1 FROM seen WHERE hash = ? AND time > ?", (hashed, self._now - window)
             ).fetchone()
             if found is None:
-                self._connection.execute("INSERT OR REPLACE INTO seen (time, hash) VALUES (?, ?)", (self._now, one))
+                self._connection.execute("INSERT OR REPLACE INTO seen (time, hash) VALUES (?, ?)", (self._now, hashed))
             yield found is not None
 
     def _forget_seen(self, window: int, most: int, limit: int) -> None:
-        """Forget up to `limit` of the oldest hashes: those too old, or beyond
-        `most`.
-        """
+        """Forget up to `limit` of the oldest hashes, if too old or more than `most`."""
         oldest = self._connection.execute(
             "SELECT number, time, (SELECT max(number) FROM seen) FROM seen ORDER BY number LIMIT ?", (limit,)
         )
-        # The numbers may have gaps, because a hash that is seen again gets a new
-        # number; so there may be fewer hashes than the numbers say.
+        # The numbers have gaps, because a hash that is seen again gets a new number.
+        # Therefore fewer than `most` hashes may be left.
         gone = takewhile(lambda row: row[1] <= self._now - window or row[0] <= row[2] - most, oldest.fetchall())
         self._connection.executemany("DELETE FROM seen WHERE number = ?", [row[:1] for row in gone])
 
     def trim(self, bounds: Retention, limit: int) -> int:
-        """Forget up to `limit` of the oldest entries of each kind, to get within
-        bounds.
+        """Forget the oldest entries beyond the bounds, up to `limit` of each kind.
 
-        Returns how many.  If published updates go, presence updates that are older than
-        the oldest published one that is left go too.
+        Keeps the newest entry of each kind.  If published updates go, all presence
+        updates that are older than the oldest published one that is left go too, even
+        beyond the limit.  Returns how many entries were forgotten, of both kinds.
         """
+        # An entry is too old if its time, in ms, is before `oldest`.
         before, oldest = self._published.updates + self._presence.updates, self._now - bounds.max_age * 1_000
-        # 1. Published updates, and everything before the first that is left.
+        # 1. Published updates, and everything before the first one that is left.
         published = self._within(_PUBLISHED, self._published, bounds.max_updates, bounds.max_bytes, oldest, limit)
         if published != self._published:
             self._published = published
@@ -166,19 +176,21 @@ class Writing:
         return before - self._published.updates - self._presence.updates
 
     def prune(self, bounds: Retention) -> int:
-        """Forget as `trim` does, up to some thousands; return how many."""
+        """Forget as `trim` does, up to 4 * TRIM_ENTRIES of a kind; return how many."""
         return self.trim(bounds, 4 * TRIM_ENTRIES)
 
     def trim_some(self, bounds: Retention) -> bool:
-        """Forget as `trim` does, more than was appended; return if there may be
-        more.
+        """Forget as `trim` does, and return whether more may have to be forgotten.
+
+        The limit grows with the number of appended entries, as TRIM_ENTRIES says.
         """
         limit = TRIM_ENTRIES + 2 * len(self.entries)
         return self.trim(bounds, limit) >= limit
 
     def _within(self, rows_of_kind: str, kept: _Kept, most: int, most_bytes: int, oldest: float, limit: int) -> _Kept:
-        """Return the rest of a kind after forgetting up to `limit` of its
-        oldest.
+        """Return the numbers of a kind after forgetting up to `limit` of its oldest.
+
+        Only counts; the caller deletes the rows.
         """
         updates, size, forgotten = kept
         rows = self._connection.execute(rows_of_kind, (forgotten, limit))
@@ -190,7 +202,7 @@ class Writing:
         return _Kept(updates, size, forgotten)
 
     def _forget_presence(self, before: int) -> None:
-        """Forget the presence updates before a position."""
+        """Delete the presence updates before a position, and update their numbers."""
         count, size, last = self._connection.execute(
             "SELECT count(*), ifnull(sum(size), 0), max(presence.position)"
             " FROM presence CROSS JOIN log USING (position) WHERE presence.position < ?",
@@ -205,8 +217,8 @@ class Writing:
             self._connection.execute("DELETE FROM presence WHERE position < ?", (before,))
 
     def finish(self) -> None:
-        """Write the counts into `state`, if they have changed."""
-        if (self._published, self._presence) != self._were:
+        """Write the numbers of both kinds into `state`, if they have changed."""
+        if (self._published, self._presence) != self._stored:
             self._connection.execute(
                 "UPDATE state SET published = ?, published_bytes = ?, published_forgotten = ?,"
                 " presence = ?, presence_bytes = ?, presence_forgotten = ?",
@@ -214,7 +226,7 @@ class Writing:
             )
 
     def arrives(self, subscriber: Present, node: str) -> bool:
-        """Add a subscriber of a node to the list of those present.  Always True."""
+        """Add a subscriber of a node to the list, or replace it.  Returns True."""
         self._connection.execute(
             "INSERT OR REPLACE INTO present VALUES (?, ?, ?)", (subscriber.id, node, subscriber.to_json())
         )
@@ -225,32 +237,36 @@ class Writing:
         return self._connection.execute("DELETE FROM present WHERE id = ?", (id,)).rowcount > 0
 
     def touch(self, node: str, now: float, bell: int) -> None:
-        """Write that a node is alive at `now`, and the port of its bell."""
+        """Write that a node is alive at `now`, and the port of its bell.
+
+        Here and below, `now` is in seconds of a clock since boot.
+        """
         self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", (node, now, bell))
 
     def bells(self, node: str) -> list[int]:
-        """Return the ports of the other nodes' bells."""
+        """Return the ports of the bells of all nodes except `node`."""
         return [bell for (bell,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
 
     def give_time(self, now: float, timeout: float) -> None:
-        """Give all nodes new time if none was heard for long, because none
-        could write.
+        """Count all nodes as alive at `now` if none has reported for half of `timeout`.
+
+        Then it is likely that no node could write, and not that all of them are dead.
         """
         (heard,) = self._connection.execute("SELECT max(seen) FROM node WHERE seen <= ?", (now,)).fetchone()
         if heard is None or now - heard > timeout / 2:
             self._connection.execute("UPDATE node SET seen = ?", (now,))
 
     def beat(self, node: str, now: float, timeout: float) -> tuple[int, list[tuple[str, str]]]:
-        """Remove dead nodes; return the number of subscribers of `node`, and some
-        orphans.
+        """Remove the nodes that have not reported for `timeout` seconds.
 
-        An orphan is a row of `present` whose node does not exist.
+        Returns the number of subscribers of `node`, and some orphans as rows of id and
+        matchers.  An orphan is a row of `present` whose node does not exist.
         """
-        # A time in the future is from an earlier boot.
+        # A time after `now` is from an earlier boot of the system.
         self._connection.execute("DELETE FROM node WHERE seen NOT BETWEEN ? AND ?", (now - timeout, now))
         (present,) = self._connection.execute("SELECT count(*) FROM present WHERE node = ?", (node,)).fetchone()
         orphans = self._connection.execute(
-            "SELECT id, matchers FROM present WHERE node NOT IN (SELECT name FROM node) LIMIT ?", (ORPHANS,)
+            "SELECT id, matchers FROM present WHERE node NOT IN (SELECT name FROM node) LIMIT ?", (ORPHANS_PER_BEAT,)
         )
         return present, orphans.fetchall()
 
@@ -262,7 +278,10 @@ class Writing:
 
 
 class Reading:
-    """A transaction that reads, on its own connection: the history at one moment."""
+    """What a transaction can read, on its own connection: the history at one moment.
+
+    The methods do what those of `base.History` with the same names do.
+    """
 
     def __init__(self, file: File, connection: sqlite3.Connection) -> None:
         self._path = file.path
@@ -271,8 +290,10 @@ class Reading:
         self._connection = connection
 
     def find(self, id: str, *, presence: bool) -> int | None:
-        """Return the position of the earliest entry with this id, as
-        `base.History.find`.
+        """Return the position of the earliest entry with this id, or None.
+
+        The index has hashes of ids, so the id is compared too.  Entries before `since`
+        are ignored, because later ones may have been lost.
         """
         found = self._connection.execute(
             "SELECT position FROM log WHERE hash = ? AND id = ? AND position >= ? ORDER BY position LIMIT 1",
@@ -283,25 +304,31 @@ class Reading:
         return self._offset + int(found[0])
 
     def newest(self) -> Entry | None:
-        """Return the newest entry, as `base.History.newest`."""
+        """Return the newest entry, or None."""
         row = self._connection.execute(_SELECT + "ORDER BY position DESC LIMIT 1").fetchone()
         return None if row is None else entry_of(row, self._offset)
 
     def end(self) -> int:
-        """Return the position of the newest entry, as `base.History.end`."""
+        """Return the position of the newest entry."""
         return self._offset + last_position(self._connection)
 
     def read(self, after: int) -> Page:
-        """Return the next page after a position, as `base.History.read`."""
+        """Return the next page after a position.
+
+        Raises PositionExpired also if the position is after the newest entry.
+        """
         published, presence = forgotten_positions(self._connection)
         last, own_position = last_position(self._connection), 0 if after == EARLIEST else after - self._offset
-        # Positions that cannot be read: another epoch, forgotten, or after the end.
+        # 1. Refuse a position of an earlier epoch, before forgotten published updates,
+        #    or after the newest entry.
         if own_position < 0:
             raise PositionExpired(f"position {after} is of an earlier epoch of the history")
         if after != EARLIEST and own_position < published:
             raise base.position_expired(after, self._offset + published)
         if own_position > last:
             raise PositionExpired(f"position {after} is after {self._offset + last}, the last of the history")
+        # 2. The page begins with the next entry, and ends at a multiple of PAGE_ENTRIES
+        #    or when it would exceed PAGE_BYTES.
         page = Page(forgotten=self._offset + presence)
         first = next_position(self._connection, own_position)
         if first is None:
@@ -315,7 +342,7 @@ class Reading:
             if page and size > base.PAGE_BYTES:
                 return page
             page.append(entry)
-        page.full = end <= last
+        page.full = end <= last  # later entries come after `end`
         return page
 
     def present(self, node: str, *, own: bool) -> list[Present]:
@@ -346,7 +373,10 @@ class Reading:
         )
 
     def back_up(self, target: str) -> None:
-        """Write a copy into a new file: in a new epoch, and without subscribers."""
+        """Write a copy into a new file: in a new epoch, and without subscribers.
+
+        Removes the file if that fails.  Raises sqlite3.Error.
+        """
         try:
             with contextlib.closing(connect(self._path)) as connection:
                 connection.execute("VACUUM INTO ?", (target,))
@@ -359,11 +389,11 @@ class Reading:
 
 
 class Row(NamedTuple):
-    """An update and the columns of its row in `log`."""
+    """An update and the columns of its row in `log`, except the position."""
 
     update: Update
     time: int | None
-    """None for now."""
+    """ms since 1970, or None for the time of the append."""
     size: int
     hash: int
     id: str
@@ -377,11 +407,12 @@ class Row(NamedTuple):
 def row_of(update: Update, time: int | None = None) -> Row:
     """Return the row of an update.
 
-    Raises UnicodeEncodeError if a text is not Unicode, before anything is written.
+    Raises UnicodeEncodeError if a text contains a lone surrogate: here, and not in the
+    transaction, which other calls share.
     """
     topics = to_json(update.topics)
     texts = (update.id, topics, update.type or "", update.data)
-    size = _ROW + sum(len(text.encode("utf-8")) for text in texts)
+    size = _ROW_BYTES + sum(len(text.encode("utf-8")) for text in texts)
     retry = None if update.retry is None else str(update.retry)
     return Row(
         update, time, size, hash_of(update.id), update.id, topics, update.private, update.type, retry, update.data
@@ -389,7 +420,10 @@ def row_of(update: Update, time: int | None = None) -> Row:
 
 
 def entry_of(row: tuple[Any, ...], offset: int) -> Entry:
-    """Return the entry of a row of `log`.  Raises Unreadable if the row is damaged."""
+    """Return the entry of a row of `log`; `offset` is added to its position.
+
+    Raises Unreadable if the row is damaged.
+    """
     position, time, id, topics, private, type, retry, data = row
     try:
         digits = None if retry is None else int(retry)
@@ -400,12 +434,14 @@ def entry_of(row: tuple[Any, ...], offset: int) -> Entry:
 
 
 def present_of(row: tuple[str, str]) -> Present:
-    """Return the subscriber of a row of `present`; one without matchers if it is
-    damaged.
+    """Return the subscriber of a row of `present`, which has its id and matchers.
+
+    If the matchers are damaged, returns a subscriber without matchers, so that its
+    departure can still be announced.
     """
     try:
         return Present.from_json(*row)
-    except (ValueError, TypeError):  # so that its departure can be announced
+    except (ValueError, TypeError):
         return Present(row[0], ())
 
 

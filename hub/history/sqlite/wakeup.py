@@ -1,9 +1,8 @@
-"""Wakes other processes: a datagram to each process that follows, if there are new
-entries.
+"""Wakeup: each process that follows gets a datagram if the history has new entries.
 
 A process listens on a UDP port of 127.0.0.1, its bell, and writes the port into the
-table `node`.  A datagram only means "look", and may be lost: without one, a process
-looks every POLL_SECONDS.
+table `node`.  A datagram has no content: it only means that the process should look for
+new entries.  It may be lost, because every process also looks every POLL_SECONDS.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ POLL_SECONDS: Final = 0.1
 
 
 def ring(bells: Sequence[int]) -> None:
-    """Wake the processes with these bells.
+    """Send a datagram to each of these ports of bells.
 
-    A process that misses it looks by itself.
+    Errors are ignored, because the processes also look by themselves.
     """
     if bells:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
@@ -32,19 +31,19 @@ def ring(bells: Sequence[int]) -> None:
 
 
 class Bell:
-    """A port to which other processes send datagrams."""
+    """A UDP port to which other processes send datagrams."""
 
     def __init__(self) -> None:
         self.port = 0
-        """0 while it does not listen."""
-        self._socket: socket.socket | None = None
-        self._rung = asyncio.Event()
+        """The port, or 0 while the bell does not listen."""
+        self._socket: socket.socket | None = None  # None while the bell does not listen
+        self._rung = asyncio.Event()  # set if a datagram has arrived since the last wait
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen on a port.
+        """Listen on a free port while the block runs.
 
-        If there is none, `wait` still returns after POLL_SECONDS.
+        If no port can be bound, `wait` still returns after POLL_SECONDS.
         """
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
@@ -60,8 +59,9 @@ class Bell:
                 self._socket, self.port = None, 0
 
     async def wait(self) -> None:
-        """Wait until the bell rings or has rung since the last call, up to
-        POLL_SECONDS.
+        """Wait for a datagram, but at most POLL_SECONDS.
+
+        Returns at once if one has arrived since the last call.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
@@ -69,7 +69,7 @@ class Bell:
         self._rung.clear()
 
     def _hear(self) -> None:
-        """Take the datagrams that have arrived."""
+        """Receive the datagrams that have arrived, and let `wait` return."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
             for _ in range(100):  # a bound, so that a flood does not hold the event loop
