@@ -1,4 +1,4 @@
-"""The segmented cache: comparison with two lists, and what one-shots may not do."""
+"""The segmented cache: agreement with two lists, and keys that are seen once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Naive:
     st.sampled_from([2, 3, 4, 5, 8, 9, 10, 11]),
     st.lists(st.integers(0, 12), max_size=80),
 )
-@example(4, [4, 4, 3, 3, 1, 1, 0, 4, 0])  # looking at the entries is no use of them
+@example(4, [4, 4, 3, 3, 1, 1, 0, 4, 0])  # iterating over the entries does not count as use
 def test_the_cache_agrees_with_a_model_of_two_lists(capacity: int, keys: list[int]) -> None:
     cache: SegmentedCache[int, object] = SegmentedCache(capacity)
     naive = Naive(capacity)

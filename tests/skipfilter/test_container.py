@@ -1,4 +1,6 @@
-"""SkipFilter: examples, a stateful comparison with a naive model, predicates that interfere, threads."""
+"""SkipFilter: examples, a stateful comparison with a naive model, predicates that
+interfere, threads.
+"""
 
 from __future__ import annotations
 
@@ -330,7 +332,7 @@ def test_group_needs_a_predicate() -> None:
 
 
 class Meddling:
-    """A SkipFilter whose predicate does something at one question, and which counts the questions."""
+    """A SkipFilter whose predicate acts at one test, and which counts the tests."""
 
     def __init__(self, values: Iterable[int], **options: Any) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -458,16 +460,18 @@ class Declared:
 
 
 class Broken(Exception):
-    """What the predicate of the machine raises."""
+    """The error of the machine's predicate."""
 
 
 class AgainstNaive(RuleBasedStateMachine):
-    """Every question against a list, with a cache of two to four keys and predicates that interfere."""
+    """Every question against a list, with a cache of two to four keys and predicates
+    that interfere.
+    """
 
     @initialize(capacity=st.integers(2, 4), source=st.sampled_from(["predicate", "groups", "index"]))
     def begin(self, capacity: int, source: str) -> None:
         self.interference: list[tuple[str, int]] = []
-        self.fuse = -1  # how many more values are asked before the predicate raises; it never does if it is negative
+        self.fuse = -1  # the number of tests before the predicate raises; never if it is negative
         self.filter: SkipFilter[int, int]
         if source == "index":
             self.filter = SkipFilter(Declared(), capacity=capacity)
@@ -511,7 +515,7 @@ class AgainstNaive(RuleBasedStateMachine):
         self.model = [(i, v) for i, v in self.model if v != value]
 
     def known(self) -> dict[int, tuple[BitMap64, int]]:
-        """What each cached key knows."""
+        """Each cached entry is consistent with the values."""
         cache = self.filter._entries
         entries = {**cache._new, **cache._kept}
         return {key: (self.filter._current(entry).copy(), entry.cursor) for key, entry in entries.items()}
@@ -533,7 +537,9 @@ class AgainstNaive(RuleBasedStateMachine):
         self.interference = what
 
     def between(self, got: list[int], before: list[tuple[int, int]], passes: Callable[[int], bool]) -> None:
-        """Those who were there all the time are in; those who are gone are not; the order is that of ids."""
+        """Values present all the time are found, removed ones are not, in the order of
+        their ids.
+        """
         now = [(i, v) for i, v in self.model if passes(v)]
         assert [(i, v) for i, v in now if v in got] == [pair for pair in now if pair[1] in got]
         assert got == [v for _, v in now if v in got]

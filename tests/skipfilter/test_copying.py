@@ -1,4 +1,4 @@
-"""What holds state is neither copied nor pickled; what never changes may be."""
+"""Objects with state cannot be copied or pickled; immutable ones can."""
 
 from __future__ import annotations
 

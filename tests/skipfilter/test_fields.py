@@ -1,4 +1,6 @@
-"""FieldFilter: the article's example, both designs for AND, a stateful comparison with a naive model, threads."""
+"""FieldFilter: the article's example, both designs for AND, a stateful comparison with
+a naive model, threads.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def filled(criteria: Mapping[Any, Iterable[Criterion]], **options: Any) -> Field
 
 
 def both_ways(readers: FieldFilter[Any], message: Message) -> list[list[Any]]:
-    """Who matches all, by rarest criterion and by bit slices."""
+    """Return the values whose criteria are all met, by rarest criterion and by bit
+    slices.
+    """
     rows = rows_of(message)
     found = (readers._all_by_access(rows, readers._candidates(rows)), readers._all_by_planes(rows))
     return [readers._resolve(ids) for ids in found]
@@ -58,7 +62,9 @@ def tables(readers: FieldFilter[Any]) -> list[int]:
 
 
 def has_all(criteria: Iterable[Criterion], message: Message) -> bool:
-    """Whether each field of `criteria` is there and, if they name values of it, has one of these."""
+    """Whether each field of `criteria` is there and, if they name values of it, has one
+    of these.
+    """
     allowed: dict[str, list[Hashable]] = {}
     for criterion in criteria:
         if isinstance(criterion, tuple):
@@ -100,7 +106,7 @@ def test_the_bitmaps_of_the_article() -> None:
     }
 
 
-# -- what a criterion is
+# -- criteria
 
 
 def test_presence_is_met_by_any_value_and_a_value_only_by_itself() -> None:
@@ -398,7 +404,9 @@ values = st.integers(0, 9)
 
 
 class AgainstNaive(RuleBasedStateMachine):
-    """Every question against a dict; ids are dealt out anew all the time, and either way is taken."""
+    """Every lookup agrees with a dict, while ids are often renumbered and both
+    implementations are used.
+    """
 
     @initialize(candidates=st.integers(0, 3), slack=st.integers(0, 3))
     def begin(self, candidates: int, slack: int) -> None:

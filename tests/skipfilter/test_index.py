@@ -1,6 +1,6 @@
-"""SelectorIndex: a stateful comparison with its matchers, errors that leave nothing, bounds, memory that comes back.
+"""SelectorIndex: agreement with its matchers, errors, bounds, and released memory.
 
-The last part is of SkipFilter: how it finds the values of many ids.
+The last part tests how SkipFilter finds the values of many ids.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Anycase(Exact):
 
 
 class Counting(SelectorIndex):
-    """An index that notes the topics it is asked about."""
+    """An index that records the topics that it looks up."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(base_url=BASE, matchers={"prefix": Prefix}, **options)
@@ -78,7 +78,7 @@ class Counting(SelectorIndex):
 
 
 def matcher_of(selector: Selector) -> Matcher:
-    """What an index must agree with."""
+    """The reference of an index."""
     matcher_type, pattern = selector
     if matcher_type == "prefix":
         return Prefix(pattern)
@@ -90,7 +90,7 @@ def compiled(selector: Selector) -> CompiledSelector:
 
 
 def assert_empty(index: SelectorIndex) -> None:
-    """Nothing is kept but what is a cache and bounded."""
+    """Check that nothing is left except bounded caches."""
     index._check()
     assert index.distinct == 0
     assert not index._held
@@ -242,7 +242,7 @@ def test_a_compiled_selector_is_not_compiled_again(monkeypatch: pytest.MonkeyPat
         index = SelectorIndex(base_url=BASE)
         monkeypatch.setitem(index._compile, matcher_type, None)
         monkeypatch.setattr(Grammar, "parse_pattern", None)
-        if matcher_type not in ("amqp", "mqtt"):  # these know their type by what compiles it
+        if matcher_type not in ("amqp", "mqtt"):  # matchers of these two have no type of their own
             monkeypatch.setattr(index._tables[matcher_type], "compile", None)
         readers = SkipFilter(index)
         readers.add("alice", [form for (type, _), form in made.items() if type == matcher_type])
@@ -299,7 +299,7 @@ def test_a_matcher_of_another_type_or_base_url_is_refused_and_leaves_nothing_beh
             assert_empty(index)
     if wrong[0] not in ("glob", "everything"):
         readers.add("alice", [text])
-        with pytest.raises(error, match=reason):  # though it looks like the same again
+        with pytest.raises(error, match=reason):  # even if it looks like the same selectors
             readers.add("alice", [wrong])
         assert index.distinct == 1
 
@@ -707,7 +707,9 @@ topics = st.lists(st.sampled_from(TOPICS), max_size=3)
 
 
 class AgainstMatchers(RuleBasedStateMachine):
-    """Every question against the matchers, with few selectors, few topics, and a cache of two to four topics."""
+    """Every question against the matchers, with few selectors, few topics, and a cache
+    of two to four topics.
+    """
 
     @initialize(capacity=st.integers(2, 4), some=st.lists(st.sampled_from(SELECTORS), min_size=3, max_size=12))
     def begin(self, capacity: int, some: list[Selector]) -> None:
@@ -760,7 +762,7 @@ class AgainstMatchers(RuleBasedStateMachine):
 
     @rule(value=values, data=st.data(), topic=st.sampled_from(TOPICS))
     def replace(self, value: int, data: st.DataObject, topic: str) -> None:
-        """What a stale answer would show: asked, removed, added with something else, asked again."""
+        """Look up, remove, add with other selectors, look up: no result is stale."""
         self.match_any([topic])
         self.discard(value)
         self.add(value, data)
@@ -835,7 +837,7 @@ def test_no_text_of_a_topic_causes_an_error(topic: str, some: list[Selector]) ->
 
 
 def churn(readers: SkipFilter[Any, str], rng: random.Random, changes: int, most: int = 200) -> None:
-    """So many random adds and removes, of everything that there is, with questions in between."""
+    """Run random adds and removes of all kinds, with lookups in between."""
     there: list[int] = []
     for n in range(changes):
         if there and (len(there) >= most or rng.random() < 0.45):
@@ -852,7 +854,7 @@ def churn(readers: SkipFilter[Any, str], rng: random.Random, changes: int, most:
         readers.remove(value)
 
 
-# Each as long as the others of its kind, so that a full cache is as large as another.
+# Topics of a kind have the same length, so that all full caches have the same size.
 CHURNED: list[Selector] = [
     selector
     for n in range(10, 30)
@@ -901,7 +903,9 @@ def test_memory_is_released() -> None:
 
 
 def traced_after(readers: SkipFilter[Any, str], rng: random.Random, changes: int) -> int:
-    """Bytes of Python's objects after so many changes, with the caches full."""
+    """Return the bytes of Python's objects after `changes` changes, with full
+    caches.
+    """
     churn(readers, rng, changes)
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
@@ -911,7 +915,7 @@ def traced_after(readers: SkipFilter[Any, str], rng: random.Random, changes: int
 
 
 class ManyIds(RuleBasedStateMachine):
-    """Old and new values together, where the list of recent ones is cut often."""
+    """Old and new values together, while the list of recent ones is often cut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -933,7 +937,9 @@ class ManyIds(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 20))
     def come_and_go(self, count: int) -> None:
-        """So that those who stay are older than what the list holds."""
+        """Remove many values, so that the remaining ones are older than those of the
+        list.
+        """
         for _ in range(count):
             self.filter.remove(self.next) if self.next in self.filter else self.filter.add(self.next)
         if self.next in self.filter:

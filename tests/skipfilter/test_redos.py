@@ -1,7 +1,7 @@
-"""What makes a backtracking matcher explode: the answer is right, and the steps are few.
+"""Patterns that make a backtracking matcher explode: results are correct, in few steps.
 
-Steps are operations on a whole set of positions, or comparisons of a word; they are counted, not timed.  Each case
-is asked of the matcher alone and of an index, which must agree.
+Steps are operations on whole sets of positions, or comparisons of a word; they are
+counted, not timed.  Each case runs on a matcher and on an index, which must agree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def both(selector: Selector, topic: str) -> bool:
-    """Whether the matcher and the index say that `topic` matches."""
+    """Return whether `topic` matches, and check that the matcher and the index
+    agree.
+    """
     readers = SkipFilter(SelectorIndex(max_length=100_000))
     readers.add("alice", [selector])
     found = readers.match_any(topic) == ["alice"]
@@ -32,7 +34,9 @@ def both(selector: Selector, topic: str) -> bool:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many operations on a whole set of positions there were since it was last asked."""
+    """Return the number of operations on whole sets of positions since the last
+    call.
+    """
     count = 0
 
     def counting(method: Callable[..., int]) -> Callable[..., int]:
@@ -57,7 +61,8 @@ def names(count: int, form: str = "{{v{0}}}", separator: str = "") -> str:
     return separator.join(form.format(n) for n in range(count))
 
 
-# (template, piece, end): the topic is many pieces, which match, and an end, which does not.
+# (template, piece, end): the topic is many pieces, which match, and an end, which does
+# not.
 CASES = [
     *((names(k), "a", "!") for k in (4, 5, 6, 8, 20, 100)),
     *(("https://e.com/" + names(k), "a", "!") for k in (8, 100)),
@@ -94,7 +99,8 @@ def test_v13_n36_the_steps_of_a_template_do_not_depend_on_the_length_of_the_topi
     for length in (20, 300, 4000):
         assert not both(("uritemplate", template), whole(template, piece, length) + end)
         counts.append(steps())
-    # The matcher and the index: a part, its head and a tail for each of its variables, and the literals between.
+    # The matcher and the index: a part, its head and a tail for each of its variables,
+    # and the literals between.
     assert 0 < max(counts) <= 2 * (4 * variables + 1)
 
 
@@ -231,4 +237,4 @@ def test_v13_a_long_literal_is_searched_in_pieces(monkeypatch: pytest.MonkeyPatc
     assert template.match("b" + "a" * 2_001 + "c")
     assert not template.match("a" * 2_000 + "b" + "a" * 2_000)
     assert 0 < max(lengths) <= uri_template.CHUNK
-    assert len(lengths) == 6  # two pieces a topic: one of them comes again and again
+    assert len(lengths) == 6  # two pieces per topic, one of which repeats

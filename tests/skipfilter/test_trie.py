@@ -1,4 +1,6 @@
-"""Tries of words: agreement with matching pattern by pattern after every change, bounded work, no leftovers."""
+"""Tries of words: agreement with matching pattern by pattern after every change,
+bounded work, no leftovers.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,7 @@ def test_a_node_with_children_is_kept() -> None:
 # -- the model
 
 WORDS = st.sampled_from(["a", "b", "$"])
-# As they are parsed, no MANY follows another.
+# Parsed patterns never have two MANY in a row.
 PATTERNS = (
     st.lists(st.sampled_from(["a", "b", "$", ONE, MANY, MANY]), max_size=4)
     .filter(lambda words: all(pair != (MANY, MANY) for pair in pairwise(words)))
@@ -150,7 +152,7 @@ class AgainstPatternByPattern(RuleBasedStateMachine):
 
     @rule(words=TOPICS, hidden=st.booleans())
     def find(self, words: list[str], hidden: bool) -> None:
-        hidden = hidden and bool(words)  # what hides a topic is in its first word
+        hidden = hidden and bool(words)  # only the first word can hide a topic
         expected = matching(self.patterns, words, hidden)
         assert found(self.trie.find(iter(words), hidden=hidden)) == expected
         assert found(find_all(self.trie.root, words, hidden)) == expected
@@ -170,7 +172,7 @@ class AgainstPatternByPattern(RuleBasedStateMachine):
             drop(self.trie, pattern)
         assert not self.trie.root.leads_on()
         assert self.trie.root.value is None
-        assert self.trie.root.words is Node().words  # the one that all nodes without words share
+        assert self.trie.root.words is Node().words  # the dict that all nodes without words share
         assert not self.trie.root.words
         assert self.trie.inner_manys == 0
 

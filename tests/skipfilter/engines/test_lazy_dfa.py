@@ -1,4 +1,6 @@
-"""The states of the lazy DFA: when they are made, shared, dropped, and asked anew."""
+"""The states of the lazy DFA: when they are created, shared, dropped and computed
+again.
+"""
 
 from __future__ import annotations
 

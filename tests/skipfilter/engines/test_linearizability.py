@@ -1,4 +1,6 @@
-"""Concurrent histories of the engines for many threads and of SkipFilter, and what the checker says of broken ones."""
+"""Concurrent histories of the thread-safe engines and of SkipFilter, and of broken ones
+for the checker.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 # -- the models
 
 Subscriptions = frozenset[tuple[int, str, str]]
-"""(handle, pattern, value) of what is subscribed; a handle that has gone stays, with the pattern gone."""
+"""(handle, pattern, value) of each subscription; a removed one keeps its handle and has
+no pattern."""
 GONE = "gone"
 NOBODY: Subscriptions = frozenset()
 
@@ -58,12 +61,12 @@ def subscriptions(state: Subscriptions, operation: Operation) -> Subscriptions |
 
 
 Values = tuple[tuple[int, int], ...]
-"""(id, value), oldest first; the value of an id that is no longer in use is -1."""
+"""(id, value), oldest first; the value of an unused id is -1."""
 NOTHING: Values = ()
 
 
 def values(state: Values, operation: Operation) -> Values | None:
-    """The model of a SkipFilter whose values pass a key that divides them."""
+    """The model of a SkipFilter: a value matches a key that divides it."""
     ids = {value: id for id, value in state if value >= 0}
     (argument,) = operation.arguments
     if operation.name == "add":
@@ -166,7 +169,9 @@ def test_the_skip_filter_is_linearizable() -> None:
 
 
 class WithoutItsLock(SnapshotTrie[str]):
-    """Two writers may begin from the same root; `between` is called when one has read it and not yet set it."""
+    """Two writers may begin from the same root; `between` is called when one has read
+    it and not yet set it.
+    """
 
     def __init__(self, between: Callable[[], object]) -> None:
         super().__init__(AMQP)
@@ -192,7 +197,9 @@ def test_the_checker_finds_the_update_that_a_snapshot_trie_loses() -> None:
 
 
 def test_the_checker_finds_an_impossible_state_of_a_skip_filter_without_its_lock() -> None:
-    """4 comes before 2 goes, so there is always an even number; who asks meanwhile finds none."""
+    """4 is added before 2 is removed, so there is always an even number; but a lookup
+    at the same time finds none.
+    """
     asked, changed = threading.Event(), threading.Event()
 
     def test(value: int, key: int) -> bool:

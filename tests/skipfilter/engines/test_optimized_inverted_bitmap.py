@@ -1,4 +1,6 @@
-"""The rows of the optimized inverted bitmap: where a pattern is kept, and that nothing of it is left."""
+"""The rows of the optimized inverted bitmap: the tables of a pattern, and its complete
+removal.
+"""
 
 from __future__ import annotations
 

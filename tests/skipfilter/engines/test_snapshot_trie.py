@@ -1,4 +1,6 @@
-"""The snapshot trie: what a snapshot shows, what two of them share, and what is said where immutables is missing."""
+"""The snapshot trie: the content of snapshots, their shared parts, and the error if
+immutables is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The trie and what walks it: how many nodes there are, how many are visited, and what is left of them."""
+"""The trie and its engine: the number of nodes, of visited ones, and of those left
+after removals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""AMQP binding patterns: the examples of the specification and of RabbitMQ's tutorial, and what is refused."""
+"""AMQP binding patterns: examples of the specification and of RabbitMQ's tutorial, and
+invalid patterns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact matching is equality of strings, and nothing else."""
+"""Exact matching is equality of strings."""
 
 from __future__ import annotations
 

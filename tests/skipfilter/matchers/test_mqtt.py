@@ -1,4 +1,4 @@
-"""MQTT topic filters: the examples of the specification, and what is refused."""
+"""MQTT topic filters: examples of the specification, and invalid filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""URI templates: vectors, agreement with a slow and obviously right matcher, and no explosion."""
+"""URI templates: vectors, agreement with a slow and obviously right matcher, and no
+explosion.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ TOPICS = st.lists(
 
 
 def by_definition(template: str) -> re.Pattern[str]:
-    """The regular expression of the specification, literally: exponential, and so for short topics only."""
+    """The regular expression of the specification, literally: exponential, and so for
+    short topics only.
+    """
     triplet, unreserved, reserved = "%[0-9A-Fa-f]{2}", r"A-Za-z0-9\-._~", r"!#$&'()*+,/:;=?@\[\]"
     separators = {"": ",", "+": ",", "#": ",", ".": ".", "/": "/", ";": ";", "?": "&", "&": "&"}
     pattern = ""
@@ -112,12 +116,13 @@ VARIABLE_SETS = st.fixed_dictionaries({}, optional=dict.fromkeys(["a", "b", "c.d
 
 @given(TEMPLATES, VARIABLE_SETS)
 def test_v12_v14_the_expansions_of_a_template_match_it(template: str, variables: dict[str, Any]) -> None:
-    # RFC 6570, section 2.4.1: the prefix of a list is not defined, so those variables get strings.
+    # RFC 6570, section 2.4.1 does not define the prefix of a list, so variables with a
+    # prefix get strings.
     for name, value in variables.items():
         if name + ":1" in template and not isinstance(value, str):
             variables[name] = "".join(value)
-    # Where a variable is left out before one that explodes into pairs, a pair comes first, and `{a,b*}` does
-    # not match k=v.  So nothing is left out where there are pairs.
+    # If a variable is left out before one that explodes into pairs, a pair comes first,
+    # and `{a,b*}` does not match k=v.  So no variable is left out if there are pairs.
     if any(isinstance(value, dict) for value in variables.values()):
         variables = {name: variables.get(name) or "" for name in ("a", "b", "c.d", "%41")}
     assert UriTemplate(template).match(uritemplate.expand(template, variables))
@@ -138,7 +143,9 @@ def test_a_lone_surrogate_in_a_topic_is_an_ordinary_mismatch() -> None:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many operations on a whole set of positions there were since it was last asked: a count, not a time."""
+    """Return the number of operations on whole sets of positions since the last call: a
+    count, not a time.
+    """
     count = 0
     star = uri_template.Subject._star
 

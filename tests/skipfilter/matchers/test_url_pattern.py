@@ -1,4 +1,6 @@
-"""URL Patterns: examples of each part of the standard that a topic can meet, and what is refused."""
+"""URL Patterns: examples of each part of the standard that applies to topics, and
+invalid patterns.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ SMALL = [
     "/(" + "a" * 64 + ")",
     "/" + "(ab)" * 32,
     r"/(\.(?:" + "a" * 58 + "))",
-    # what is escaped, or after the parentheses, is text
+    # text that is escaped or after the parentheses
     "https://e.com/" + r"\*\+\?\:" * 12,
     r"/\(" + r"{a}{b}.\w" * 9 + r"\)" + "a" * 65,
     r"/\\\(" + "a." * 65,

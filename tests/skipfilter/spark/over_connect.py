@@ -1,4 +1,7 @@
-"""Run by a test in a process of its own, with SPARK_REMOTE: the jobs over Spark Connect, and their writes that fail."""
+"""The jobs over Spark Connect, and failing writes.
+
+A test runs this module in a new process, with SPARK_REMOTE.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ def run(*arguments: str) -> None:
 
 
 def jobs(day: str, dt: str) -> None:
-    """What jobs write: days where there are none yet, days again, a table without days again, a report."""
+    """Write like jobs: new days, days again, a table without days again, and a
+    report.
+    """
     outputs = ("--output", "rows", "--output", "fanout", "--output", "received")
     run("match", day, *outputs, "--from", dt, "--to", dt)
 
@@ -52,7 +57,9 @@ def jobs(day: str, dt: str) -> None:
 
 
 def failures(spark: SparkSession, directory: str) -> None:
-    """A write that fails, in its tasks or where it copies, loses no row; one that fails to empty a day says so."""
+    """A write that fails in its tasks or in a copy loses no row; if it fails to empty a
+    day, the error says so.
+    """
     rows = [(1, 1), (2, 2), (3, 3)]
     ways: dict[str, dict[str, Any]] = {"days": {"by_day": True, "days": RANGE}, "whole": {}}
     for name, way in ways.items():
@@ -72,7 +79,7 @@ def failures(spark: SparkSession, directory: str) -> None:
     assert files.read(spark, f"{directory}/empty", n).isEmpty()
     with pytest.raises(MissingTable, match="nowhere: the table does not exist"):
         files.read(spark, f"{directory}/nowhere", n)
-    path = f"{directory}/a[b]*{{c}}?"  # which a reader would take for a pattern
+    path = f"{directory}/a[b]*{{c}}?"  # a reader would take this path for a pattern
     files.write(dated(spark, *rows), path, by_day=True)
     files.write(dated(spark, (2, 9)), path, by_day=True, days=RANGE)
     escaped = re.sub(r"([\[\]*?{}])", r"\\\1", path)
@@ -85,9 +92,11 @@ def failures(spark: SparkSession, directory: str) -> None:
         real(writer, path, *arguments, **options)
 
     with mock.patch.object(DataFrameWriter, "save", save):
-        with pytest.raises(PipelineError, match=r"whole: it may be incomplete, but (.*) has all its new rows") as raised:
+        with pytest.raises(
+            PipelineError, match=r"whole: it may be incomplete, but (.*) has all its new rows"
+        ) as raised:
             files.write(dated(spark, *rows), f"{directory}/whole")
-        assert there(spark, str(raised.value).partition("incomplete; ")[2].split()[0]) == rows
+        assert there(spark, str(raised.value).partition("incomplete, but ")[2].split()[0]) == rows
         with pytest.raises(PipelineError, match="days: days that must be empty still have old rows: dt=2026-01-02"):
             files.write(dated(spark, (3, 6)), f"{directory}/days", by_day=True, days=(date(2026, 1, 1), None))
 

@@ -1,4 +1,6 @@
-"""skipfilter.spark.audit: who could read a topic and who did, as brute force says."""
+"""skipfilter.spark.audit: the subscribers that could read a topic, and those that did,
+agree with brute force.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def tables(spark: SparkSession, world: World) -> tuple[DataFrame, DataFrame]:
 
 
 def found(table: DataFrame) -> dict[int, tuple[Any, ...]]:
-    """By subscriber: authorised, subscribed, received, received_private, first and last, in microseconds of the DAY."""
+    """By subscriber: authorised, subscribed, received, received_private, first and
+    last, in microseconds of the DAY.
+    """
     day = int(DAY.timestamp()) * 1_000_000
     rows = table.withColumns(
         {name: F.unix_micros(name) - day for name in ("first_received", "last_received")}
@@ -99,7 +103,7 @@ def library(spark: SparkSession) -> World:
             Session(2, [], [exact], 0, None),
             Session(
                 3, [("exact", "x")], [("exact", "x")], 0, None
-            ),  # nothing to do with /a/1, but for an update on both
+            ),  # unrelated to /a/1, except for an update with both topics
             Session(4, [("exact", "x")], [exact], 0, 7),
             Session(5, [("everything", "*")], [("mqtt", "+")], 6, 7),
             Session(6, [exact], [exact], 5, 5),

@@ -1,4 +1,6 @@
-"""The command lines of the pipeline: the README's commands, errors in a sentence, spark-submit, Spark Connect."""
+"""The command lines of the pipeline: the README's commands, errors in a sentence,
+spark-submit, Spark Connect.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def done(*arguments: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A day of 100 sessions and 1,000 updates, and all that `match` says of it."""
+    """A day of 100 sessions and 1,000 updates, and all outputs of `match`."""
     place = tmp_path_factory.mktemp("tables") / "day"
     done("generate", place, "--subscribers", "100", "--updates", "1000")
     done("match", place, *(part for name in pipeline.Name for part in ("--output", name.value)))
@@ -82,7 +84,7 @@ def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, da
     assert [job for job, *_ in others] == ["report", "audit"]
     for job, tables, *rest in others:
         assert tables == "day"
-        assert "may be missing" not in done(job, day, *rest).output  # as nothing says so
+        assert "may be missing" not in done(job, day, *rest).output  # there is no mark of a gap
     total = len(deliveries(spark, day))
     assert {path.parent.name for path in (day / "report").glob("*/_SUCCESS")} == {
         "capacity", "concurrency", "fanout", "fanout_distribution", "fanout_hourly", "gaps", "overview", "private_updates",
@@ -158,7 +160,7 @@ def test_positions_are_only_compared_within_one_epoch(spark: SparkSession, tmp_p
     done("match", tmp_path, "--output", "rows")  # by position, as all have theirs
     found = spark.read.parquet(f"{tmp_path}/rows").collect()
     assert sorted((row.update_id, row.subscriber_id) for row in found) == [("u", 0), ("u", 10)]
-    # Who could read is there also in a log that has no update.
+    # The subscribers that could read are also found if there is no update.
     updates = spark.read.parquet(f"{tmp_path}/updates").where("epoch = 'one'")
     files.write(updates, f"{tmp_path}/updates", by_day=True)
     done("audit", tmp_path, "/a")
@@ -178,7 +180,7 @@ def test_a_job_that_fails_loses_nothing(spark: SparkSession, day: Path, tmp_path
             (there / name / "part-0.parquet").touch()
     [dt] = {path.name.removeprefix("dt=") for path in (day / "fanout").glob("dt=*")}
     before = snapshot(there)
-    codec = "spark.sql.parquet.compression.codec"  # Spark knows the name, and has no such codec: tasks fail
+    codec = "spark.sql.parquet.compression.codec"  # Spark knows the name, but the codec is missing, so tasks fail
     try:
         for job, *rest in (
             ("match", "--from", dt, "--to", dt),
@@ -334,7 +336,7 @@ def test_spark_submit_runs_the_same_jobs(spark: SparkSession, day: Path, tmp_pat
     )
     now, before = (spark.read.parquet(str(place / "fanout")) for place in (tmp_path / "day", day))
     assert sorted(now.collect()) == sorted(before.collect()) != []
-    assert list(checkpoints.glob("*/*/part-*"))  # what several outputs share
+    assert list(checkpoints.glob("*/*/part-*"))  # tables that several outputs share
 
 
 def test_spark_connect_runs_the_same_jobs(spark: SparkSession, day: Path, tmp_path: Path) -> None:

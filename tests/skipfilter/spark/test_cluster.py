@@ -1,4 +1,6 @@
-"""A standalone cluster of two workers: the same answers as in one process, also if an executor is lost."""
+"""A standalone cluster of two workers: the same answers as in one process, also if an
+executor is lost.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ class Cluster:
     def _start(self, name: str, role: str, *arguments: str) -> None:
         command = Path(pyspark.__file__).parent / "bin" / "spark-class"
         place = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        # Executors would have the PYTHONPATH of the tests: they have what their application gives them.
+        # Without this, executors would have the PYTHONPATH of the tests, and not that
+        # of their application.
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with (self._place / f"{name}.log").open("wb") as log:
             started = subprocess.Popen(
@@ -91,7 +94,10 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
 
     def job(self, *command: str | Path, **conf: str) -> subprocess.Popen[str]:
-        """A job of the pipeline on this cluster.  In the names of settings, _ is for a dot."""
+        """A job of the pipeline on this cluster.
+
+        In the names of settings, _ is for a dot.
+        """
         settings = {
             "spark.master": self.url,
             "spark.driver.bindAddress": "127.0.0.1",
@@ -128,7 +134,7 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def some_world(chance: Random) -> World:
-    """Several random worlds in one, in which somebody receives something."""
+    """Several random worlds in one, with at least one delivery."""
     updates: list[Update] = []
     sessions: list[Session] = []
     while not by_brute_force(world := World(updates, sessions)) or len(updates) < 100:

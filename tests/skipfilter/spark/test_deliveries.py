@@ -1,4 +1,6 @@
-"""skipfilter.spark.deliveries, bitmaps and postings, on Arrow batches alone: no Spark, so many cases."""
+"""skipfilter.spark.deliveries, bitmaps and postings on Arrow batches: without Spark, so
+many cases.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 NEVER = int(np.iinfo(np.int64).max)
 
 Key = tuple[bool, list[set[int]], list[set[int]], list[int], list[int]]
-"""private, the sets of its narrow selectors, those of its grants, its wide selectors, the moments of its updates."""
+"""private, the ids of its narrow selectors, those of its grants, its wide selectors,
+and the times of its updates."""
 
 members = st.sets(st.integers(0, 5))
 keys = st.tuples(
@@ -43,7 +46,7 @@ def bits(ids: set[int], offset: int) -> bytes:
 
 
 def rows_of(keys: list[Key], offset: int) -> pa.Table:
-    """The keys, each with its updates behind it, as they come to a worker."""
+    """Return the rows of a worker: each key, followed by its updates."""
     rows: list[dict[str, Any]] = []
     for number, (private, subscribed, authorised, wide, moments) in enumerate(keys):
         reference = {

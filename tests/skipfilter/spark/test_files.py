@@ -1,4 +1,6 @@
-"""Writing tables: a write that fails loses nothing, and every path goes through Spark."""
+"""Writing tables: a write that fails loses nothing, and every path goes through
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,18 @@ def there(spark: SparkSession, path: str) -> list[tuple[int, int]]:
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
-    """All files below a directory, the hidden ones too; directories that have none are there as well."""
+    """Return all files below a directory, including hidden ones, and its empty
+    directories.
+    """
     paths = sorted(directory.rglob("*"))
     return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
 @pytest.fixture
 def no_codec(spark: SparkSession) -> Iterator[None]:
-    """Spark knows the name of a codec that it does not have: each task that writes Parquet fails."""
+    """Spark knows the name of a codec that it does not have: each task that writes
+    Parquet fails.
+    """
     spark.conf.set("spark.sql.parquet.compression.codec", "lzo")
     yield
     spark.conf.unset("spark.sql.parquet.compression.codec")
@@ -77,7 +83,7 @@ def test_a_table_can_be_made_from_itself(spark: SparkSession, tmp_path: Path, wa
     assert table.count() == 3
     files.write(table.where("n = 2"), path, **way)
     assert there(spark, path) == [(2, 2)]
-    assert spark.read.parquet(path).count() == 1  # and not what was cached
+    assert spark.read.parquet(path).count() == 1  # and not the cached rows
     assert [name.name for name in tmp_path.iterdir()] == ["table"]
 
 
@@ -97,11 +103,13 @@ def test_a_row_of_another_day_than_the_replaced_ones_is_refused(spark: SparkSess
 
 
 class Fails(Exception):
-    """What a move of these tests raises."""
+    """The error of a failing move."""
 
 
 def failing(number: int, *, after: bool) -> Callable[[files._Store, str, str], None]:
-    """A move of which the call with this number fails, before or `after` it has moved, and the others do not."""
+    """A move of which the call with this number fails, before or `after` it has moved,
+    and the others do not.
+    """
     calls, real = iter(range(100)), files._Store.move
 
     def move(store: files._Store, source: str, target: str) -> None:
@@ -297,7 +305,7 @@ def test_leftovers_that_cannot_be_removed_are_reported_and_the_table_is_written(
 def test_an_impossible_day_is_refused_and_not_dropped(spark: SparkSession, tmp_path: Path) -> None:
     path = f"{tmp_path}/table"
     files.write(dated(spark, (2, 1)), path, by_day=True)
-    (tmp_path / "table" / "dt=2026-02-30").mkdir()  # somebody's
+    (tmp_path / "table" / "dt=2026-02-30").mkdir()  # of another program
     late = dated(spark, (2, 2)).withColumn("dt", F.expr("date_add(date'9999-12-31', 1)"))
     with pytest.raises(Exception, match=r"a row is of \S*10000-01-01, which is not replaced"):
         files.write(late, path, by_day=True, days=(RANGE[0], None))
@@ -332,7 +340,7 @@ def test_paths_are_resolved_by_spark(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")  # a path that is not understood would be below it
     target = str(tmp_path / "place")
-    if "fs" in form or "file system" in form:  # a scheme that is not local, though what it names is
+    if "fs" in form or "file system" in form:  # a scheme that is not local, although its files are
         (tmp_path / "place").mkdir()
         configured(f"fs.viewfs.mounttable.{tmp_path.name}.link./day", f"file://{target}")
         if "default" in form:

@@ -1,4 +1,6 @@
-"""skipfilter.spark.gaps: which marks lie in a time, and what they say; and the jobs say so, too."""
+"""skipfilter.spark.gaps: the marks within a period, their sentences, and the warnings
+of jobs.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def test_every_job_warns_of_possible_gaps(spark: SparkSession, tmp_path: Path) -
     files.write(made(spark, {}), str(day / "gaps"))
     assert f"{day}/gaps: some deliveries may be missing" in run("match").stderr
     with pytest.MonkeyPatch.context() as patch:
-        # The other tables, and the page, take long.
+        # The other tables and the page would take too long.
         patch.setattr(pipeline, "what_happened", lambda *tables, **options: gaps_alone(report(*tables, **options)))
         patch.setattr(pipeline, "page", lambda report: str(report.tables["gaps"].count()))
         run("report")

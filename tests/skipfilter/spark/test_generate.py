@@ -1,4 +1,6 @@
-"""skipfilter.spark.generate: the same rows everywhere, of the shape that was asked for."""
+"""skipfilter.spark.generate: the same rows on every machine, in the configured
+shape.
+"""
 
 from __future__ import annotations
 

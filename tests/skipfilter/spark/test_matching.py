@@ -1,4 +1,6 @@
-"""skipfilter.spark.matching: it is brute force, and a SkipFilter, whatever the partitions and the limits."""
+"""skipfilter.spark.matching agrees with brute force and a SkipFilter, for all
+partitions and limits.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ LIMITS: list[dict[str, Any]] = [
 
 
 def check_all_outputs(updates: DataFrame, sessions: DataFrame, world: World, **options: Any) -> set[int]:
-    """Have all outputs agree with brute force; the shards of those who receive."""
+    """Check that all outputs agree with brute force; return the shards of the
+    receivers.
+    """
     with Matching(updates, sessions, base_url=BASE, **options) as matching:
         return check_outputs_of(matching, world)
 
@@ -144,7 +148,7 @@ def test_keys_with_equal_hashes_are_distinguished(spark: SparkSession, monkeypat
     check_all_outputs(*world.tables(spark, 2), world)
 
 
-# -- what is shared
+# -- shared results
 
 
 def persisted(spark: SparkSession) -> int:
@@ -163,7 +167,7 @@ def test_the_index_is_used_once_per_topic_for_all_outputs(
                 file.writelines(f"{topic}\n" for topic in batch.column(0).to_pylist())
             yield from ask([batch], wide)
 
-    monkeypatch.setattr(module, "_ask", count)  # nested, it goes to the workers by value
+    monkeypatch.setattr(module, "_ask", count)  # a nested function is sent to the workers by value
     check_all_outputs(*crowd.tables(spark, 2), crowd)
     assert sorted(Path(asked).read_text().split()) == sorted(
         {topic for update in crowd.updates for topic in update.topics}
@@ -199,7 +203,7 @@ def test_the_error_that_stops_spark_is_not_hidden_by_later_ones(
         raise KeyError
 
 
-# -- what is refused
+# -- refused tables
 
 
 def one(spark: SparkSession, *sessions: Session) -> tuple[DataFrame, DataFrame]:

@@ -1,4 +1,6 @@
-"""skipfilter.spark.page: one file that asks for nothing, shows figures, and stays small."""
+"""skipfilter.spark.page: one file that loads nothing, shows the figures, and stays
+small.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ EVIL = "<script>alert(1)</script>\"'&$x_1$ %s \x00\u202e\u2028"
 
 
 def content(bins: int = 24, topics: list[str] | None = None, private: int = 300) -> Content:
-    """What a day may have been."""
+    """The content of a day."""
     times = [START + timedelta(hours=n) for n in range(bins)]
     names = ["https://example.com/1", EVIL, "é" * 500] if topics is None else topics
     return Content(
@@ -79,12 +81,14 @@ CONTENTS = {
 
 @cache
 def page_of(name: str) -> str:
-    """The page of this content.  It takes a second to draw."""
+    """Return the page of a content.  Drawing it takes a second."""
     return render(CONTENTS[name], EVIL)
 
 
 class Read(HTMLParser):
-    """The elements of a page, and the text that people read; fails where elements are not closed as they were opened."""
+    """The elements and the visible text of a page; fails if elements are not closed in
+    order.
+    """
 
     VOID = ("meta", "link", "br")
 
@@ -168,7 +172,7 @@ def test_possible_gaps_are_shown_before_the_figures() -> None:
     shown = " ".join(Read(notice + "</aside>").text)
     assert "Something may be missing" in shown
     assert "deliveries of <script>alert(1)</script>\"'&$x_1$ %s \\u0000\\u202e\\u2028 may be missing" in shown
-    assert "Figures are exact, but for what may be missing." in text
+    assert "Figures are exact, except for what may be missing." in text
     assert "<aside" not in page_of("nobody")
     assert "Figures are exact." in page_of("nobody")
 
@@ -258,12 +262,13 @@ def test_a_real_report_becomes_a_page(spark: SparkSession, tmp_path: Path, chrom
         what = collect(made)
     assert (what.per, len(what.traffic), len(what.topics)) == ("hour", 4, TOPICS)
     assert sum(row["deliveries"] for row in what.traffic) == 200
-    assert what.overview["start"] == START  # in UTC, whatever the machine's zone
+    assert what.overview["start"] == START  # in UTC, in any time zone of the machine
     assert max(row["peak"] for row in what.moments) == 2
     assert len(what.moments) == 200
     path = tmp_path / "report.html"
     path.write_text(render(what, "Title"), "utf-8")
-    # Chromium, too, reads text where a topic is a script, and lays it out without an error.
+    # Chromium shows a topic that looks like a script as text, and lays the page out
+    # without an error.
     ended = subprocess.run(
         [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom", path.as_uri()],
         capture_output=True, text=True, check=True, timeout=HANG,

@@ -1,4 +1,6 @@
-"""skipfilter.spark.report: every table is what plain Python counts, and their sums agree."""
+"""skipfilter.spark.report: every table agrees with plain Python, and their sums
+agree.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP = timedelta(minutes=7, microseconds=1)
-"""What a moment of a World becomes, so that there are several hours of them."""
+"""The length of a moment of a World, so that the moments span several hours."""
 
 
 class Case(NamedTuple):
@@ -100,7 +102,7 @@ def hours(start: datetime, end: datetime) -> list[datetime]:
 
 
 def check(case: Case, made: dict[str, list[tuple[Any, ...]]], start: datetime, end: datetime) -> None:
-    """`made` is what brute force counts of what is in the period."""
+    """Check that `made` agrees with brute force for the period."""
     updates = [update for update in case.world.updates if start <= time(update.at) < end]
     sent = {update.update_id: case.sent[update.update_id] for update in updates}
     total = sum(sent.values())
@@ -258,7 +260,9 @@ def test_without_updates_and_sessions_the_tables_are_empty(spark: SparkSession) 
 def sweep(
     spark: SparkSession, windows: list[tuple[float, float | None]], start: float, end: float
 ) -> list[tuple[Any, ...]]:
-    """concurrency() by hour of sessions that begin and end at hours of the DAY; the last three columns."""
+    """concurrency() by hour of sessions that begin and end at hours of the DAY; the
+    last three columns.
+    """
     at = [(DAY + timedelta(hours=a), None if b is None else DAY + timedelta(hours=b)) for a, b in windows]
     sessions = spark.createDataFrame(at, "connected_from timestamp, disconnected_at timestamp")
     period = spark.createDataFrame(
@@ -296,7 +300,8 @@ def test_an_update_has_the_fanout_of_the_matching_by_time_or_by_position(spark: 
     )
     found: list[tuple[Any, ...]] = [("u", DAY, 3), ("u", DAY, 3), ("v", DAY, 0)]
     by_time = spark.createDataFrame(found, "update_id string, ts timestamp, fanout long")
-    # As it is read from a file of by_time, and with places, of some updates.
+    # A fanout by time, read from a file, has null positions; a fanout by position has
+    # them for some updates.
     nowhere = by_time.withColumn("position", F.lit(None).cast("long"))
     placed = spark.createDataFrame([("u", DAY, 4, 8), ("u", DAY, 2, 7), ("v", DAY, 0, None)], nowhere.schema)
     for fanout, expected in ((by_time, [3, 3]), (nowhere, [3, 3]), (placed, [2, 4])):

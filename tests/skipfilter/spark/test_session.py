@@ -1,4 +1,6 @@
-"""skipfilter.spark.session: the library stays free of Spark, and a missing Java is said in one sentence."""
+"""skipfilter.spark.session: the library does not import Spark, and a missing Java is
+one sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Small worlds of updates and sessions, and who receives what in them, by brute force and by a SkipFilter."""
+"""Small worlds of updates and sessions, with their deliveries by brute force and by a
+SkipFilter.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def _time(at: int) -> datetime:
 
 
 def random_world(random: Random) -> World:
-    """A world whose updates share few moments and topics, so that windows are met at their very ends."""
+    """A world whose updates share few moments and topics, so that many are at the ends
+    of windows.
+    """
 
     def some(choices: Sequence[T]) -> list[T]:
         return random.choices(choices, k=random.randint(0, 3))
@@ -104,7 +108,9 @@ def random_world(random: Random) -> World:
 
 
 def by_brute_force(world: World) -> set[tuple[str, int]]:
-    """(update_id, subscriber_id) of each delivery: every matcher asked about every topic."""
+    """Return (update_id, subscriber_id) of each delivery, by testing every matcher with
+    every topic.
+    """
     declared = {selector for session in world.sessions for selector in session.selectors + session.authorised}
     matchers = {selector: compile_matcher(*selector, base_url=BASE) for selector in declared}
 
@@ -122,7 +128,7 @@ def by_brute_force(world: World) -> set[tuple[str, int]]:
 
 
 def by_skip_filter(world: World) -> set[tuple[str, int]]:
-    """The same in memory, with sessions that come and go."""
+    """Return the same from a SkipFilter in memory, with sessions that come and go."""
     subscribed: SkipFilter[int, str] = SkipFilter(SelectorIndex(base_url=BASE))
     granted: SkipFilter[int, str] = SkipFilter(SelectorIndex(base_url=BASE))
     deliveries = set()
@@ -135,7 +141,7 @@ def by_skip_filter(world: World) -> set[tuple[str, int]]:
                 subscribed.add(session.subscriber_id, session.selectors)
                 granted.add(session.subscriber_id, session.authorised)
         for session in world.sessions:
-            if session.begins == session.ends == moment:  # it has seen nothing
+            if session.begins == session.ends == moment:  # a session without length has no deliveries
                 subscribed.discard(session.subscriber_id)
                 granted.discard(session.subscriber_id)
         for update in world.updates:

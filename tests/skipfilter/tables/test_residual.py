@@ -1,4 +1,6 @@
-"""Bags: no pattern is missed, and what is found in vain is what shares its piece."""
+"""Bags: no pattern is missed, and the only false candidates are patterns with the same
+piece.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def filled(texts: Iterable[Texts]) -> Residual[int]:
 
 
 def asks_for(texts: Texts, text: bytes) -> bool:
-    """Whether `text` has everything that `texts` ask for."""
+    """Return whether `text` has all pieces of `texts`."""
     return text.startswith(texts.start) and text.endswith(texts.end) and all(inside in text for inside in texts.inside)
 
 
@@ -89,7 +91,8 @@ class AgainstOneByOne(RuleBasedStateMachine):
         assert found.keys() >= {pattern for pattern, texts in self.texts.items() if asks_for(texts, text)}
         assert all(postings.path == pattern for pattern, postings in found.items())
         if self.residual._piece_of is not None:
-            # The end of a text may be longer than what is left of it; a candidate all the same.
+            # The end of a text may be longer than its rest; the pattern is a candidate
+            # nevertheless.
             wholes = {True: before + text, False: text}
             assert all(
                 has(wholes[kind == 1], kind, piece) for p in found for kind, piece in [self.residual._piece_of[p]]

@@ -1,4 +1,6 @@
-"""The tables without structure: a posting list is there once, and gone when it is removed."""
+"""The tables without structure: there is one posting list per selector, until it is
+removed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The table of URI templates: agreement with the linear matcher, few candidates, and nothing left over."""
+"""The table of URI templates: agreement with the linear matcher, few candidates, and
+nothing left over.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def agree(table: UriTemplateTable, posting_lists: dict[str, PostingList], topic:
     assert not missed, topic
 
 
-# Built to collide: one start, one end, text inside alone, nothing fixed; whole segments and parts of one.
+# Built to collide: a common start, a common end, only text inside, no fixed text; whole
+# segments and parts of one.
 LITERALS = ["/", "/", "a", "b", "a/", "/b", "/a/b", "%41", "-", ".", "é", "same", "https://e.com/"]
 EXPRESSIONS = [
     "{x}",

@@ -1,4 +1,6 @@
-"""The table of URL Patterns: what it leaves out does not match, and what it proposes is little."""
+"""The table of URL Patterns: omitted patterns do not match, and there are few
+candidates.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def test_pattern_and_topic_are_relative_to_the_base_url(
     assert (posting_lists[pattern] in find_once(table, topic)) is expected
 
 
-# Of a path that does not begin with a slash, a name may hold one: the table took it for one segment.
+# Of a path that does not begin with a slash, a name may hold one: the table took it for
+# one segment.
 @pytest.mark.parametrize(
     ("pattern", "topics"),
     [
