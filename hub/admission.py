@@ -1,12 +1,12 @@
-"""Admission: which connections may start now, how long they last, when to reconnect
-(N23).
+"""Admission: decides which connections may start, and how long they last (N23).
 
-A subscriber is admitted before any expensive work for it: its patterns are compiled,
-and its position in the history is looked up, under a ticket that counts until the
-connection ends.
+    admit ──► Ticket ──► compile patterns, look up the cursor, stream ──► give_back
 
-Rates are token buckets: J. Turner, New directions in communications, 1986 (as a leaky
-bucket, which is the same upside down).
+A subscriber is admitted before any expensive work is done for it.  Its ticket counts
+from then on until its connection ends.
+
+Source: the rates are token buckets: J. Turner, New directions in communications, 1986,
+where the same is described as a leaky bucket, which fills up instead of running empty.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from hub.auth.grant import Grant
     from hub.settings import Settings
 
-CLIENTS: Final = 10_000
-"""Clients whose buckets are kept.  If there are more, the one idle longest
-starts anew."""
+MAX_BUCKETS: Final = 10_000
+"""Clients whose token buckets are kept.
+
+If there are more, the client that was idle longest starts with a full bucket again.
+"""
 
 
 class Admission:
-    """The limits and rates of one hub, and the number of connections that each client
-    has.
+    """The limits and rates of one hub, and the number of connections of each client.
+
+    `clock` returns monotonic seconds, and `wall_clock` seconds since the epoch.
     """
 
     def __init__(
@@ -44,24 +47,28 @@ class Admission:
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random
+        # The rate of all clients together, and the rates of each; None without a limit.
         self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
         per_client = settings.connection_rate_per_client
         self._rates = Rates(per_client, clock=clock) if per_client else None
-        self._clients: Counter[str] = Counter()
-        """The number of connections of each client that has any."""
-        self._connections = 0
-        """The number of connections of all clients."""
+        self._clients: Counter[str] = Counter()  # client -> its connections; never 0
+        self._connections = 0  # of all clients
 
     def admit(self, client: str) -> Ticket:
-        """Count one more connection of `client`.
+        """Count one more connection of `client`, until the ticket is given back.
 
-        Raises LimitExceeded or Busy, and then counts nothing.
+        Raises `LimitExceeded` if `client` connects too often, or if it or all clients
+        have too many connections.  Raises `Busy` if all clients together connect too
+        often.  A refused connection does not count, but it may have used up a token of
+        a rate.
         """
         settings = self._settings
+        # The client's own rate comes first, so that a client that connects too often
+        # does not use up the tokens of all.
         if self._rates is not None and (wait := self._rates.take(client)):
             raise LimitExceeded("the limit of subscriptions a second for one client is exceeded").retry_after(wait)
         if self._rate is not None and self._rate.take(self._clock()):
-            # A random time: clients with the same time would come back together.
+            # A random time, because clients with the same time would return together.
             raise Busy("the limit of new subscribers a second is exceeded").retry_after(self._random.uniform(1, 10))
         if self._connections >= settings.max_connections:
             raise LimitExceeded(f"the limit of {settings.max_connections} subscribers is reached")
@@ -72,29 +79,31 @@ class Admission:
         return Ticket(self, client)
 
     def deadline(self, grant: Grant) -> tuple[float, str]:
-        """Return when a connection that starts now must end, by the clock, and why
-        (N82, R33).
+        """Return when a connection that starts now must end, and why (N82, R33).
+
+        The time is by `clock`, and is infinite if the connection need not end.
         """
         now, lifetime = self._clock(), self._settings.max_lifetime
         expires = math.inf if grant.expires is None else now + grant.expires - self._wall_clock()
-        # Up to a fifth less, so that clients that came together do not return together.
+        # Up to a fifth less, so that clients that connected together do not all
+        # reconnect together.
         ends = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
         return (expires, "its token expires") if expires <= ends else (ends, "it has reached the maximum lifetime")
 
     def expires_within(self, seconds: float, grant: Grant) -> bool:
-        """Return whether a grant expires within `seconds`."""
+        """Return whether a grant expires within `seconds`, or has expired."""
         return grant.expires is not None and grant.expires - seconds <= self._wall_clock()
 
     def retry_hint(self) -> bytes:
-        """Return the field that says when a client should reconnect, or b"" (N30).
+        """Return a `retry:` field for a stream, or b"" if the setting is 0 (N30).
 
-        The time is random around the setting.
+        Its time is random, between half of the setting and one and a half times it.
         """
         seconds = self._settings.retry
         return events.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
 
     def leave(self, client: str) -> None:
-        """Count one connection of `client` less."""
+        """Count one connection of `client` less.  Called by the ticket."""
         self._connections -= 1
         self._clients[client] -= 1
         if not self._clients[client]:
@@ -102,13 +111,13 @@ class Admission:
 
 
 class Ticket:
-    """One connection of a client, which counts until the ticket is given back."""
+    """One connection of `client`, which counts until the ticket is given back."""
 
     __slots__ = ("_admission", "client")
 
     def __init__(self, admission: Admission, client: str) -> None:
         self.client = client
-        self._admission: Admission | None = admission
+        self._admission: Admission | None = admission  # None after it is given back
 
     def give_back(self) -> None:
         """Stop counting the connection.  A second call does nothing."""
@@ -118,8 +127,10 @@ class Ticket:
 
 
 class TokenBucket:
-    """A bucket that gains `rate` tokens a second, up to one second's worth, at least
-    one.
+    """A bucket that gains `rate` tokens a second, and is full at first.
+
+    It holds as many tokens as it gains in a second, but at least one.  `now` is the
+    present time, in seconds.
     """
 
     __slots__ = ("_at", "_most", "_rate", "_tokens")
@@ -130,7 +141,7 @@ class TokenBucket:
         self._at = now  # ... at this time
 
     def take(self, now: float) -> float:
-        """Take a token and return 0.0, or return the seconds until there is one."""
+        """Take a token and return 0.0, or return the seconds until the next token."""
         self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)
         self._at = now
         if self._tokens < 1.0:
@@ -140,16 +151,20 @@ class TokenBucket:
 
 
 class Rates:
-    """A bucket for each client; a bucket that is full again is forgotten."""
+    """A token bucket for each client.
+
+    At most MAX_BUCKETS are kept.  A bucket that is full again is forgotten.
+    """
 
     def __init__(self, rate: float, *, clock: Callable[[], float]) -> None:
         self._rate = rate
         self._clock = clock
-        self._buckets: TTLCache[str, TokenBucket] = TTLCache(CLIENTS, ttl=max(1.0, 1.0 / rate), timer=clock)
+        # An empty bucket is full again after the time to live.
+        self._buckets: TTLCache[str, TokenBucket] = TTLCache(MAX_BUCKETS, ttl=max(1.0, 1.0 / rate), timer=clock)
 
     def take(self, client: str) -> float:
-        """Take one of `client`'s tokens, as TokenBucket.take does.  Costs O(1)."""
+        """Take one of the client's tokens, as `TokenBucket.take` does, in O(1)."""
         now = self._clock()
         bucket = self._buckets.get(client) or TokenBucket(self._rate, now)
-        self._buckets[client] = bucket  # starts its time to live again
+        self._buckets[client] = bucket  # its time to live starts again
         return bucket.take(now)

@@ -1,11 +1,11 @@
-"""Backpressure: publishers wait while too many updates are not dispatched yet.
+"""Backpressure: publishers wait if too many updates are not dispatched yet.
 
     history    ... 7  8 │ 9  10  11 │            room = max_updates - 3
-                dispatched   in flight
+             dispatched │ in flight │
 
-The updates in flight stay below what the history keeps, so the history forgets no
-update before it is dispatched.  Publishers wait before they append; they wait for
-dispatch, and never for a subscriber.
+An update takes room from before it is appended until it is dispatched.  The room is
+smaller than what the history keeps, so the history forgets no update before it is
+dispatched.  Publishers wait for dispatch, and never for a subscriber.
 """
 
 from __future__ import annotations
@@ -25,34 +25,37 @@ if TYPE_CHECKING:
 
 
 MAX_UPDATES: Final = 1_024
-"""Updates that may be in flight, however many the history keeps."""
+"""The maximum number of updates in flight, however many the history keeps."""
 
 
 class Backpressure:
-    """Room for updates in flight, in updates and bytes; a larger single update may go
-    alone.
+    """The room for updates in flight: up to `max_updates`, and up to `max_bytes`.
+
+    A single update that is larger than `max_bytes` may be in flight alone.  If
+    `max_updates` is over MAX_UPDATES or below 1, the nearest of these counts.
     """
 
     def __init__(self, broadcaster: Broadcaster, *, max_updates: int, max_bytes: int) -> None:
         self._broadcaster = broadcaster
         self._max_updates = min(MAX_UPDATES, max(1, max_updates))
         self._max_bytes = max_bytes
-        self._updates = 0
-        """The number of updates that have taken room."""
-        self._bytes = 0
-        """The bytes of these updates."""
+        self._updates = 0  # the number of updates that have taken room
+        self._bytes = 0  # their bytes
+        # (position, bytes) of those that are in the history.  They give their room back
+        # when they are dispatched.
         self._appended: deque[tuple[int, int]] = deque()
-        """(position, bytes) of those in the history; dispatch gives their room back."""
+        # Held by the publisher that waits for room; the others wait for the lock, in
+        # order.
         self._turn = asyncio.Lock()
-        """Held by the publisher that waits for room; the others wait for it in
-        order."""
 
     async def append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
-        """Call `append()`, which puts `updates` into the history, when there is room.
+        """Wait for room for `updates`, and call `append()`, which appends them.
 
-        Returns its result, which may leave out updates that the history has already.
-        Raises TooLarge if there can never be enough room, and what `append` raises.  If
-        it raises or is cancelled, the room is given back.
+        Returns the result of `append`.  It may leave out some of the updates, for
+        example those that the history already has.
+
+        Raises `TooLarge` if there can never be enough room, and the errors of `append`.
+        If `append` raises or is cancelled, the room is given back.
         """
         count, size = len(updates), sum(update.size for update in updates)
         self.check(count, size)
@@ -62,27 +65,29 @@ class Backpressure:
         except BaseException:
             self._give_back(count, size)
             raise
-        self._appended_now(entries)
+        self._note(entries)
+        # Updates that were left out give their room back now.
         if len(entries) < count:
             self._give_back(count - len(entries), size - sum(entry.size for entry in entries))
         return entries
 
     def check(self, count: int, size: int) -> None:
-        """Raise TooLarge if there can never be room for `count` updates of `size`
-        bytes.
-        """
+        """Raise `TooLarge` unless `fits(count, size)`."""
         if not self.fits(count, size):
             raise TooLarge(
-                f"{count} updates, of about {size} bytes in memory, are more than the hub takes at once: "
-                f"{self._max_updates} and {self._max_bytes}"
+                f"{count} updates of about {size} bytes in memory are too many at once: "
+                f"the limit is {self._max_updates} updates and {self._max_bytes} bytes"
             )
 
     def fits(self, count: int, size: int) -> bool:
-        """Return whether there can ever be room for `count` updates of `size` bytes."""
+        """Return whether there can ever be room for `count` updates of `size` bytes.
+
+        `size` is the sum over the updates.  There can always be room for one update.
+        """
         return count <= self._max_updates and (count <= 1 or size <= self._max_bytes)
 
     def parts(self, updates: Iterable[Update]) -> Iterator[list[Update]]:
-        """Yield `updates` in parts, each of which there can be room for."""
+        """Yield `updates` in order, in parts that each fit."""
         part: list[Update] = []
         size = 0
         for update in updates:
@@ -96,9 +101,10 @@ class Backpressure:
             yield part
 
     async def _take(self, count: int, size: int) -> None:
-        """Wait for room and take it, first come first served: no batch starves."""
+        """Wait for room and take it: first come, first served, so no batch starves."""
         async with self._turn:
             self._settle()
+            # If nothing is in flight, even an update that is too large has room.
             while self._updates and (self._updates + count > self._max_updates or self._bytes + size > self._max_bytes):
                 await self._broadcaster.moved()
                 self._settle()
@@ -109,18 +115,18 @@ class Backpressure:
         """Give back the room of updates that were not appended."""
         self._updates -= count
         self._bytes -= size
-        self._broadcaster.move_to(self._broadcaster.position)  # wakes those that wait for room
+        self._broadcaster.move_to(self._broadcaster.position)  # wakes the publisher that waits
 
-    def _appended_now(self, entries: Sequence[Entry]) -> None:
-        """Note the positions of appended updates; dispatch gives their room back."""
+    def _note(self, entries: Sequence[Entry]) -> None:
+        """Note the positions of appended updates, so that dispatch frees their room."""
         self._appended.extend((entry.position, entry.size) for entry in entries)
         if entries and entries[-1].position <= self._broadcaster.position:
-            # They were dispatched before `append` returned: wake those that wait for
-            # room.
+            # They were dispatched before `append` returned: wake the publisher that
+            # waits.
             self._broadcaster.move_to(self._broadcaster.position)
 
     def _settle(self) -> None:
-        """Give back the room of updates that are dispatched by now."""
+        """Give back the room of the updates that are dispatched by now."""
         while self._appended and self._appended[0][0] <= self._broadcaster.position:
             self._updates -= 1
             self._bytes -= self._appended.popleft()[1]

@@ -1,15 +1,17 @@
-"""Broadcaster: all connections in a SkipFilter, and one frame written to many of them.
+"""Broadcaster: finds the receivers of each update, and writes one frame to all of them.
 
     entry (topics T)  ─►  ⋃ subscribed[t]   ∩   ⋃ granted[t] if it is private      t ∈ T
-                          a cached bitmap for each topic; the ids of the receivers
+                          a cached bitmap of ids for each topic
 
-A receiver's subscription and its grant may match different topics of one update (N21,
-N81, V50).  So the two unions are exactly the rule of the protocol, and an update costs
-one OR and one AND.
+All connections of a node are in one SkipFilter.  A subscription and a grant may match
+different topics of one update (N21, N81, V50), so the two unions above are exactly the
+rule of the protocol.  The result is then intersected with the live set: the connections
+that have caught up with the history.
 
-Entries that arrive during a dispatch are dispatched together: the frames of each
-receiver are joined and written once.  Writing never waits.  If a receiver cannot take a
-frame now, it leaves the live set (see `stream`), and delays no other.
+The dispatcher passes entries page by page.  The frames of a page that a receiver wants
+are joined and written once.  A write never waits.  If a receiver has no room for more,
+it leaves the live set and catches up on its own (see `http/stream.py`), so it delays no
+other receiver.
 """
 
 from __future__ import annotations
@@ -36,32 +38,34 @@ if TYPE_CHECKING:
 
 SLICE_WRITES: Final = 256
 """Writes before other tasks may run: about 2 ms."""
-WRITE: Final = 2**12
+BYTES_PER_WRITE: Final = 2**12
 """Bytes that cost about as much as one more write."""
-JOINS: Final = 32
+JOINS_PER_WRITE: Final = 32
 """Updates that cost about as much to join as one more write."""
-MATCHES: Final = 16
+SLICE_TOPICS: Final = 16
 """Topics that are matched before other tasks may run: at most about 2 ms."""
-IDS: Final = 2**13
-"""Ids that are sorted before other tasks may run: about 2 ms."""
-SETS: Final = 2**9
-"""Sets of ids that are made before other tasks may run: about 1 ms."""
-EARLY: Final = 0.25
+SLICE_IDS: Final = 2**13
+"""Ids that are grouped before other tasks may run: about 2 ms."""
+SLICE_SETS: Final = 2**9
+"""Bitmaps that are made before other tasks may run: about 1 ms."""
+EARLY_SHARE: Final = 0.25
 """The share of its interval by which a heartbeat may come early.
 
-So connections that were written to at the same moment do not all get a heartbeat at the
-same moment.
+Each connection has a share of its own, so that connections that were written to at the
+same moment do not all get a heartbeat at the same moment.
 """
-TICK: Final = 1.0
-"""Seconds between two runs of `tick`, by the monotonic clock."""
+TICK_SECONDS: Final = 1.0
+"""Seconds between two calls of `tick`, by the monotonic clock."""
 LOST_CHECK_SECONDS: Final = 40.0
-"""Seconds between two checks of a connection, if there are no heartbeats."""
-LATE: Final = 2 * TICK
-"""Seconds by which a heartbeat may come late.
+"""Seconds between two checks of a connection, if heartbeats are turned off."""
+LATE_SECONDS: Final = 2 * TICK_SECONDS
+"""Seconds by which a heartbeat, or the end of a connection, may come late.
 
-A connection is closed this much before its token expires (N82).
+A connection is therefore closed this long before its deadline, so that it ends before
+its token expires (N82).
 """
 
+# The golden ratio, less 1.
 _GOLDEN: Final = (5**0.5 - 1) / 2
 
 T = TypeVar("T")
@@ -72,10 +76,15 @@ class Receiver(Protocol):
 
     subscriber: Subscriber
     position: int
-    """It was sent, or did not want, every entry up to here; see
-    `Broadcaster.reached`."""
+    """The position up to which it was sent every entry that it wants.
+
+    For a live receiver, `Broadcaster.reached` may return a newer one.
+    """
     written: float
-    """The time of the last write to it, by the broadcaster's clock."""
+    """The time of the last write to it, by the broadcaster's clock.
+
+    The broadcaster sets it.
+    """
 
     number: int
     """Its id in the filter; the broadcaster sets it."""
@@ -85,20 +94,19 @@ class Receiver(Protocol):
     def write(self, body: bytes, position: int) -> None:
         """Write without waiting, and move to `position`.
 
-        If there is no room, leave.
+        If the connection has no room for more, the receiver leaves the live set.
         """
         ...
 
     def delivered(self) -> tuple[int, int]:
-        """Return how far everything was handed to the socket.
+        """Return the last position fully handed to the socket, and the frames beyond.
 
-        That is the last position up to which all frames were, and the number of further
-        frames.
+        The second value is the number of further frames that were handed over.
         """
         ...
 
     def is_lost(self) -> bool:
-        """Return whether the connection is lost although no error has reported that."""
+        """Return whether the connection is lost, even if no error has reported it."""
         ...
 
     def close(self, reason: str) -> None:
@@ -107,11 +115,19 @@ class Receiver(Protocol):
 
 
 class Broadcaster:
-    """All connections of one node; used from one event loop.
+    """All connections of one node.
 
-    Dispatches and rounds of heartbeats take turns.  So a receiver that leaves the live
-    set outside of its own write has been written everything up to `position`, and
-    nothing that is still to be written overtakes it.
+    A live receiver has been sent every entry that it wants up to `position`, or gets it
+    from the dispatch that is running.  All other receivers read the history themselves.
+
+    A dispatch and a round of heartbeats never run at the same time, so a heartbeat
+    never comes in the middle of a dispatch.
+
+    `heartbeat` is the interval in seconds; 0 turns heartbeats off.  `cached_topics` is
+    the number of topics whose receivers are cached.  Relative patterns are resolved
+    against `base_url`.  `clock` returns monotonic seconds.
+
+    Must be used from one event loop.
     """
 
     def __init__(
@@ -129,15 +145,17 @@ class Broadcaster:
         """The position at which the last finished dispatch ended."""
         self._heartbeat = heartbeat
         self._clock = clock
+        # The patterns of the receivers.  The filter asks it about topics that are not
+        # cached.
         self._interest = Interest(base_url)
-        # The receivers, with what they want as keys.
+        # All receivers.  A topic takes up to two keys: one for subscriptions, and one
+        # for grants.
         self._filter: SkipFilter[Receiver, Key] = SkipFilter(
             self._interest, capacity=2 * cached_topics, lock=nullcontext()
         )
-        self._connected: dict[str, Receiver] = {}  # by the id of the subscriber
-        # The ids of the receivers at `position`; all others are catching up.
-        self._live = BitMap64()
-        self._wheel: Wheel[Receiver] = Wheel(now=clock(), tick=TICK)  # heartbeats, deadlines
+        self._connected: dict[str, Receiver] = {}  # subscriber id -> receiver
+        self._live = BitMap64()  # the ids of the receivers that have caught up
+        self._wheel: Wheel[Receiver] = Wheel(now=clock(), tick=TICK_SECONDS)  # heartbeats, deadlines
         self._turn = asyncio.Lock()  # held by a dispatch, or by a round of heartbeats
         self._moved = asyncio.Event()  # set by the next change of `position`
         self._left = asyncio.Event()  # set by the next disconnection
@@ -147,7 +165,8 @@ class Broadcaster:
     def connect(self, receiver: Receiver) -> None:
         """Add a connection, which is not live yet.
 
-        Raises LimitError if its patterns are too similar to others.
+        Raises `LimitError`, and adds nothing, if its patterns are too similar to those
+        of other connections.
         """
         receiver.number = self._filter.add(receiver)
         self._connected[receiver.subscriber.id] = receiver
@@ -155,34 +174,32 @@ class Broadcaster:
         self._schedule(receiver)
 
     def passes(self, receiver: Receiver, key: Key) -> bool:
-        """Return whether a connection subscribes to, or may read, the topic of
-        `key`.
-        """
+        """Return whether a connection subscribes to, or may read, the key's topic."""
         return receiver.number in self._source(key[1]).bitmap(key)
 
     def join(self, receiver: Receiver) -> None:
         """Add a receiver to the live set.
 
-        Its position must be that of the broadcaster.
+        Its position must be that of the broadcaster, so that it misses no entry.
         """
         assert receiver.position == self.position
         self._live.add(receiver.number)
         receiver.live = True
 
     def reached(self, receiver: Receiver) -> int:
-        """Return the position up to which a receiver was sent all that it wants."""
-        # A finished dispatch has reached every live receiver, also those that wanted
-        # none of it.  During a dispatch, the position of a receiver that was written to
-        # is newer.
+        """Return the position up to which a receiver was sent all entries it wants."""
+        # A finished dispatch has reached all live receivers.  Those that wanted none of
+        # its entries were not written to, so their position is older.  During a
+        # dispatch, the position of a receiver that was already written to is newer.
         return max(receiver.position, self.dispatched) if receiver.live else receiver.position
 
     def leave(self, receiver: Receiver) -> None:
-        """Remove a receiver from the live set."""
+        """Remove a receiver from the live set; it stays connected."""
         self._live.discard(receiver.number)
         receiver.live = False
 
     def disconnect(self, receiver: Receiver) -> None:
-        """Forget a connection."""
+        """Remove a connection, which must be connected."""
         self._live.discard(receiver.number)
         receiver.live = False
         self._filter.discard(receiver)
@@ -191,13 +208,16 @@ class Broadcaster:
         self._left.set()
 
     async def emptied(self) -> None:
-        """Wait until there are no connections."""
+        """Wait until there are no connections.  Returns at once if there are none."""
         while self._connected:
             self._left.clear()
             await self._left.wait()
 
     def close(self, id: str, reason: str) -> None:
-        """End the connection of the subscriber with this id, if it is connected."""
+        """End the connection of the subscriber with this id.
+
+        Does nothing if it is not connected.
+        """
         if (receiver := self._connected.get(id)) is not None:
             receiver.close(reason)
 
@@ -217,32 +237,38 @@ class Broadcaster:
         return None if receiver is None else receiver.subscriber
 
     def subscribers(self) -> list[Subscriber]:
-        """Return all connected subscribers, in the order of their connections."""
+        """Return all connected subscribers; the oldest connection comes first."""
         return [receiver.subscriber for receiver in self._connected.values()]
 
     @property
     def live(self) -> int:
-        """The number of connections that have caught up."""
+        """The number of connections in the live set."""
         return len(self._live)
 
     # -- entries
 
     async def dispatch(self, entries: list[Entry]) -> None:
-        """Write consecutive entries of the history to all live receivers that want
-        them.
+        """Write consecutive entries to the live receivers that want them.
 
-        Never waits for a receiver, and lets other tasks run between slices.
+        `entries` must not be empty.  Never waits for a receiver, and lets other tasks
+        run between slices of work.
+
+        A concurrent call waits until this one has ended.  If the call fails or is
+        cancelled halfway, some receivers were written to and others were not.
         """
         async with self._turn:
-            # Receivers that are live now get these entries from here.  A receiver that
-            # joins before the last write has read them from the history.
+            # Only receivers that are live now get these entries here.  A receiver that
+            # joins from now on must already be at the new position: it starts there, or
+            # has read the entries from the history.
             live, position = self._live.copy(), entries[-1].position
             self.move_to(position)
             now, left = self._clock(), SLICE_WRITES
             for ids, body in await self._choices(entries, live):
-                cost = 1 + len(body) // WRITE + len(entries) // JOINS
+                cost = 1 + len(body) // BYTES_PER_WRITE + len(entries) // JOINS_PER_WRITE
                 for receiver in self._filter.values(ids):
-                    if receiver.live:  # it may have left or been closed meanwhile
+                    # Other tasks have run since the live set was copied: the receiver
+                    # may have left it, or may have been closed.
+                    if receiver.live:
                         receiver.written = now
                         receiver.write(body, position)
                     left -= cost
@@ -252,50 +278,65 @@ class Broadcaster:
             self.dispatched = position
 
     async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, bytes]]:
-        """Return (ids, body) pairs: each id is in one set at most, its frames
-        joined.
+        """Return (ids, body) pairs: receivers of the same frames, and these frames.
+
+        No id is in two pairs, so each receiver gets one write.
         """
-        # 1. A single entry: its receivers and its frame.
+        # 1. A single entry has one set of receivers, and its frame is the body.
         if len(entries) == 1:
             update = entries[0].update
             await self._look_up(update.topics, update.private)
             return [(self._receivers(update.topics, update.private) & live, entries[0].frame)]
-        # 2. Several entries.  Bit n of a choice stands for entries[n].  First, add up
-        #    entries with the same topics: a hundred updates of one topic need one.
+
+        # 2. Several entries.  A choice is a set of entries, as an integer: bit n stands
+        #    for entries[n].
+        #
+        # a. Group the entries by topics and privacy, because equal ones have equal
+        #    receivers: a hundred updates of one topic need one look-up.
         alike: dict[tuple[tuple[str, ...], bool], int] = {}
         for n, entry in enumerate(entries):
-            asked = entry.update.topics, entry.update.private
-            alike[asked] = alike.get(asked, 0) | 1 << n
-        #    Then add up those with the same receivers, so that they need one pass.
+            audience = entry.update.topics, entry.update.private
+            alike[audience] = alike.get(audience, 0) | 1 << n
+
+        # b. Group them further by their set of live receivers, so that each set is
+        #    walked once.  An entry without live receivers drops out.
         choices: dict[FrozenBitMap64, int] = {}
-        async for some in _in_turns(alike.items(), MATCHES):
-            for asked, choice in some:
-                await self._look_up(*asked)
-                if ids := self._receivers(*asked) & live:
+        async for some in _in_turns(alike.items(), SLICE_TOPICS):
+            for audience, choice in some:
+                await self._look_up(*audience)
+                if ids := self._receivers(*audience) & live:
                     same = FrozenBitMap64(ids)
                     choices[same] = choices.get(same, 0) | choice
-        #    Finally, turn {receivers: choice} around: which ids have which choice?
+
+        # c. The sets of receivers may overlap.  Turn {receivers: choice} into
+        #    {choice: receivers}, with each receiver under the one choice that has all
+        #    of its entries.  A single set needs no more than a swap.
         if len(choices) == 1:
             choosers = {choice: BitMap64(same) for same, choice in choices.items()}
         else:
             choosers = await _choosers(choices)
-        # A generator, because there may be as many bodies as receivers.
+
+        # d. Join the frames of each choice.  There may be as many choices as receivers,
+        #    so a generator joins each body only when it is written.
         return (
             (ids, b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1))
             for choice, ids in choosers.items()
         )
 
     async def _look_up(self, topics: tuple[str, ...], private: bool) -> None:
-        """Cache the receivers of many topics in slices, so that the lookup is quick."""
-        if len(topics) > MATCHES:
-            async for some in _in_turns(topics, MATCHES):
+        """Cache the receivers of many topics in slices, before `_receivers` needs them.
+
+        Does nothing if all topics fit into one slice: `_receivers` caches them then.
+        """
+        if len(topics) > SLICE_TOPICS:
+            async for some in _in_turns(topics, SLICE_TOPICS):
                 for topic in some:
                     self._filter.bitmap(("subscribed", topic))
                     if private:
                         self._filter.bitmap(("granted", topic))
 
     def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
-        """Return the ids of the receivers of an update, live or not."""
+        """Return the ids of the receivers of an update, live or not (N21, N81)."""
         filter = self._source(topics[0])
         ids = filter.bitmap(*(("subscribed", topic) for topic in topics))
         if private:
@@ -303,86 +344,95 @@ class Broadcaster:
         return ids
 
     def _source(self, topic: str) -> Interest | SkipFilter[Receiver, Key]:
-        # The hub's own topics are always new: caching them would evict useful entries.
+        # Each presence update has a new topic.  Caching it would only evict topics that
+        # are in use.
         return self._interest if self._interest.announces(topic) else self._filter
 
     def move_to(self, position: int) -> None:
-        """Set the position: the history was dispatched up to it, or earlier entries are
-        lost.
+        """Set the position, and wake all callers of `moved`.
+
+        `dispatch` calls it.  Other callers skip entries that are lost or older than
+        this node, or pass the present position only to wake the callers of `moved`.
         """
         self.position = position
         self._moved.set()
         self._moved = asyncio.Event()
 
     async def moved(self) -> None:
-        """Wait until the position changes."""
+        """Wait until the position is next set."""
         await self._moved.wait()
 
     # -- time
 
     async def tick(self) -> None:
-        """Send heartbeats, and close connections that are due.
+        """Send the heartbeats that are due, and close connections that must end.
 
-        Call it once every TICK.
+        Call it every TICK_SECONDS.  A call waits until a running dispatch has ended.
         """
         async with self._turn:
             now = self._clock()
             async for some in _in_turns(self._wheel.turn(now), SLICE_WRITES):
                 for receiver in some:
+                    # Other tasks ran between two slices: it may have disconnected.
                     if receiver.subscriber.id in self._connected:
-                        self._see_to(receiver, now)
+                        self._attend(receiver, now)
 
-    def _see_to(self, receiver: Receiver, now: float) -> None:
-        """Close a connection at its deadline or if it is lost; else send a heartbeat if
-        due.
-        """
-        if receiver.subscriber.deadline - LATE <= now:
+    def _attend(self, receiver: Receiver, now: float) -> None:
+        """Close a connection that must end, or send a heartbeat if it is due."""
+        # 1. Its token expires, or it has reached its maximum lifetime: close it.
+        if receiver.subscriber.deadline - LATE_SECONDS <= now:
             receiver.close(receiver.subscriber.lapse)
             return
+        # 2. It is lost, and no error has reported that: close it.
         if receiver.is_lost():
             receiver.close("its connection is lost")
             return
+        # 3. A heartbeat is due if nothing was written for an interval.  A receiver that
+        #    is not live gets none: it has not sent its head, or it is catching up, or
+        #    it has no room.
         if self._heartbeat and self._beat(receiver) <= now:
             receiver.written = now
             if receiver.live:
                 receiver.write(events.HEARTBEAT, self.reached(receiver))
+        # 4. It stays connected.
         self._schedule(receiver)
 
     def _schedule(self, receiver: Receiver) -> None:
-        """Put the connection's next heartbeat or deadline on the wheel."""
+        """Put the connection's next heartbeat, check or deadline on the wheel."""
         beat = self._beat(receiver) if self._heartbeat else self._clock() + LOST_CHECK_SECONDS
-        self._wheel.set(receiver, min(beat, receiver.subscriber.deadline - LATE))
+        self._wheel.set(receiver, min(beat, receiver.subscriber.deadline - LATE_SECONDS))
 
     def _beat(self, receiver: Receiver) -> float:
         """Return when the next heartbeat of a connection is due."""
-        # Multiples of the golden ratio are spread evenly between 0 and 1.
+        # Multiples of the golden ratio, modulo 1, are spread evenly between 0 and 1.
         phase = receiver.number * _GOLDEN % 1.0
-        return receiver.written + self._heartbeat * (1.0 - EARLY * phase)
+        return receiver.written + self._heartbeat * (1.0 - EARLY_SHARE * phase)
 
 
 async def _choosers(choices: dict[FrozenBitMap64, int]) -> dict[int, BitMap64]:
-    """Return which ids have which choice: choices of an id's sets combined, then
-    inverted.
+    """Return {choice: ids}, where the choice of an id unites the choices of its sets.
+
+    For example, {{1, 2}: 0b01, {2, 3}: 0b10} gives {0b01: {1}, 0b11: {2}, 0b10: {3}}.
     """
-    # The combined choice of each id.
+    # The choice of each id: the union over the sets that contain it.
     choice_of: dict[int, int] = {}
-    async for some in _in_turns(((id, choice) for ids, choice in choices.items() for id in ids), IDS):
+    async for some in _in_turns(((id, choice) for ids, choice in choices.items() for id in ids), SLICE_IDS):
         for id, choice in some:
             choice_of[id] = choice_of.get(id, 0) | choice
-    # Ids with the same choice, together.
+    # The ids of each choice.
     alike: defaultdict[int, list[int]] = defaultdict(list)
-    async for some in _in_turns(choice_of.items(), IDS):
+    async for some in _in_turns(choice_of.items(), SLICE_IDS):
         for id, choice in some:
             alike[choice].append(id)
-    # As bitmaps.
+    # The same as bitmaps.  There may be as many as ids, so this is in slices too.
     made: dict[int, BitMap64] = {}
-    async for sets in _in_turns(alike.items(), SETS):
+    async for sets in _in_turns(alike.items(), SLICE_SETS):
         made.update((choice, BitMap64(ids)) for choice, ids in sets)
     return made
 
 
 async def _in_turns(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
-    """Yield `items` in lists of up to `size`; after each full list, other tasks run."""
+    """Yield `items` in lists of up to `size`; other tasks run after each full list."""
     iterator = iter(items)
     while some := list(islice(iterator, size)):
         yield some

@@ -1,7 +1,10 @@
-"""Dispatcher: follows the history, dispatches its entries, and reads it for others.
+"""Dispatcher: passes the entries of the history to the broadcaster, and to readers.
 
     history ──follow──► broadcaster.dispatch ──► live connections
        └──────read, up to `broadcaster.position`──────► connections that catch up
+
+A reader gets no entry that is not dispatched yet.  So when it has read all, it is at
+the position of the live connections and can join them.
 
 If the history is unavailable, at the start or later, nothing is dispatched, and readers
 wait.
@@ -30,16 +33,16 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-CLOSED_AT_ONCE: Final = 16
+SLICE_CLOSES: Final = 16
 """Streams that are closed before other tasks may run."""
-PAUSE: Final = 1.0
-"""Seconds before the next attempt if a dispatch has failed."""
+RETRY_SECONDS: Final = 1.0
+"""Seconds until the next attempt if a dispatch has failed."""
 
 T = TypeVar("T")
 
 
 class Dispatcher:
-    """Connects the history of one node with its broadcaster."""
+    """The connection between the history of one node and its broadcaster."""
 
     def __init__(
         self, history: History, broadcaster: Broadcaster, event_log: EventLog | None, *, random: Random
@@ -53,9 +56,9 @@ class Dispatcher:
         """Whether the end of the history is known, so that connections can start."""
 
     async def start(self) -> None:
-        """Begin at the end of the history.
+        """Find the end of the history, where dispatch begins.
 
-        If it is unavailable, `run` does so later.
+        If the history is unavailable, `run` finds the end later.
         """
         try:
             await self._find_end()
@@ -63,7 +66,10 @@ class Dispatcher:
             log.warning("the history is unavailable; no client is served until it works", reason=error.reason)
 
     async def run(self) -> None:
-        """Dispatch new entries, without end."""
+        """Dispatch new entries, indefinitely.
+
+        If the history is unavailable or a dispatch fails, it tries again after a while.
+        """
         while True:
             try:
                 if not self.is_ready:
@@ -72,15 +78,17 @@ class Dispatcher:
                     try:
                         await self._broadcaster.dispatch(entries)
                     except Exception:
-                        # Halfway: some connections were not written to.
+                        # If the dispatch had begun, some connections were not written
+                        # to.  Close all, because none must miss an entry.
                         if self._broadcaster.position == entries[-1].position:
                             await self._close_all("a dispatch failed")
                         raise
                     if self._event_log is not None:
                         self._event_log.dispatched(entries)
             except PositionExpired as error:
-                # Entries were lost before any connection received them.  A client that
-                # reconnects learns it by its cursor (N108).
+                # The history forgot entries before they were dispatched, so continue at
+                # its end.  Clients that reconnect learn of the gap by their cursors
+                # (N108).
                 log.error("dispatch fell behind the history; all streams are closed", reason=str(error))
                 await self._retry(self._find_end)
                 await self._close_all("updates were lost")
@@ -90,14 +98,14 @@ class Dispatcher:
                 await asyncio.sleep(self._random.uniform(*base.RETRY))
             except Exception:
                 log.exception("dispatch failed")
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def read(self, after: int) -> Page:
-        """Return the next page after a position; empty if all is read that is
-        dispatched.
+        """Return the next page of dispatched entries after a position.
 
-        Waits while the history is unavailable.  Raises PositionExpired if entries of
-        the page were lost.
+        The page is empty if there are no more.  Waits while the history is unavailable.
+        Raises `PositionExpired` if the history forgot published updates after the
+        position.
         """
         broadcaster = self._broadcaster
         while after != (dispatched := broadcaster.position):
@@ -105,23 +113,26 @@ class Dispatcher:
             entries = [entry for entry in page if entry.position <= broadcaster.position]
             if entries:
                 return Page(entries, forgotten=page.forgotten)
-            if dispatched == broadcaster.position:  # the rest is stored but not dispatched
+            # Nothing of the page is dispatched yet: wait for that, unless the position
+            # has changed during the read.
+            if dispatched == broadcaster.position:
                 await broadcaster.moved()
         return Page()
 
     async def _find_end(self) -> None:
+        """Make the end of the history the position of the broadcaster."""
         self._broadcaster.move_to(await self._history.end())
         self.is_ready = True
 
     async def _close_all(self, reason: str) -> None:
-        """End all streams; their clients reconnect and continue from their cursors."""
+        """End all streams, so that their clients reconnect with their cursors."""
         for count, subscriber in enumerate(self._broadcaster.subscribers(), 1):
             self._broadcaster.close(subscriber.id, reason)
-            if count % CLOSED_AT_ONCE == 0:
+            if count % SLICE_CLOSES == 0:
                 await asyncio.sleep(0)
 
     async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask` until the history is available, and return its result."""
+        """Call `ask` until it raises no `HistoryUnavailable`, and return its result."""
         while True:
             try:
                 return await ask()

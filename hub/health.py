@@ -1,5 +1,9 @@
-"""Health: whether new clients should use this node, and whether it works at all
-(R51).
+"""Health: whether new clients should use this node, and whether it works (R51).
+
+    ready   check()               fails if the history fails, or during a shutdown
+    alive   check(patient=True)   fails if the history fails for PATIENCE_SECONDS
+
+A check of the history writes to it, and its result is cached for a moment.
 """
 
 from __future__ import annotations
@@ -22,39 +26,47 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 CHECK_TIMEOUT: Final = 3.0
-"""Seconds that a check of the history may take."""
-CACHED: Final = 1.0
-"""Seconds for which a result is cached.
+"""The maximum seconds that a check of the history takes."""
+HEALTH_CACHE_SECONDS: Final = 1.0
+"""How long a result is cached.
 
-The endpoint is public, and every check writes to the history.
+The endpoint is public, and every check of the history writes to it.
 """
-PATIENCE: Final = 60.0
-"""Seconds for which the history may fail before a patient check fails too."""
+PATIENCE_SECONDS: Final = 60.0
+"""How long the history may fail before a patient check fails too."""
 
 
 class Health:
-    """The state of one hub's history, as it was checked last."""
+    """The health of one hub: the result of the last check of its history.
+
+    `clock` returns monotonic seconds.
+    """
 
     def __init__(self, history: History, shutdown: Shutdown, *, clock: Callable[[], float]) -> None:
         self._history = history
         self._shutdown = shutdown
         self._clock = clock
+        # The time of the first failed check since the last success; None if the last
+        # check succeeded.
         self._failing_since: float | None = None
-        """When the first of the latest failed checks was made; None if the last
-        succeeded."""
-        self._checked = -math.inf
-        """When the last check was made."""
+        self._checked = -math.inf  # the time of the last check
 
     async def check(self, *, patient: bool = False) -> str | None:
-        """Return what keeps the hub from working; None if nothing does.
+        """Return why the hub is not healthy, or None if it is.
 
-        A patient check ignores a failure that has not lasted for long, and a shutdown.
+        A patient check ignores a shutdown, and failures of the history that have lasted
+        for less than PATIENCE_SECONDS.
+
+        If the last check is less than HEALTH_CACHE_SECONDS ago, returns its result
+        without a new one.  If it has not finished yet, returns the result before it.
         """
         if self._shutdown.is_closing and not patient:
             return SHUTTING_DOWN
         now = self._clock()
-        if now >= self._checked + CACHED:
-            if now > self._checked + PATIENCE:  # too long ago to know whether it has failed since
+        if now >= self._checked + HEALTH_CACHE_SECONDS:
+            # If the last check is too long ago, the history may have worked since then:
+            # count failures from now on.
+            if now > self._checked + PATIENCE_SECONDS:
                 self._failing_since = None
             self._checked = now
             try:
@@ -63,8 +75,8 @@ class Health:
                 self._failing_since = None
             except Exception as error:
                 reason = error.reason if isinstance(error, HistoryUnavailable) else repr(error)
-                log.warning("the history does not work", reason=reason)
+                log.warning("the check of the history failed", reason=reason)
                 self._failing_since = now if self._failing_since is None else self._failing_since
-        if self._failing_since is None or (patient and now - self._failing_since < PATIENCE):
+        if self._failing_since is None or (patient and now - self._failing_since < PATIENCE_SECONDS):
             return None
         return "the history cannot be reached or written"

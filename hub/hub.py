@@ -1,9 +1,13 @@
 """Hub: publish and subscribe on one node, without HTTP.
 
-publish    ─► backpressure ─► history.append
-subscribe  ─► admission ─► compiler ─► the position in the history where it starts
-connect    ─► broadcaster, presence
-running    ─► dispatcher: history ─► broadcaster     presence: announcements ─► history
+    publish    ─► backpressure ─► history.append
+    subscribe  ─► admission ─► compiler ─► the start position in the history
+    connect    ─► broadcaster, presence
+    running    ─► dispatcher: history ─► broadcaster
+                  presence: announcements ─► history
+
+The Hub decides in which order its parts do their work; each part has a module of its
+own.  `http` adds the protocol's HTTP interface.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import structlog
 from hub.admission import Admission
 from hub.auth.authorizer import Authorizer
 from hub.backpressure import Backpressure
-from hub.broadcaster import LATE, TICK, Broadcaster
+from hub.broadcaster import LATE_SECONDS, TICK_SECONDS, Broadcaster
 from hub.dispatcher import Dispatcher
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded
 from hub.event_log.recorder import EventLog
@@ -52,20 +56,24 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-TOPICS_CHECKED: Final = 64
+SLICE_TOPICS: Final = 64
 """Topics of a request that are checked before other tasks may run.
 
-Each takes up to 40 µs, and a long one 200.
+A topic takes up to 40 µs, and a long one 200 µs.
 """
-MATCHERS_ASKED: Final = 1_000
-"""Matchers of a grant that are tried on topics before other tasks may run: 6 µs
-each."""
-LAST_WORDS: Final = 2.0
-"""Seconds that the last announcements of departures may take when the hub ends."""
+SLICE_MATCHES: Final = 1_000
+"""Tests of a topic against a matcher before other tasks may run; a test takes 6 µs."""
+LAST_ANNOUNCEMENTS_SECONDS: Final = 2.0
+"""The maximum seconds until the last streams have ended, and that is announced."""
 
 
 class Hub:
-    """One node of a hub.  Publishing and subscribing work inside of `running()`."""
+    """One node of a hub.
+
+    Publishing and subscribing work only inside of `running()`, which also closes
+    `history` at its end.  `clock` returns monotonic seconds, and `wall_clock` seconds
+    since the epoch.  A hub must be used from one event loop.
+    """
 
     def __init__(
         self,
@@ -79,12 +87,12 @@ class Hub:
         random = random or Random()  # noqa: S311
         self.settings = settings
         self.history = history
-        self.is_running = False
+        self.is_running = False  # whether streams and publishers are served
         self.slices = Slices()
         self.compiler = MatcherCompiler(
             settings.url,
             max_url_patterns=settings.max_url_patterns,
-            reclaim=lambda: self.authorizer.forget(),
+            reclaim=lambda: self.authorizer.forget(),  # the authorizer is created below
             slices=self.slices,
         )
         self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
@@ -95,6 +103,8 @@ class Hub:
             base_url=settings.url,
             clock=clock,
         )
+        # Publishers may be ahead of dispatch by half of what the history keeps, so that
+        # the history forgets no update before it is dispatched.
         self.backpressure = Backpressure(
             self.broadcaster,
             max_updates=settings.history_updates // 2,
@@ -113,15 +123,17 @@ class Hub:
     # -- updates
 
     async def publish(self, *updates: Update, grant: Grant | None = None) -> None:
-        """Append `updates` to the history for all nodes: all of them, or with an error
-        none.
+        """Append `updates` to the history, from which all nodes dispatch them.
 
-        Without `grant` the program itself publishes, and may do so to every topic.
+        Either all of them are appended, or none.  Without `grant`, the program itself
+        publishes, and may publish to every topic.
+
         Waits while dispatch is far behind the history, but never for a subscriber.
 
-        Raises InvalidRequest if an update breaks a rule, InsufficientScope if the grant
-        does not allow one, TooLarge if they are more than the hub accepts at once,
-        Closing if the hub is shutting down, and HistoryUnavailable.
+        Raises `InvalidRequest` if an update breaks a rule, `InsufficientScope` if the
+        grant does not cover a topic, `TooLarge` if there are more updates than the hub
+        accepts at once, and `Closing` if the hub is shutting down.  If it raises
+        `HistoryUnavailable` or is cancelled, the updates may have been appended.
         """
         if self.shutdown.is_closing:
             raise Closing
@@ -136,14 +148,14 @@ class Hub:
                 log.debug("update published", id=update.id, **about)
 
     async def _check_updates(self, updates: Sequence[Update]) -> None:
-        """Raise InvalidRequest for the first update that breaks a rule."""
-        left = TOPICS_CHECKED
+        """Raise `InvalidRequest` for the first update that breaks a rule."""
+        left = SLICE_TOPICS
         for number, update in enumerate(updates, 1):
             try:
                 for topic in update.topics:
                     if not left:
                         await asyncio.sleep(0)
-                        left = TOPICS_CHECKED
+                        left = SLICE_TOPICS
                     left -= 1
                     check_topic(topic, path=self.settings.path)
                 check_fields(update)
@@ -151,15 +163,13 @@ class Hub:
                 raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
 
     async def _require_publish(self, updates: Sequence[Update], grant: Grant) -> None:
-        """Raise InsufficientScope unless every topic of `updates` may be published to
-        (N80).
-        """
-        left = MATCHERS_ASKED
+        """Raise `InsufficientScope` if the grant does not cover every topic (N80)."""
+        left = SLICE_MATCHES
         for update in updates:
             for topic in update.topics:
                 if left <= 0:
                     await asyncio.sleep(0)
-                    left = MATCHERS_ASKED
+                    left = SLICE_MATCHES
                 left -= len(grant.publish)
                 grant.require_publish(topic)
 
@@ -173,25 +183,22 @@ class Hub:
         *,
         address: str = "",
     ) -> tuple[Subscriber, str | None]:
-        """Admit a subscriber; return it, and the id of the event before its first one.
+        """Return a new subscriber, and the id of the event before its first one.
 
-        Without `last_event_id` it starts at the end of the history, and the id is None.
-        With an empty one it starts there too, and the id is `earliest` (N107).  With an
-        id that the history has, it starts after the earliest event with that id (N115).
-        If the history does not have the id, or has forgotten later presence updates
-        that the subscriber may want, the returned id is `earliest` (N108).  The
-        subscriber then starts before the earliest event, and so gets all that is left
-        of the updates it missed; or at the end, if the settings say so (N109).
+        `find_start` describes where it starts.  `address` names the client that the
+        connection counts for if the token has no subject (N23).
 
-        `address` is the client that the connection counts for if the token has no
-        subject (N23).  While the hub is shutting down, a client may still subscribe,
-        and the stream ends at once: EventSource reconnects after an end, but never
-        after a 503.
+        The subscriber counts toward the limits until its connection ends, or until
+        `Subscriber.leave` is called.  If an error is raised, it does not count.
 
-        The subscriber counts until its connection ends, or `leave` is called.  Raises
-        LimitExceeded, Busy, InvalidRequest if a type refuses its pattern, and
-        HistoryUnavailable; then it does not count.
+        While the hub is shutting down, a client may still subscribe, and its stream
+        ends at once: EventSource reconnects after the end of a stream, but never after
+        a 503.
+
+        Raises `LimitExceeded` or `Busy` if a limit is reached, `InvalidRequest` if a
+        pattern is invalid for its type, and `HistoryUnavailable`.
         """
+        # Admission comes first, so that a refused client causes no expensive work.
         ticket = self.admission.admit(f"address {address}" if grant.subject is None else f"subject {grant.subject}")
         try:
             matchers = await self._compile(selectors)
@@ -213,22 +220,35 @@ class Hub:
         return subscriber, preceding
 
     async def _compile(self, selectors: Sequence[Selector]) -> Iterable[TopicMatcher]:
-        """Return the matchers of a request.
+        """Return the matchers of a request, each once (N19).
 
-        Raises InvalidRequest and LimitExceeded.
+        Raises `InvalidRequest` if a pattern is invalid for its type, and
+        `LimitExceeded` if the hub has too many URL Patterns.
         """
         try:
             return (await self.compiler.compile_all(selectors)).values()
         except PatternError as error:
-            if error.matcher_type == "urlpattern":  # the reason is the compiler's text (N17)
+            # The client does not get the text of the URL Pattern compiler (N17).
+            if error.matcher_type == "urlpattern":
                 raise InvalidRequest(f"{shown(error.pattern)} is not a URL Pattern that this hub accepts") from None
             raise InvalidRequest(str(error)) from None
 
     async def find_start(self, last_event_id: str | None, *, presence: bool) -> tuple[int, str | None]:
-        """Return the position at which a cursor starts, and the id of the event before
-        it.
+        """Return the start position of a cursor, and the id of the event before it.
 
-        `presence` is whether the subscriber may want presence updates.
+        - Without a cursor: the end of the history, and None.
+        - An empty cursor: the end of the history, and `earliest` (N107).
+        - `earliest`: before the first event, and `earliest`.
+        - An id that the history has: after the first event with that id, and the id
+          (N115).
+        - Any other id: before the first event, and `earliest` (N108), so that the
+          subscriber gets what is left of the updates that it missed.  If the settings
+          turn that off, the end of the history, and `earliest` (N109).
+
+        If `presence` is true, the subscriber may want presence updates.  An id then
+        counts as unknown if the history has forgotten a later presence update.
+
+        Raises `HistoryUnavailable`.
         """
         if not self.dispatcher.is_ready:
             raise HistoryUnavailable("it has not been available since this node started")
@@ -240,15 +260,16 @@ class Hub:
             log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
             if not self.settings.replay_unknown:
                 return await self._end(), EARLIEST_ID
-        # In an empty history, the position before all entries is its end.  Read the end
-        # first: an entry may be added before the second read.
+        # If the history is empty, the subscriber starts at its end.  The end is read
+        # first, because an entry may be appended before the second read.
         end = await self.history.end()
         return EARLIEST if await self.history.newest() else end, EARLIEST_ID
 
     async def _end(self) -> int:
-        """Return the position after every update whose publisher has its answer.
+        """Return the end of the history, whether it is dispatched yet or not.
 
-        These updates may not be dispatched yet.
+        So a subscriber that starts there gets no update whose publisher already has its
+        answer.
         """
         try:
             return await self.history.end()
@@ -260,72 +281,80 @@ class Hub:
     async def connect(self, receiver: Receiver) -> None:
         """Add a connection, and then announce its subscriptions (N127).
 
-        So a subscriber may receive its own announcement.  A history that is unavailable
-        or slow delays no connection: it is announced when the history works.  Raises
-        LimitExceeded if its patterns are too similar to others; the subscriber does not
-        count then.
+        In this order, a subscriber can receive its own announcement.  If the history is
+        unavailable, the connection goes on, and is announced later.  If the history is
+        slow, the call waits only for a short time.
+
+        Raises `LimitExceeded` if its patterns are too similar to those of others, and
+        any error of the announcement.  The connection is then removed, and no longer
+        counts.  If the call is cancelled, the connection is removed too.
         """
-        self._take_in(receiver)
+        self._add(receiver)
         if receiver.position != EARLIEST:
             self.begins(receiver)
         try:
             await self.presence.arrive(receiver.subscriber)
         except asyncio.CancelledError:
-            self.disconnect(receiver)
+            self.disconnect(receiver)  # its arrival is still announced, so its end must be too
             raise
         except BaseException:
-            self._forget(receiver)
+            self._forget(receiver)  # `Presence` announces its end, if that is needed
             raise
 
     @contextlib.contextmanager
     def connected(self, receiver: Receiver) -> Iterator[None]:
-        """Add a connection inside of the context, and announce nothing.
+        """Keep a connection inside of the context, without announcing it.
 
-        Raises as `connect`.
+        Raises `LimitExceeded` if its patterns are too similar to those of others.  The
+        subscriber then no longer counts.
         """
-        self._take_in(receiver)
+        self._add(receiver)
         try:
             yield
         finally:
-            self._let_go(receiver)
+            self._remove(receiver)
 
     def begins(self, receiver: Receiver) -> None:
-        """Record the position where a connection begins, as soon as it is known."""
+        """Record in the event log where a connection begins.
+
+        Call it as soon as its position is known.  Does nothing without an event log.
+        """
         if self.event_log is not None:
             self.event_log.connected(receiver, receiver.position)
 
     def reading(self, receiver: Receiver) -> Reading:
-        """Return a walk through the history, from the receiver's position to
-        the end.
-        """
+        """Return a reading of the history from the receiver's position on."""
         passes = partial(self.broadcaster.passes, receiver)
         return Reading(self.dispatcher.read, passes, receiver.subscriber, receiver.position, self.slices)
 
     def disconnect(self, receiver: Receiver) -> None:
-        """Forget a connection, and announce that its subscriptions have ended."""
+        """Remove a connection, and announce that its subscriptions have ended."""
         self._forget(receiver)
         self.presence.depart(receiver.subscriber)
 
-    def _take_in(self, receiver: Receiver) -> None:
+    def _add(self, receiver: Receiver) -> None:
+        """Add a connection to the broadcaster; it ends soon if its token expires."""
         try:
             self.broadcaster.connect(receiver)
         except LimitError as error:
             receiver.subscriber.leave()
             raise LimitExceeded(str(error)) from None
-        if self.admission.expires_within(LATE, receiver.subscriber.grant):
-            # Now: the next round of the clock may come too late (N82).
+        if self.admission.expires_within(LATE_SECONDS, receiver.subscriber.grant):
+            # Do not wait for the next tick, which may come too late (N82).
             receiver.close("its token expires")
 
     def _forget(self, receiver: Receiver) -> None:
+        """Remove a connection, and record in the event log how far it came."""
         if self.event_log is not None:
             position, more = receiver.delivered()
-            if position == EARLIEST:  # it has read nothing
+            # It has read nothing, so its begin is not recorded: record it now.
+            if position == EARLIEST:
                 position = self.broadcaster.position
                 self.event_log.connected(receiver, position)
             self.event_log.disconnected(receiver, position, more)
-        self._let_go(receiver)
+        self._remove(receiver)
 
-    def _let_go(self, receiver: Receiver) -> None:
+    def _remove(self, receiver: Receiver) -> None:
         self.broadcaster.disconnect(receiver)
         receiver.subscriber.leave()
 
@@ -333,9 +362,11 @@ class Hub:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follow the history and the clock inside of the context.
+        """Run the node inside of the context: dispatch, heartbeats and announcements.
 
-        Enter it once only.
+        If the history is unavailable at the start, the node waits for it.  At the end,
+        all streams end, their departures are announced, and the history is closed.  A
+        hub can run only once.
         """
         await self.dispatcher.start()
         tasks = [asyncio.create_task(run()) for run in (self.dispatcher.run, self._keep_time)]
@@ -346,9 +377,11 @@ class Hub:
             self.is_running = True
             yield
         finally:
+            # The streams end first, while departures can still be announced and
+            # recorded.  The history is closed last, because all other parts use it.
             self.shutdown.begin(at_once=True)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._last_words(), LAST_WORDS)
+                await asyncio.wait_for(self._all_departed(), LAST_ANNOUNCEMENTS_SECONDS)
             self.is_running = False
             await self.presence.aclose()
             await self.shutdown.aclose()
@@ -360,14 +393,15 @@ class Hub:
                 await self.event_log.aclose()
             await self.history.aclose()
 
-    async def _last_words(self) -> None:
+    async def _all_departed(self) -> None:
         """Wait until all streams have ended, and all departures are announced."""
         await self.broadcaster.emptied()
         await self.presence.drained()
 
     async def _keep_time(self) -> None:
+        """Call the broadcaster's `tick` every TICK_SECONDS, indefinitely."""
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_SECONDS)
             try:
                 await self.broadcaster.tick()
             except Exception:

@@ -1,4 +1,10 @@
-"""Interest: what connections subscribe to, and what they may read, as two indexes."""
+"""Interest: finds the connections that subscribe to a topic, or that may read it.
+
+    ("subscribed", topic)  ─►  index of the matchers in requests  ─►  ids
+    ("granted", topic)     ─►  index of the matchers in tokens    ─►  ids
+
+It is the source of the broadcaster's SkipFilter, which caches the ids of each key.
+"""
 
 from __future__ import annotations
 
@@ -21,34 +27,39 @@ if TYPE_CHECKING:
     from skipfilter import CompiledSelector, Selector
 
 Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
-"""A role and a topic."""
+"""A role and a topic: which receivers subscribe to the topic, or may read it?"""
 
 
 class Interested(Protocol):
-    """Anything with a subscriber."""
+    """A receiver, of which only the subscriber counts here."""
 
     @property
     def subscriber(self) -> Subscriber:
-        """The subscriber whose matchers and grant count."""
+        """The subscriber, with its matchers and its grant."""
         ...
 
 
 class Interest:
-    """The source of the broadcaster's filter: an index of subscriptions, and one of
-    grants.
+    """An index of subscriptions and an index of grants, as one `skipfilter.Source`.
 
-    The number and length of a receiver's matchers were limited when they were parsed,
-    and the number of URL Patterns when they were compiled.
+    Relative patterns and topics are resolved against `base_url`, the hub's URL.
     """
 
     def __init__(self, base_url: str) -> None:
+        # No limits here: the number and length of a receiver's matchers were limited
+        # when they were parsed, and the number of URL Patterns when they were compiled.
         index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=sys.maxsize)
         self._subscribed, self._granted = index(), index()
-        self._announced = subscriptions_path(urlsplit(base_url).path) + "/"
-        """The prefix of the topics of presence updates."""
+        # The prefix of the topics of presence updates.
+        self._presence_prefix = subscriptions_path(urlsplit(base_url).path) + "/"
 
     def add(self, id: int, value: Interested, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
-        """Add a receiver to both indexes, or with an error to none."""
+        """Add a receiver to both indexes.
+
+        Its subscriber has the matchers; `selectors` is not used.  Raises `LimitError`
+        if its patterns are too similar to those of other receivers.  If an error is
+        raised, the receiver is in neither index.
+        """
         self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
         try:
             self._granted.add(id, value, _selectors(value.subscriber.grant.subscribe))
@@ -62,20 +73,23 @@ class Interest:
         self._granted.discard(id, value)
 
     def ids_matching(self, key: Key, values: SortedDict, start: int) -> BitMap64:
-        """Return the ids that subscribe to, or may read, the topic of `key`."""
+        """Return the ids of the receivers that subscribe to, or may read, a topic."""
         role, topic = key
         index = self._subscribed if role == "subscribed" else self._granted
         return index.ids_matching(topic, values, start)
 
     def announces(self, topic: str) -> bool:
-        """Return whether `topic` is that of a presence update; each of them is new."""
-        return topic.startswith(self._announced)
+        """Return whether `topic` is the topic of a presence update."""
+        return topic.startswith(self._presence_prefix)
 
     def bitmap(self, *keys: Key) -> BitMap64:
-        """Return the ids that match any of `keys`, without caching anything."""
-        ids, nobody = BitMap64(), SortedDict()  # an index does not look at the values
+        """Return the ids that match any of `keys`, as `SkipFilter.bitmap` does.
+
+        Caches nothing, so it suits topics that occur only once.
+        """
+        ids, no_values = BitMap64(), SortedDict()  # an index does not look at the values
         for key in keys:
-            ids |= self.ids_matching(key, nobody, 0)
+            ids |= self.ids_matching(key, no_values, 0)
         return ids
 
 

@@ -1,10 +1,11 @@
-"""Presence: announces subscribers, detects dead nodes, lists the present (N120–N137).
+"""Presence: announces the subscribers of all nodes, and lists them (N120–N137).
 
     connection begins ─┐                     ┌─► update "active": true
     connection ends   ─┴─► queue, in order ──┤
     node died         ───────► beat ─────────┴─► update "active": false
 
-    history.announce changes the list of subscribers together with each update
+The history keeps the list of present subscribers.  `History.announce` changes the list
+and appends the updates about the change in one step.
 
 One task publishes the announcements in their order, several at a time.  While the
 history is unavailable, they wait.
@@ -38,18 +39,19 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-SHARE: Final = 8
-"""The share of the history's presence updates that each node may have in flight is
-1/SHARE."""
+IN_FLIGHT_DIVISOR: Final = 8
+"""A node may have in flight 1/8 of the presence updates that the history keeps."""
 BATCH_CHANGES: Final = 256
-"""Announcements that are appended together."""
+"""The maximum number of announcements that are appended together."""
 ANNOUNCE_TIMEOUT: Final = 1.0
-"""Seconds that a connection waits for its announcement."""
+"""The maximum seconds that a connection waits for its announcement."""
 
 
 class PresentNow(NamedTuple):
-    """The subscribers of all nodes, and a cursor: later changes have later
-    announcements.
+    """The subscribers of all nodes, and a cursor.
+
+    A client that subscribes with this cursor gets the announcements of all later
+    changes (N137).
     """
 
     cursor: str
@@ -60,40 +62,43 @@ class PresentNow(NamedTuple):
 
 
 class _Announcement(NamedTuple):
+    """An arrival or a departure that is not published yet."""
+
     subscriber: Subscriber
     active: bool
+    """True for an arrival, False for a departure."""
     done: asyncio.Future[None] | None
-    """Done when it is published, has failed, or must wait; None if no caller waits for
-    it."""
+    """Done when the announcement is published, has failed, or must wait for the
+    history; None if no caller waits for it."""
 
 
 class Presence:
-    """The announcements of one node.
+    """The announcements of one node, and the list of the subscribers of all nodes.
 
-    Publishes between `start()` and `aclose()`, if the settings turn presence on.
+    Announcements are published between `start()` and `aclose()`.  If the settings turn
+    presence off, no announcement is made.
     """
 
     def __init__(self, settings: Settings, history: History, broadcaster: Broadcaster) -> None:
         self._settings = settings
         self._history = history
         self._broadcaster = broadcaster
-        # The history forgets presence updates early, and many nodes may announce at
-        # once.
+        # In the history, presence updates have bounds of their own.  Many nodes may
+        # announce at once, so a node takes only a part of them.
         self._backpressure = Backpressure(
             broadcaster,
-            max_updates=settings.presence_updates // SHARE,
-            max_bytes=settings.presence_bytes // SHARE,
+            max_updates=settings.presence_updates // IN_FLIGHT_DIVISOR,
+            max_bytes=settings.presence_bytes // IN_FLIGHT_DIVISOR,
         )
+        # Announcements that the task has not taken yet, oldest first.
         self._queue: asyncio.Queue[_Announcement] = asyncio.Queue()
-        """Announcements that are not published yet, oldest first."""
+        # The ids of this node's subscribers that the history lists as present.
         self._announced: set[str] = set()
-        """The ids of this node's subscribers that the history lists as present."""
+        # The task that publishes the queue; None before the start and after the end.
         self._task: asyncio.Task[None] | None = None
-        """The task that publishes the queue; None before the start and after
-        the end."""
 
     def start(self) -> None:
-        """Start publishing announcements.  Call it once."""
+        """Start the task that publishes announcements.  Call it once."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def drained(self) -> None:
@@ -101,7 +106,10 @@ class Presence:
         await self._queue.join()
 
     async def aclose(self) -> None:
-        """Stop publishing.  Announcements that are left fail with Closing."""
+        """Stop publishing; announcements that are left fail with `Closing`.
+
+        A second call does nothing.
+        """
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -110,23 +118,26 @@ class Presence:
             self._settle(self._queue.get_nowait(), Closing())
 
     async def now(self) -> PresentNow:
-        """Return the subscribers of all nodes, and the cursor of the list
-        (N135, N137).
+        """Return the subscribers of all nodes, and the cursor of the list (N135, N137).
+
+        Raises `HistoryUnavailable`.
         """
-        # A subscriber enters the history's list before it is announced, and leaves it
-        # before its departure is.  So if the cursor is read first, the list has all
-        # changes up to it.
+        # The list never lags behind the announcements.  So if the cursor is read first,
+        # the list has all changes up to the cursor, and perhaps later ones.
         newest = await self._history.newest()
         repeated = newest is not None and await self._history.find(newest.update.id) != newest.position
         cursor = EARLIEST_ID if newest is None else newest.update.id
         return PresentNow(cursor, repeated, await self._history.present())
 
     async def arrive(self, subscriber: Subscriber) -> None:
-        """Announce a connection, and wait for that, but only for ANNOUNCE_TIMEOUT.
+        """Announce a connection, and wait up to ANNOUNCE_TIMEOUT until it is published.
 
-        Raises the error if it is not announced; Closing if this node no longer
-        publishes.  If the caller is cancelled, the connection is announced all the
-        same.
+        If the history is unavailable, or the time is over, the connection is announced
+        later.  If the caller is cancelled, the connection is still announced.  Returns
+        at once if the settings turn presence off.
+
+        Raises the error if the announcement fails, and `Closing` if this node does not
+        publish.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._announce(subscriber, active=True, done=done)
@@ -135,36 +146,41 @@ class Presence:
         if done.done():
             done.result()
         else:
-            done.add_done_callback(_log_failure)  # no caller will see the error
+            done.add_done_callback(_log_failure)  # no caller would see the error
 
     def depart(self, subscriber: Subscriber) -> None:
         """Announce the end of a connection, after all earlier announcements (N120)."""
         self._announce(subscriber, active=False)
 
     def _announce(self, subscriber: Subscriber, *, active: bool, done: asyncio.Future[None] | None = None) -> None:
+        """Queue an announcement, or set `done` at once if this node publishes none."""
         if self._settings.subscriptions and self._task is not None:
             self._queue.put_nowait(_Announcement(subscriber, active, done))
         elif done is not None:
             done.set_exception(Closing()) if self._settings.subscriptions else done.set_result(None)
 
     async def _run(self) -> None:
-        """Publish the queue, and report several times in `node_timeout` that the node
-        lives.
+        """Publish the queue, and report three times in `node_timeout` seconds that the
+        node is alive.
         """
         now = asyncio.get_running_loop().time
         every = self._settings.node_timeout / 3
         due = now()
-        waiting: list[_Announcement] = []
+        waiting: list[_Announcement] = []  # taken from the queue, and not published yet
         try:
             while True:
+                # 1. Report that the node is alive.  If many subscribers are gone, a
+                #    beat announces only some of them, and the next beat follows step 3,
+                #    so that a new subscriber does not wait for all of them.
                 if now() >= due:
-                    # If many subscribers are gone, only some are announced at a time,
-                    # so that a new subscriber does not wait for all of them.
                     due = now() + (0 if await self._beat() else every)
+                # 2. Wait for an announcement until the next beat or, if announcements
+                #    wait for the history, until the next attempt.
                 if self._queue.empty():
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout_at(min(due, now() + base.RETRY[1]) if waiting else due):
                             waiting.append(await self._queue.get())
+                # 3. Publish it, together with others that are already in the queue.
                 while len(waiting) < BATCH_CHANGES and not self._queue.empty():
                     waiting.append(self._queue.get_nowait())
                 await self._publish_waiting(waiting)
@@ -173,28 +189,36 @@ class Presence:
                 self._settle(announcement, Closing())
 
     async def _publish_waiting(self, waiting: list[_Announcement]) -> None:
-        """Publish announcements in order, and remove them; those left must be
-        retried.
+        """Publish announcements in order, and remove them from `waiting`.
+
+        If the history is unavailable, the rest stays in the list, and the caller must
+        try again.
         """
         while waiting:
+            # A batch is the longest beginning of the list that fits in flight.
             changes = self._together(
                 self._change(_present(subscriber), active=active) for subscriber, active, _ in waiting
             )
             batch = waiting[: len(changes)]
             try:
                 await self._publish_changes(changes)
-            except HistoryUnavailable:  # the connections continue; they are announced later
+            except HistoryUnavailable:
+                # The connections wait no longer, and are announced when the history is
+                # available again.
                 for announcement in waiting:
                     if announcement.done is not None:
                         announcement.done.set_result(None)
                 waiting[:] = [announcement._replace(done=None) for announcement in waiting]
                 return
             except Exception as error:
+                # With another error, a part of the batch may be published all the same.
                 for announcement in batch:
                     if announcement.active:
-                        self.depart(announcement.subscriber)  # part of it may be published
+                        # The arrival may be published: announce its end.
+                        self.depart(announcement.subscriber)
                     else:
-                        # So the next beat finds one subscriber too many in the history.
+                        # The history may still list it.  The next beat then finds it in
+                        # the list but not here, and announces its end again.
                         self._announced.discard(announcement.subscriber.id)
                     if announcement.done is None:
                         log.exception("a subscriber could not be announced", id=announcement.subscriber.id)
@@ -205,7 +229,10 @@ class Presence:
             del waiting[: len(batch)]
 
     def _together(self, changes: Iterable[Change]) -> list[Change]:
-        """Return the longest prefix that fits in flight, but always at least one."""
+        """Return the longest prefix of `changes` that fits in flight, but at least one.
+
+        It has up to BATCH_CHANGES changes.  A single change may be too large.
+        """
         first: list[Change] = []
         count = size = 0
         for change in islice(changes, BATCH_CHANGES):
@@ -216,14 +243,20 @@ class Presence:
         return first
 
     async def _publish_changes(self, changes: Sequence[Change]) -> None:
-        """Publish changes together; a single one that is too large follows in parts."""
+        """Publish changes together, and note which subscribers the history lists.
+
+        Publishes a single change that is too large in parts, one after the other.
+        """
         rest: list[list[Update]] = []
-        if len(changes) == 1:  # alone it may be more than fits in flight
+        # Only a single change can be too large.  The list changes with its first part.
+        if len(changes) == 1:
             subscriber, active, updates = changes[0]
             first, *rest = list(self._backpressure.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
         entries = await self._backpressure.append(updates, partial(self._history.announce, changes))
+        # If there are no entries, another node has announced the departure, with all
+        # its updates.
         for part in rest if entries else []:
             await self._backpressure.append(part, partial(self._history.append, part, presence=True))
         for subscriber, active, _ in changes:
@@ -233,27 +266,31 @@ class Presence:
                 self._announced.discard(subscriber.id)
 
     def _change(self, subscriber: Present, *, active: bool) -> Change:
+        """Return the arrival or departure of a subscriber, with its updates (N120)."""
         typed_classic = self._settings.typed_classic_events
         subscriptions = subscriber.subscriptions(self._settings.path)
         updates = [one.announcement(active=active, typed_classic=typed_classic) for one in subscriptions]
         return Change(subscriber, active, updates)
 
     def _settle(self, announcement: _Announcement, error: Exception | None = None) -> None:
+        """Mark an announcement as published, or as failed with `error`."""
         if announcement.done is not None:
             announcement.done.set_result(None) if error is None else announcement.done.set_exception(error)
         self._queue.task_done()
 
     async def _beat(self) -> bool:
-        """Report that this node lives, and repair the list; return if there is more to
-        do.
+        """Report that this node is alive, and repair the list of present subscribers.
 
-        Subscribers of dead nodes are announced as gone.  If this node was considered
-        dead, or the history has lost its list, the node's subscribers are announced
-        again.
+        Returns true if subscribers were announced as gone, because there may be more.
         """
         try:
+            # 1. Subscribers of dead nodes are gone.
             beat = await self._history.beat()
             gone = list(beat.orphans)
+            # 2. The history lists too many or too few subscribers of this node: the
+            #    node was considered dead, the history has lost its list, or an
+            #    announcement failed.  Announce those that are too many as gone, and
+            #    those that are missing as present again.
             if beat.present != len(self._announced):
                 own = await self._history.present(own=True)
                 gone += [subscriber for subscriber in own if subscriber.id not in self._announced]
@@ -261,22 +298,25 @@ class Presence:
                     self._announced.discard(id)
                     if (subscriber := self._broadcaster.subscriber(id)) is not None:
                         self._announce(subscriber, active=True)
+            # 3. Announce the first of the gone subscribers, up to what fits in flight.
             if gone:
                 await self._publish_changes(self._together(self._change(one, active=False) for one in gone))
             return bool(gone)
         except HistoryUnavailable as error:
-            log.warning("the history does not work", reason=error.reason)
+            log.warning("the history is unavailable; presence waits", reason=error.reason)
         except Exception:
             log.exception("the check of the other nodes failed")
         return False
 
 
 def _log_failure(announced: asyncio.Future[None]) -> None:
+    """Log why an announcement failed, if it did."""
     if (error := announced.exception()) is not None:
         log.error("a subscriber could not be announced", reason=repr(error))
 
 
 def _present(subscriber: Subscriber) -> Present:
+    """Return a subscriber of this node as all nodes see it."""
     payload_for = subscriber.grant.payload_for
     matchers = ((matcher.type, matcher.pattern, payload_for(matcher.pattern)) for matcher in subscriber.subscribed)
     return Present(subscriber.id, tuple(matchers))

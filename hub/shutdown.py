@@ -1,10 +1,10 @@
-"""Shutdown: no more updates are accepted, and the streams end over the drain time.
+"""Shutdown: refuses updates, and ends the streams over the drain time.
 
-    open ──begin()──► draining: streams end at random, evenly over `drain` seconds
+    open ──begin()──► draining: streams end in random order, evenly over `drain` seconds
          ──begin()──► all streams end at once
 
 Streams that begin while the hub is closing are accepted and end at once: EventSource
-reconnects after an end, perhaps to another node, but never after a 503.
+reconnects after the end of a stream, perhaps to another node, but never after a 503.
 """
 
 from __future__ import annotations
@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 SHUTTING_DOWN: Final = "the hub is shutting down"
+"""The reason of streams that end because the hub is closing."""
 DRAIN_STEP: Final = 0.02
 """Seconds between two checks of how many streams should have ended."""
 
 
 class Shutdown:
-    """Whether one hub is closing, and the end of its streams."""
+    """The shutdown of one hub.
+
+    `is_closing` is whether it has begun.  `drain` is the number of seconds over which
+    the streams end; 0 ends them at once.  `clock` returns monotonic seconds.
+    """
 
     def __init__(self, broadcaster: Broadcaster, *, drain: float, clock: Callable[[], float], random: Random) -> None:
         self.is_closing = False
@@ -42,30 +47,32 @@ class Shutdown:
         self._drain_time = drain
         self._clock = clock
         self._random = random
-        self._timeouts: set[asyncio.Timeout] = set()
-        """The timeouts of requests that wait for their client."""
-        self._draining: asyncio.Task[None] | None = None
+        self._timeouts: set[asyncio.Timeout] = set()  # of requests that wait for their client
+        self._draining: asyncio.Task[None] | None = None  # ends the streams; None if none does
 
     def begin(self, *, at_once: bool = False) -> None:
-        """Refuse updates, and end all streams, present and future.
+        """Refuse updates from now on, and end all streams.
 
-        Present streams end at random within the drain time.  A second call ends them at
-        once.
+        The present streams end in random order, evenly over the drain time.  They end
+        at once if `at_once` is true, if there is no drain time, or if this is a second
+        call.
         """
         if at_once or self.is_closing or not self._drain_time:
             self._broadcaster.close_all(SHUTTING_DOWN)
         else:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
         self.is_closing = True
+        # Requests that wait for their client fail now: see `until_closing`.
         for timeout in list(self._timeouts):
             if not timeout.expired():
                 timeout.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
     async def until_closing(self, seconds: float) -> AsyncIterator[None]:
-        """Limit a wait for a client.
+        """Limit how long the code inside of the context may wait for a client.
 
-        Raises TooSlow after `seconds`, and Closing if the hub closes meanwhile.
+        Raises `TooSlow` after `seconds`.  Raises `Closing` if the hub is closing when
+        the wait begins, or begins to close meanwhile.
         """
         try:
             async with asyncio.timeout(0 if self.is_closing else seconds) as timeout:
@@ -80,17 +87,18 @@ class Shutdown:
             raise TooSlow(f"the body did not arrive within {seconds:g} seconds") from None
 
     async def aclose(self) -> None:
-        """Stop draining."""
+        """Stop draining.  Streams that have not ended go on."""
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.gather(self._draining, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """End the present streams one by one, evenly over the drain time."""
+        """End the present streams in random order, evenly over the drain time."""
         subscribers = self._broadcaster.subscribers()
         self._random.shuffle(subscribers)
         began, closed = self._clock(), 0
         log.info("draining", subscribers=len(subscribers), seconds=self._drain_time)
+        # Every DRAIN_STEP, end as many streams as should have ended by now.
         while closed < len(subscribers):
             await asyncio.sleep(DRAIN_STEP)
             due = math.ceil(len(subscribers) * (self._clock() - began) / self._drain_time)
@@ -101,10 +109,13 @@ class Shutdown:
 
 @contextmanager
 def before_signals(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` in this event loop at SIGINT and SIGTERM, before the present
-    handlers.
+    """Schedule `callback` in this event loop at each SIGINT and SIGTERM.
 
-    Does nothing outside of the main thread, which alone receives signals.
+    This holds inside of the context.  The handlers that were set before are then called
+    too.  At the end they are restored, unless another handler was set meanwhile.
+
+    Does nothing outside of the main thread, because only that thread gets signals, and
+    nothing for a signal without a Python handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -114,7 +125,9 @@ def before_signals(callback: Callable[[], None]) -> Iterator[None]:
     entered = True
 
     def handle(number: int, frame: Any) -> None:
-        if entered:  # a later hub that is left later may still call this handler
+        # After the end of the context, a hub that entered later and ends later may
+        # still call this handler.
+        if entered:
             loop.call_soon_threadsafe(callback)
         handler = handlers[signal.Signals(number)]
         if callable(handler):

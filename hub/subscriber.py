@@ -1,4 +1,4 @@
-"""Subscriber: its subscriptions, its grant, and where in the history it starts."""
+"""Subscriber: what one connection subscribes to, what it may read, and when it ends."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 
 class Subscriber:
-    """One connection's subscriptions.
+    """The subscriptions and the grant of one connection.
 
-    It receives the entries of the history after `start`.  Its connection ends at
-    `deadline`, by the hub's monotonic clock, for the reason `lapse`.  It may receive
-    presence updates after the position `presence_after`, which is inf if it never does.
+    - `subscribed`: the matchers of its request.
+    - `grant`: what its token allows.
+    - `start`: the position in the history after which it receives entries.
+    - `deadline`: when its connection must end, by the hub's monotonic clock; inf if it
+      need not end.
+    - `lapse`: the reason for this end.
+    - `presence_after`: the position after which it may want presence updates; inf if it
+      never does.
+    - `ticket`: counts the connection toward the limits; None if it does not count.
     """
 
     __slots__ = ("_ticket", "deadline", "grant", "id", "lapse", "presence_after", "start", "subscribed")
@@ -48,16 +54,17 @@ class Subscriber:
         self._ticket = ticket
 
     def leave(self) -> None:
-        """Stop counting as a connection of its client.  A second call does nothing."""
+        """Stop counting toward the limits.  A second call does nothing."""
         if self._ticket is not None:
             self._ticket.give_back()
 
 
 def may_want_presence(subscribed: Iterable[Selector], grant: Grant, path: str) -> bool:
-    """Return whether a subscriber may receive presence updates, which are private.
+    """Return whether a subscriber may receive presence updates.
 
-    `path` is the path of the hub.  True if that is not certain.
+    `path` is the path of the hub.  Returns True if that is not certain.
     """
+    # Presence updates are private: both the subscriptions and the grant must match.
     if not grant.subscribe:
         return False
     below = subscriptions_path(path)

@@ -1,20 +1,23 @@
-"""Matching over tables on Spark: who received what, and who would have.
+"""Match a table of updates with a table of sessions on Spark.
+
+The result is which session received which update, or would have received it.
 
     sessions ──► postings ──┐
                             ├──► match ──► fanout, bitmaps, rows, received
     updates  ──► topics  ───┘
 
-__main__       ─ the commands
-  ├► page/         ─ a report as one HTML file
-  ├► report        ─ what happened on a day; audit ─ which sessions could read a topic
-  │    └► fanout · gaps · files    ─ how many an update reached; gaps; tables
-  └► matching      ─ from updates and sessions to the four outputs
-       ├► partition      ─ the sessions, one range of ids at a time
-       ├► wide_selectors ─ widely shared selectors, and a worker's index of them
-       └► deliveries     ─ who gets an update of certain topics
-            └► posting_lists · bitmaps    ─ the ids that declare each selector
+    __main__       the commands
+      ├► page/         a report as one HTML file
+      ├► report        what happened on a day
+      ├► audit         which sessions could read a topic
+      │    └► fanout · gaps · files     sessions per update; lost records; tables
+      └► matching      from updates and sessions to the four outputs
+           ├► partition       the sessions, one range of ids at a time
+           ├► wide_selectors  widely shared selectors, and a worker's index of them
+           └► deliveries      the sessions that receive each update
+                └► posting_lists · bitmaps     the ids that declare each selector
 
-It needs `pip install skipfilter[spark]`, and Java 17 or newer.
+The package needs `pip install skipfilter[spark]`, and Java 17 or newer.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""python -m skipfilter.spark JOB: the pipeline on the command line, for a directory of
-tables.
+"""The command line: python -m skipfilter.spark JOB TABLES runs one job.
 
-    TABLES/updates sessions                         what happened, or generated
-    TABLES/gaps                                     what may be missing there
+    TABLES/updates sessions                         recorded by a hub, or generated
+    TABLES/gaps                                     what the hub may not have recorded
     TABLES/postings fanout bitmaps rows received    the results of the jobs
     TABLES/audit report
 
-A directory is any path that Spark can write to.  spark-submit (which takes this file),
-SPARK_REMOTE, spark-defaults.conf or --conf say where Spark runs.  Jobs are idempotent:
-a job replaces its earlier result after all of the new one is written.  Over Spark
-Connect, the page is a file in report/page.
+TABLES is a directory: any path that Spark can write to.  spark-submit (which accepts
+this file), SPARK_REMOTE, spark-defaults.conf or --conf set where Spark runs.  Jobs are
+idempotent: a job writes all of its result before it replaces the earlier one.  The page
+is report/index.html, or over Spark Connect a file in report/page.
 
-Exits with 0 if the job is done, 1 if it failed (standard error says why), and 2 if it
-could not start.
+The exit status is 0 if the job is done, 1 if it failed, and 2 if an argument is
+invalid.  Standard error has the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def _absolute(url: str | None) -> str | None:
-    """Return the URL.  Raises BadParameter if it is not absolute."""
+    """Return `url` unchanged.  Raises BadParameter if it is a URL without a scheme."""
     if url is not None and not urlsplit(url).scheme:
         raise typer.BadParameter(f"{url!r} is not an absolute URL")
     return url
@@ -58,19 +57,25 @@ Url = Annotated[
     typer.Option(
         "--base-url",
         callback=_absolute,
-        help="The URL that relative URL Patterns are resolved against; by default the hub's.",
+        help="The URL against which relative URL Patterns are resolved; by default the hub's.",
     ),
 ]
 From = Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day of updates.")]
 To = Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day of updates.")]
 ByOption = Annotated[
     Literal["time", "position"] | None,
-    typer.Option(help="How sessions are placed in time; by default by position, which is exact, if tables have it."),
+    typer.Option(
+        help="How a session's connection is compared with updates: by time, or by position in the history, which is "
+        "exact; by default by position if all rows have one."
+    ),
 ]
 
 
 class Name(StrEnum):
-    """The outputs of `match`; Typer does not support a list of literals."""
+    """The outputs of `match`.
+
+    An enum, because Typer does not support a list of literals.
+    """
 
     FANOUT = "fanout"
     BITMAPS = "bitmaps"
@@ -78,7 +83,7 @@ class Name(StrEnum):
     RECEIVED = "received"
 
 
-Outputs = Annotated[list[Name], typer.Option("--output", help="What to write; repeatable.")]
+Outputs = Annotated[list[Name], typer.Option("--output", help="The table to write; repeatable.")]
 
 
 _WRITTEN_BY: Final = {
@@ -86,7 +91,7 @@ _WRITTEN_BY: Final = {
     "sessions": "`generate`, or `python -m hub.spark tables`,",
     "fanout": "`match`",
 }
-"""The commands that write the tables that jobs need."""
+"""The command that writes each table, for the message that the table is missing."""
 
 
 main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -105,8 +110,9 @@ def generate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = Workload().seed,
     conf: Conf = None,
 ) -> None:
-    """Generate updates and sessions of an invented day; the same options give the same
-    rows.
+    """Generate the updates and sessions of an invented day.
+
+    The same options give the same rows.
     """
     with job("generate", conf) as spark:
         workload = Workload(subscribers=subscribers, updates=updates, seed=seed)
@@ -118,8 +124,10 @@ def generate(
 
 @main.command()
 def index(tables: Tables, conf: Conf = None) -> None:
-    """Write which sessions declare, and are granted, each distinct selector: as roaring
-    bitmaps.
+    """Write a posting list for each distinct selector.
+
+    A list has two roaring bitmaps: the sessions that declare the selector, and those
+    that are granted it.
     """
     with job("index", conf) as spark, step(f"{tables}/postings"):
         files.write(postings(_sessions(spark, tables)), f"{tables}/postings")
@@ -128,20 +136,20 @@ def index(tables: Tables, conf: Conf = None) -> None:
 @main.command()
 def match(
     tables: Tables,
-    outputs: Outputs = [Name.FANOUT],  # noqa: B006  it is never changed
+    outputs: Outputs = [Name.FANOUT],  # noqa: B006  the list is never modified
     by: ByOption = None,
     base_url: Url = None,
     first: From = None,
     last: To = None,
     max_broadcast_bytes: Annotated[
-        int, typer.Option(help="Bytes of sessions that a worker may hold.")
+        int, typer.Option(help="The maximum number of bytes of sessions in a worker.")
     ] = BROADCAST_BYTES,
     conf: Conf = None,
 ) -> None:
-    """Write who received which updates.
+    """Write which session received which update.
 
-    fanout, bitmaps and rows have a directory for each day; received covers all the
-    days.
+    fanout, bitmaps and rows have a directory for each day; received adds up all the
+    selected days.
     """
     with job("match", conf) as spark:
         days = first and first.date(), last and last.date()
@@ -149,6 +157,7 @@ def match(
         by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
         updates, sessions = of_days(updates, sessions, *days, by)
         with ExitStack() as prepared:
+            # The outputs share the postings and keys of each epoch.
             with step(f"postings and keys, by {by}"):
                 matchings = [
                     prepared.enter_context(
@@ -170,27 +179,33 @@ def match(
 
 
 def _by(updates: DataFrame, sessions: DataFrame) -> By:
-    """Return "position" if there are updates and all rows have positions, else
-    "time".
+    """Return "position" if every row has a position, otherwise "time".
+
+    Without updates, it is "time".
     """
     placed = updates.agg(F.count("*"), F.count("position")).first()
-    there = sessions.agg(F.count("*"), F.count("after")).first()
+    bounded = sessions.agg(F.count("*"), F.count("after")).first()
     assert placed is not None
-    assert there is not None
-    return "position" if 0 < placed[0] == placed[1] and there[0] == there[1] else "time"
+    assert bounded is not None
+    return "position" if 0 < placed[0] == placed[1] and bounded[0] == bounded[1] else "time"
 
 
 def _hub(sessions: DataFrame) -> str | None:
-    """Return the hub of the sessions, or None.  Raises BadInput if there are two."""
+    """Return the URL of the sessions' hub, or None if no session has one.
+
+    Raises BadInput if there are several.
+    """
     hubs = [hub for [hub] in sessions.select("hub").distinct().limit(3).collect() if hub is not None]
     if len(hubs) > 1:
-        raise BadInput(f"sessions: they are of {hubs[0]} and {hubs[1]}: choose one with --base-url")
+        raise BadInput(f"sessions: they belong to several hubs, {hubs[0]} and {hubs[1]}: choose one with --base-url")
     return hubs[0] if hubs else None
 
 
 def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFrame, DataFrame]]:
-    """Return the updates and sessions of each epoch: positions are comparable within
-    one.
+    """Return the (updates, sessions) that can be matched with each other.
+
+    By position, these are the rows of each epoch, because positions of different epochs
+    are not comparable.
     """
     if by == "time":
         return [(updates, sessions)]
@@ -204,8 +219,9 @@ def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFra
 
 @main.command()
 def report(tables: Tables, base_url: Url = None, first: From = None, last: To = None, conf: Conf = None) -> None:
-    """Write tables and a page of what happened, after `match` has written the
-    fan-out.
+    """Write tables and a page that report what happened.
+
+    Run `match` first: this job needs its fan-out.
     """
     with job("report", conf) as spark:
         fanout = _read(spark, tables, "fanout", FANOUT)
@@ -213,6 +229,7 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
         with step(f"{tables}/report"):
             updates, sessions = _updates(spark, tables), _sessions(spark, tables)
             base_url, gaps = base_url or _hub(sessions), _gaps(spark, tables)
+            # Without an end, `by` makes no difference: it only selects gaps after it.
             by = "time" if end is None else _by(updates, sessions)
             found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps, by=by)
             found.write(f"{tables}/report")
@@ -223,15 +240,16 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
 @main.command()
 def audit(
     tables: Tables,
-    topic: Annotated[str, typer.Argument(help="The topic, compared exactly.")],
+    topic: Annotated[str, typer.Argument(help="The topic; it is compared exactly.")],
     by: ByOption = None,
     base_url: Url = None,
     first: From = None,
     last: To = None,
     conf: Conf = None,
 ) -> None:
-    """Write who could read a topic, by which selector, and who received it; print the
-    first rows.
+    """Write who could read a topic, by which selector, and who received it.
+
+    Prints the first rows.
     """
     with job("audit", conf) as spark:
         start, end = _moments(first, last)
@@ -242,8 +260,8 @@ def audit(
             parts = [who_could_read(topic, *each, start, end, by=by, base_url=base_url) for each in logs]
             files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
-        for told in sentences(of_time(_gaps(spark, tables), start, end, by=by)):
-            typer.echo(told)
+        for sentence in sentences(of_time(_gaps(spark, tables), start, end, by=by)):
+            typer.echo(sentence)
 
 
 @main.command()
@@ -253,7 +271,7 @@ def where() -> None:
 
 
 def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | None, datetime | None]:
-    """Return the beginning of the first day, and the end of the last."""
+    """Return the beginning of the first day and the end of the last, in UTC."""
     return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
 
 
@@ -263,8 +281,9 @@ def _updates(spark: SparkSession, tables: str) -> DataFrame:
 
 
 def _gaps(spark: SparkSession, tables: str) -> DataFrame:
-    """Return the table of gaps; empty for generated sessions or those of earlier
-    versions.
+    """Return the table of gaps, which is empty if there is none.
+
+    Generated sessions have no such table, nor have tables of earlier versions.
     """
     try:
         return files.read(spark, f"{tables}/gaps", GAPS)
@@ -280,7 +299,7 @@ def _sessions(spark: SparkSession, tables: str) -> DataFrame:
 def _read(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame:
     """Return a table that a job needs.
 
-    Raises MissingTable, which names the command that writes the table.
+    Raises MissingTable, with the command that writes the table, if there is none.
     """
     try:
         return files.read(spark, f"{tables}/{name}", schema)

@@ -4,23 +4,22 @@
               └───────────────────────────────────────────┴─► authorised, subscribed ┐
     updates ──► those on the topic ─► match ─► received ─────────────────────────────┴─►
 
-*Authorised*, *subscribed* and *received* differ, and none implies another:
+A session can be *authorised*, *subscribed* and *receiving*, and none implies another:
 
-    authorised    may read private updates on the topic.  A public update needs no
-                  authorisation
-    subscribed    gets the topic's public updates and, if also authorised, private ones
-    received      got updates on the topic.  An update may be on other topics too: a
-                  session that subscribed to one of them and is authorised for
-                  another got it, with or without a selector for this topic
+    authorised    It may read private updates on the topic.  Public updates need no
+                  authorisation.
+    subscribed    It gets the topic's public updates and, if it is also authorised, the
+                  private ones.
+    received      It got updates on the topic.  If an update has several topics, a
+                  selector for one of them and a grant for another are enough, even if
+                  none is for this topic.
 
-A selector grants a topic during the whole session, whether or not anything was
-published.
+A selector grants a topic during the whole session, even if nothing was published.
 
-Sessions and deliveries that the tables lack are not found.  If a hub was killed,
-`complete` and the table of gaps say where they may be missing (skipfilter.spark.gaps).
-
-A session is a row of that table.  A hub's event log has only lasting connections: a
-client that reads what there is and leaves (hub.http.replay) is not in it.
+The audit finds only sessions and deliveries that are in the tables.  If a hub was
+killed, the column `complete` and the table of gaps show that some may be missing
+(skipfilter.spark.gaps).  A hub's event log has only lasting connections.  It does not
+have clients that read the history and leave (hub.http.replay).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def audit(
     by: By = "time",
     base_url: str | None = None,
 ) -> DataFrame:
-    """Return who could read `topic`, or received it, from `start` to before `end`.
+    """Return the sessions that could read or received `topic` from `start` to `end`.
 
         topic, subscriber_id, subscriber
         connected_from, disconnected_at      of the whole session; null while it lasts
@@ -64,30 +63,36 @@ def audit(
         subscribed                           its selectors that match the topic
         received, received_private           how many updates on the topic it got, and
                                              how many of these were private
-        first_received, last_received        their times
-        complete                             whether that is all; false if its node was
-                                             killed and it may have received more; null
-                                             while it lasts, or if `sessions` does not
-                                             say
+        first_received, last_received        the times of the first and last of these
+        complete                             false if its node was killed, so that it
+                                             may have received more; null while it
+                                             lasts, or if `sessions` has no such column
 
-    By default all times count.  There is a row for each session of that time, unless
-    all of these are empty, in no certain order.  Lists are in the order of the session.
-    `by` and `base_url` are those of `match`, which runs before this returns, on the
-    updates of the topic only.
+    `start` is included and `end` is not; None is no bound.  A session has a row if it
+    existed in that time and has a matching selector, or if it received an update on the
+    topic in that time.  Rows have no order.  The selectors of a list are in the order
+    of the session.
+
+    `by` and `base_url` are those of `match`, which runs on the updates of the topic
+    before this function returns.
     """
     there = F.col("there")
     sessions = sessions.withColumn("there", _overlap(start, end))
-    # By position, a session may count whose node had a wrong clock.
+    # By position, keep the sessions of other times too: if a node's clock was wrong,
+    # such a session may have received an update of this time.
     if by == "time":
         sessions = sessions.where(there)
     carrying = updates.where(F.array_contains("topics", topic) & _between("ts", start, end))
-    told = sessions if "complete" in sessions.columns else sessions.withColumn("complete", F.lit(None).cast("boolean"))
+    marked = (
+        sessions if "complete" in sessions.columns else sessions.withColumn("complete", F.lit(None).cast("boolean"))
+    )
     found = (
-        told.drop("selectors", "authorised")
+        marked.drop("selectors", "authorised")
         .join(_matching(topic, sessions, base_url), "subscriber_id", "left")
         .join(_received(carrying, sessions, by, base_url), "subscriber_id", "left")
         .where((there & F.col("authorised").isNotNull()) | F.col("received").isNotNull())
     )
+    # The left joins leave nulls for sessions without a selector, or without an update.
     none = F.array().cast(ArrayType(SELECTOR, containsNull=False))
     return found.select(
         F.lit(topic).alias("topic"),
@@ -104,15 +109,17 @@ def audit(
 
 
 def _between(column: str, start: datetime | None, end: datetime | None) -> Column:
-    """Return whether a time is from `start` to before `end`; None is no bound."""
+    """Return whether start <= column < end; None is no bound."""
     after = F.lit(True) if start is None else F.col(column) >= F.lit(start)
     return after if end is None else after & (F.col(column) < F.lit(end))
 
 
 def _overlap(start: datetime | None, end: datetime | None) -> Column:
-    """Return whether a session existed in the time; one that ended as it began never
-    did.
+    """Return whether a session existed between `start` and `end`.
+
+    A session that ended at the moment it began existed at no time.
     """
+    # Spark's least and greatest ignore nulls, which here mean no bound.
     first, last = (F.lit(time).cast("timestamp") for time in (start, end))
     left = F.least("disconnected_at", last)
     return left.isNull() | (F.greatest("connected_from", first) < left)
@@ -121,14 +128,16 @@ def _overlap(start: datetime | None, end: datetime | None) -> Column:
 def _matching(topic: str, sessions: DataFrame, base_url: str | None) -> DataFrame:
     """Return subscriber_id, authorised, subscribed: the selectors that match `topic`.
 
-    Exact selectors are compared; each other distinct selector is matched once.
+    Compares exact selectors as text, and matches each other distinct selector once.
     """
+    # 1. A row for each selector of a session, with its role and its place in the list.
     columns = {"authorised": "authorised", "subscribed": "selectors"}
     each = [
         sessions.select("subscriber_id", F.lit(role).alias("role"), F.posexplode(column).alias("place", "selector"))
         for role, column in columns.items()
     ]
     held = each[0].unionAll(each[1])
+    # 2. The rows whose selector matches.
     exact = F.col("selector.type") == "exact"
     others = held.where(~exact).select("selector.*").distinct()
     asked = others.mapInArrow(lambda batches: _asked(batches, topic, base_url), SELECTOR)
@@ -137,6 +146,7 @@ def _matching(topic: str, sessions: DataFrame, base_url: str | None) -> DataFram
         .join(asked.select(F.struct("type", "pattern").alias("selector")), "selector")
         .select(held.columns)
     )
+    # 3. Back to one row for each session, its lists in the order of their places.
     lists = (
         F.array_sort(F.collect_list(F.when(F.col("role") == role, F.struct("place", "selector"))))["selector"].alias(
             role
@@ -147,7 +157,7 @@ def _matching(topic: str, sessions: DataFrame, base_url: str | None) -> DataFram
 
 
 def _asked(batches: Iterator[pa.RecordBatch], topic: str, base_url: str | None) -> Iterator[pa.RecordBatch]:
-    """Yield the selectors of each batch that match the topic."""
+    """Yield the selectors that match the topic, batch by batch."""
     for batch in batches:
         selectors = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         yield batch.filter(pa.array([_matches(selector, topic, base_url) for selector in selectors], pa.bool_()))
@@ -156,19 +166,22 @@ def _asked(batches: Iterator[pa.RecordBatch], topic: str, base_url: str | None) 
 def _matches(selector: Selector, topic: str, base_url: str | None) -> bool:
     """Return whether a selector matches a topic."""
     type, pattern = selector
-    if type == "urlpattern":  # the hub has accepted it; here it is matched only once
+    if type == "urlpattern":  # without limits, because the hub has accepted it
         return UrlPattern(pattern, base_url, regexp_groups=True).match(topic)
     return compile_matcher(type, pattern).match(topic)
 
 
 def _received(carrying: DataFrame, sessions: DataFrame, by: By, base_url: str | None) -> DataFrame:
-    """Return subscriber_id, received, received_private, first_received,
+    """Return how many updates of `carrying` each session received, and when.
+
+    The columns are subscriber_id, received, received_private, first_received and
     last_received.
     """
     rows = match(carrying, sessions, "rows", by=by, base_url=base_url)
+    # `match` returns only what identifies an update, so look up whether it is private.
     key = [column for column in rows.columns if column != "subscriber_id"]
-    told = rows.join(carrying.select(*key, "private").distinct(), key)
-    return told.groupBy("subscriber_id").agg(
+    received = rows.join(carrying.select(*key, "private").distinct(), key)
+    return received.groupBy("subscriber_id").agg(
         F.count("*").alias("received"),
         F.count_if("private").alias("received_private"),
         F.min("ts").alias("first_received"),

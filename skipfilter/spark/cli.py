@@ -1,5 +1,6 @@
-"""The common parts of the command lines: a session, progress, and errors in a
-sentence.
+"""The parts that all commands share: a Spark session, progress, and one-line errors.
+
+Progress and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Tables = Annotated[str, typer.Argument(help="The directory of tables.", show_default=False)]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; repeatable.")]
 
 
 @contextmanager
 def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """Yield a session for one job.
+    """Yield a Spark session for the job `name`, with the settings `conf`.
 
-    An error is printed as a sentence, and ends the program with status 1.  Java's own
-    messages are shown if spark.log.level is set.
+    If the job fails, prints the reason in a line and exits with status 1.  Java's own
+    messages are shown only if `conf` sets spark.log.level.
     """
     settings = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), "spark.log.level": "OFF"}
     for setting in conf or ():
@@ -43,6 +44,7 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
         settings[key] = value
     try:
         spark = _begin(f"skipfilter {name}", settings)
+        # A wrong Python on the executors should be reported now, not as a failed task.
         if runs_elsewhere(spark):
             with step("Python of the executors"):
                 difference = compare_executors(spark)
@@ -51,7 +53,7 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
         yield spark
     except PipelineError as error:
         say(f"{name}: {error}")
-    except BrokenPipeError:  # standard output was closed
+    except BrokenPipeError:  # of standard output, and not of the connection to Java
         raise
     except (Py4JNetworkError, ConnectionError):
         say(f"{name}: the Java process of Spark has ended; perhaps spark.driver.memory is too small")
@@ -63,51 +65,61 @@ def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
 
 
 def _begin(app: str, settings: dict[str, str]) -> SparkSession:
-    """Return a session.  Java's messages at its start are only shown if it fails."""
+    """Return a Spark session.
+
+    Java's messages during the start are hidden, unless `settings` sets a log level.
+    Raises PipelineError, with the reason from these messages, if Java exits.
+    """
     if settings["spark.log.level"] != "OFF":
         return spark_session(app, settings)
     held: list[bytes] = []
-    begun = Event()
+    started = Event()
     stderr = os.dup(2)
-    there, here = os.pipe()
+    read_end, write_end = os.pipe()
 
-    def relay() -> None:  # until Java closes the pipe
-        while chunk := os.read(there, 2**16):
-            if begun.is_set():
+    # Java inherits the pipe as its standard error, and keeps it after the start.  So
+    # the thread runs until Java closes the pipe.
+    def relay() -> None:
+        while chunk := os.read(read_end, 2**16):
+            if started.is_set():
                 os.write(stderr, chunk)
             else:
                 held.append(chunk)
 
     thread = Thread(target=relay, daemon=True)
     thread.start()
-    os.dup2(here, 2)
-    os.close(here)
+    os.dup2(write_end, 2)
+    os.close(write_end)
     try:
         return spark_session(app, settings)
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
+        # Without our own copy of the pipe, the thread ends when Java has ended.
         os.dup2(stderr, 2)
         thread.join(10)
         raise PipelineError(reason(b"".join(held).decode(errors="replace"))) from None
     finally:
         os.dup2(stderr, 2)
-        begun.set()
+        started.set()
 
 
 def reason(text: str) -> str:
-    """Return what went wrong in a line: our own error, or the innermost one with a
-    text.
+    """Return the reason of a failure in one line, from a Python or Java traceback.
+
+    It is an error of this project if the traceback has one, otherwise the innermost
+    error that has a text.
     """
     text = text.partition("\n=== Streaming Query ===")[0]
     if (ours := _OURS.search(text)) is not None:
         return ours[1]
+    # Each cause follows the error that it caused, so the last match is the innermost.
     innermost = text.strip().partition("\n")[0]
     outer = ""
     for found in _NAMED.finditer(text):
-        said = found[1].partition(": ")[2]
+        message = found[1].partition(": ")[2]
         # `Cannot run program "x": error=2` says more than its cause, `error=2`.
-        if not outer.endswith(f": {said}") or _NESTED.search(outer):
+        if not outer.endswith(f": {message}") or _NESTED.search(outer):
             innermost = outer = found[1]
     return innermost.removeprefix("[USER_RAISED_EXCEPTION] ").partition(" SQLSTATE:")[0]
 
@@ -118,14 +130,14 @@ _NAMED: Final = re.compile(
     r"(?:(?:\w+[.$])+(?=[A-Z]\w*:)|(?=\w+(?:Error|Exception):))(\w+: \S.*)",
     re.MULTILINE,
 )
-"""A line of a Python or Java traceback that names an error and has a text."""
+"""A line of a traceback with the name of an error and a text."""
 _NESTED: Final = re.compile(r": (?:\w+[.$])+[A-Z]\w*:")
-"""The name of an error in the text of another one."""
+"""The name of an error within the text of another error."""
 
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Print that a step begins, and how long it took."""
+    """Print `what` when the step begins, and how long it took when it is done."""
     began = time.monotonic()
     say(f"{what} ...")
     yield

@@ -1,13 +1,17 @@
-"""Deliveries: a worker finds the audience of each key, and its members that were
-connected.
+"""Deliveries: the part of matching that a worker does, on Arrow batches.
 
-    is_key  at   update     references                    members  begins  ends
-    true         -          {0, 7}, wide 3      ──►       0        10      25
-    false   12   "a"                                      7        15      never
-    false   20   "b"                  fan-out of "b" = begun by 20 - ended by 20 = 2 - 0
+A worker finds the audience of each key (topics, private) once.  For each update of the
+key it then finds the members of the audience that were connected.
 
-A key (topics, private) comes first, then its updates.  Arrow batches in, Arrow batches
-out; this module does not need Spark.
+    rows: is_key  at   update  references             audience: id  begins  ends
+          true    -    -       {0, 7}, wide 3   ──►             0   10      25
+          false   12   "a"     -                                7   15      never
+          false   20   "b"     -
+    fan-out of "b": 2 have begun by 20, and 0 of them have ended by 20, so 2 - 0 = 2
+
+References are bitmaps of narrow selectors and numbers of wide ones.  The row of a key
+comes before the rows of its updates, which are in the order of `at`: µs since 1970, or
+positions.  This module does not need Spark.
 """
 
 from __future__ import annotations
@@ -38,86 +42,100 @@ V = TypeVar("V")
 Output = Literal["fanout", "bitmaps", "rows", "received"]
 
 AUDIENCE_BYTES: Final = 2**28
-"""Bytes of audiences that a task caches."""
-CELLS: Final = 2**22
-"""Pairs of an update and an audience member that are compared at once."""
-FEW: Final = 64
-"""Up to this number of pairs, a key is counted together with other small keys."""
-WAITING: Final = 1_000_000
-"""Updates that are collected before they are counted together."""
+"""The maximum size of a task's caches of audiences."""
+PAIRS_AT_ONCE: Final = 2**22
+"""The number of pairs of an update and an audience member that are compared at once."""
+FEW_PAIRS: Final = 64
+"""A key with at most this number of pairs is counted together with other such keys."""
+UPDATES_AT_ONCE: Final = 1_000_000
+"""The number of updates that are collected before they are counted together."""
 
 
 class Sessions(NamedTuple):
-    """The sessions of a range of ids, and the bitmaps of wide selectors, as workers
-    have them.
+    """The sessions of a range of ids and the bitmaps of the wide selectors.
+
+    Every worker has a copy.
     """
 
     first: int
     """The first id of the range."""
     begins: Moments
+    """The first moment of each session, by id - first; the maximum if there is none."""
     ends: Moments
+    """The first moment after each session, likewise."""
     subscribed: list[bytes | None]
+    """The ids that declare each wide selector, by its number; None for no ids."""
     authorised: list[bytes | None]
+    """The ids that are granted each wide selector, likewise."""
 
     @property
     def shard(self) -> int:
-        """The shard of the range."""
+        """The shard in which the whole range lies."""
         return self.first >> SHARD_BITS
 
     @property
     def offset(self) -> np.uint32:
-        """The first id, as its bitmaps count ids."""
+        """The first id of the range, counted from the first id of its shard."""
         return np.uint32(self.first & (1 << SHARD_BITS) - 1)
 
 
 class _Members:
-    """Part of an audience: ids, ascending, and their connection times.
+    """Part of an audience: ids in ascending order, and when each is connected.
 
-    36 bytes an id.
+    Times are looked up when they are first needed.  An id then takes up to 40 bytes: 4
+    for the id, 4 for its place, and 8 for each of its four times.
     """
 
     def __init__(self, bits: BitMap, sessions: Sessions) -> None:
-        self.ids: Ids = ids_of(bits)
+        self.ids: Ids = ids_of(bits)  # counted from the first id of the shard
         self._sessions = sessions
 
     @cached_property
     def places(self) -> Ids:
-        """The ids as indexes into the arrays of the sessions."""
+        """The index of each id in the arrays of the sessions."""
         return self.ids - self._sessions.offset
 
     @cached_property
     def begins(self) -> Moments:
-        """When each member connects."""
+        """The first moment at which each member is connected."""
         return self._sessions.begins[self.places]
 
     @cached_property
     def ends(self) -> Moments:
-        """When each member disconnects."""
+        """The first moment at which each member is no longer connected."""
         return self._sessions.ends[self.places]
 
     @cached_property
     def _sorted(self) -> tuple[Moments, Moments]:
+        """All beginnings and all ends, each sorted on its own."""
         begins, ends = self.begins.copy(), self.ends.copy()
         begins.sort()
         ends.sort()
         return begins, ends
 
     def count(self, at: Moments) -> NDArray[np.int64]:
-        """Return how many members are connected at each moment."""
+        """Return how many members are connected at each moment.
+
+        Two binary searches a moment: those that have begun, minus those that have
+        ended.
+        """
         begins, ends = self._sorted
         count: NDArray[np.int64] = begins.searchsorted(at, "right") - ends.searchsorted(at, "right")
         return count
 
     def received(self, at: Moments) -> NDArray[np.int64]:
-        """Return at how many of these moments, which are sorted, each member is
-        connected.
+        """Return at how many of these moments each member is connected.
+
+        The moments must be sorted.  Takes two binary searches a member.
         """
         received: NDArray[np.int64] = at.searchsorted(self.ends, "left") - at.searchsorted(self.begins, "left")
         return received
 
     def pairs(self, at: Moments) -> tuple[NDArray[np.intp], Ids]:
-        """Return (index of a moment, id of a member that is connected then), in
-        order.
+        """Return (index, id) for each moment and each member that is connected then.
+
+        In the order of the moments.  Takes memory for every pair of a moment and a
+        member.
         """
         moments = at[:, np.newaxis]
         places, members = np.nonzero((self.begins <= moments) & (moments < self.ends))
@@ -125,65 +143,70 @@ class _Members:
 
 
 class _Audience(NamedTuple):
-    """The sessions that receive the updates of a key: by wide selectors alone, and
-    others.
+    """The sessions that may receive the updates of a key, in two disjoint parts.
+
+    `large` are the sessions that wide selectors alone admit.  Public keys that match
+    the same wide selectors share it, and so do private keys.  `rest` are all others.
     """
 
     large: _Members | None
     rest: _Members | None
 
-    def there(self) -> list[_Members]:
+    def parts(self) -> list[_Members]:
         """Return the parts that are not empty."""
         return [members for members in self if members is not None]
 
 
 class _Audiences:
-    """Turns references into audiences, with caches."""
+    """Turns the references of keys into audiences, and caches what keys share."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        # Unions of the bitmaps of wide selectors, by role and numbers.
+        # The union of the bitmaps of wide selectors, by role and numbers.
         self._unions: _Memory[tuple[str, tuple[int, ...]], BitMap] = _Memory(AUDIENCE_BYTES // 4)
-        # Audiences by wide selectors alone, by numbers and whether the update is
-        # private.
+        # The audience that wide selectors alone admit, by their numbers and whether the
+        # key is private.
         self._large: _Memory[tuple[tuple[int, ...], bool], tuple[BitMap, _Members]] = _Memory(AUDIENCE_BYTES * 3 // 4)
 
     def of(self, private: bool, subscribed: list[bytes], authorised: list[bytes], wide: list[int] | None) -> _Audience:
-        """Return the audience of a key; the bitmaps are those of its narrow
-        selectors.
+        """Return the audience of a key.
+
+        `subscribed` and `authorised` are the bitmaps of its narrow selectors, and
+        `wide` the numbers of its wide selectors.
         """
+        # 1. Narrow selectors only: there is nothing to share.
         if not wide:
             bits = union(subscribed) & union(authorised) if private else union(subscribed)
             return _Audience(None, _Members(bits, self._sessions) if bits else None)
+        # 2. The sessions that wide selectors admit, which other keys share.
         numbers = tuple(wide)
         alone, large = self._by_wide(numbers, private)
+        # 3. The sessions that a narrow selector admits.  A private update needs both a
+        #    declared and a granted selector.  At least one of them is narrow here: if
+        #    both are wide, the session is in `alone`.
         bits = union(subscribed)
         if private:
-            # At least one of the two selectors is narrow; if both are wide, it is in
-            # `alone`.
             granted = union(authorised)
             narrow = (bits & granted) | (bits & self._union("authorised", numbers))
             bits = narrow | (self._union("subscribed", numbers) & granted)
+        # 4. The parts must be disjoint, because their counts are added.
         rest = bits - alone
         return _Audience(large if alone else None, _Members(rest, self._sessions) if rest else None)
 
     def _by_wide(self, numbers: tuple[int, ...], private: bool) -> tuple[BitMap, _Members]:
-        """Return the audience by wide selectors alone, from the cache if it is
-        there.
-        """
+        """Return the sessions that wide selectors alone admit, cached."""
         found = self._large.found.get((numbers, private))
         if found is None:
             bits = self._union("subscribed", numbers)
             if private:
                 bits = bits & self._union("authorised", numbers)
             found = bits, _Members(bits, self._sessions)
+            # Counted as 36 bytes for a member, and 2 for its id in the bitmap.
             self._large.remember((numbers, private), found, 400 + 38 * len(bits))
         return found
 
     def _union(self, role: Literal["subscribed", "authorised"], numbers: tuple[int, ...]) -> BitMap:
-        """Return the ids of any of the wide selectors, from the cache if they are
-        there.
-        """
+        """Return the ids in the bitmaps of any of the wide selectors, cached."""
         bits = self._unions.found.get((role, numbers))
         if bits is None:
             held = self._sessions.subscribed if role == "subscribed" else self._sessions.authorised
@@ -193,18 +216,18 @@ class _Audiences:
 
 
 class _Memory(Generic[K, V]):
-    """A cache of `most` bytes, which is emptied before it exceeds them.
+    """A cache of up to `most` bytes.  It is emptied before an entry would exceed them.
 
-    Tracking use would cost more than finding an entry again now and then.
+    To track which entries are used would cost more than to compute some again.
     """
 
     def __init__(self, most: int) -> None:
         self.found: dict[K, V] = {}
-        self._most = most
-        self._held = 0
+        self._most = most  # bytes
+        self._held = 0  # bytes, as counted by the callers of `remember`
 
     def remember(self, key: K, value: V, size: int) -> None:
-        """Add an entry of `size` bytes."""
+        """Add an entry of `size` bytes, even if it alone is more than `most`."""
         if self._held + size > self._most:
             self.found.clear()
             self._held = 0
@@ -213,7 +236,7 @@ class _Memory(Generic[K, V]):
 
 
 class _Run(NamedTuple):
-    """Consecutive updates of one key in a batch, with their audience."""
+    """Consecutive rows of a batch, all updates of one key, with their audience."""
 
     start: int
     stop: int
@@ -223,91 +246,102 @@ class _Run(NamedTuple):
 def _runs(
     batches: Iterable[pa.RecordBatch], sessions: Sessions
 ) -> Iterator[tuple[pa.RecordBatch, Moments, list[_Run]]]:
-    """Yield each batch, the moments of its rows, and the runs that have an audience.
+    """Yield each batch, the moments of its rows, and its runs.
 
-    A key comes before its updates, which may continue in later batches.
+    Leaves out runs that have no audience.  The updates of a key may continue in later
+    batches.
     """
     audiences = _Audiences(sessions)
     audience = _Audience(None, None)
     for batch in batches:
-        # The rows that are keys, with their references.
+        # 1. The rows that are keys, and their references.  A key has no moment.
         keys = np.flatnonzero(batch.column("is_key").to_numpy(zero_copy_only=False))
         at = pc.fill_null(batch.column("at"), 0).to_numpy()
         references = [batch.column(name).take(pa.array(keys)).to_pylist() for name in _REFERENCES]
-        # The updates before the first key belong to the last key of the batch before.
+        # 2. The updates before the first key continue the last key of the batch before.
         edges = [*keys.tolist(), len(batch)]
         runs = [_Run(0, edges[0], audience)]
+        # 3. All other updates belong to the key before them.
         for start, stop, *reference in zip(edges, edges[1:], *references, strict=False):
             audience = audiences.of(*reference)
             runs.append(_Run(start + 1, stop, audience))
-        yield batch, at, [run for run in runs if run.start < run.stop and run.audience.there()]
+        yield batch, at, [run for run in runs if run.start < run.stop and run.audience.parts()]
 
 
 _REFERENCES: Final = ["private", "subscribed", "authorised", "wide"]
 
 
 def _fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
-    """Yield (update, fanout) of each update."""
+    """Yield (update, fanout) of each update, also if it is 0."""
     for batch, at, runs in _runs(batches, sessions):
         fanout = np.zeros(len(batch), np.int64)
-        # Most keys have few updates, and few members outside of an audience that many
-        # keys share.  So a shared audience is counted once for a batch, and the few
-        # members of all keys together.
+        # Most keys have few updates, and few members outside of the large part, which
+        # many keys share.  So each large part is counted once for the whole batch, and
+        # all small rests are counted together.
         shared: dict[_Members, list[tuple[int, int]]] = {}
         few: list[tuple[int, int, Ids]] = []
-        # 1. Sort the runs by how they are counted.
+        # 1. Collect large parts and small rests to count them below.  Count the other
+        #    rests now.
         for start, stop, (large, rest) in runs:
             if large is not None:
                 shared.setdefault(large, []).append((start, stop))
             if rest is None:
                 continue
-            if len(rest.ids) * (stop - start) <= FEW:
+            if len(rest.ids) * (stop - start) <= FEW_PAIRS:
                 few.append((start, stop, rest.ids))
             else:
                 fanout[start:stop] = rest.count(at[start:stop])
-        # 2. Shared audiences, each for all its runs.
+        # 2. Count each large part for all runs that have it.
         for large, ranges in shared.items():
             starts, stops = np.array(ranges).T
             rows = _rows_from(starts, stops - starts) if len(ranges) > 1 else slice(*ranges[0])
             fanout[rows] += large.count(at[rows])
-        # 3. The few others.
+        # 3. Count all small rests.
         if few:
             fanout += _count_few(few, at, sessions)
-        # 4. The rows of the updates, without those of keys.
+        # 4. Keep the rows of updates, without those of keys.
         is_update = pc.invert(batch.column("is_key"))
         update, fanned = batch.column("update").filter(is_update), pa.array(fanout).filter(is_update)
         yield pa.record_batch([update, fanned], ["update", "fanout"])
 
 
 def _rows_from(starts: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return `counts[i]` consecutive rows from each of `starts[i]` on."""
+    """Return the rows of all ranges from `starts[i]` to `starts[i] + counts[i]`."""
+    # Count on over all ranges, and shift each range to its start.
     before = np.cumsum(counts) - counts
     rows: NDArray[np.intp] = np.arange(counts.sum()) + np.repeat(starts - before, counts)
     return rows
 
 
 def _count_few(few: list[tuple[int, int, Ids]], at: Moments, sessions: Sessions) -> NDArray[np.intp]:
-    """Return how many ids of its run are connected at each row, by testing each
-    pair.
+    """Return for each row how many ids of its run are connected, by testing each pair.
+
+    A run is (start, stop, ids).  The result is 0 for rows outside of the runs.
     """
+    # 1. The run of each id, and the rows of that run.
     first, last, ids = zip(*few, strict=True)
-    run = np.repeat(np.arange(len(few)), [len(some) for some in ids])  # of each id
+    run = np.repeat(np.arange(len(few)), [len(some) for some in ids])
     starts, stops = np.array(first)[run], np.array(last)[run]
     rows = _rows_from(starts, stops - starts)
+    # 2. A pair of each id and each row of its run: those in which the id is connected.
     places = np.repeat(np.concatenate(ids) - sessions.offset, stops - starts)
-    there = (sessions.begins[places] <= at[rows]) & (at[rows] < sessions.ends[places])
-    count: NDArray[np.intp] = np.bincount(rows[there], minlength=len(at))
+    connected = (sessions.begins[places] <= at[rows]) & (at[rows] < sessions.ends[places])
+    count: NDArray[np.intp] = np.bincount(rows[connected], minlength=len(at))
     return count
 
 
 def _reached(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[tuple[pa.RecordBatch, pa.Array, Ids]]:
-    """Yield deliveries: the batch, rows in no certain order, and an id for each row."""
+    """Yield deliveries as (batch, rows, ids): the update in rows[i] reached ids[i].
+
+    The rows have no order, but all deliveries of an update are in one item.
+    """
     for batch, at, runs in _runs(batches, sessions):
         for run in runs:
-            there = run.audience.there()
-            step = max(1, CELLS // sum(len(members.ids) for members in there))
+            parts = run.audience.parts()
+            # Testing pairs takes memory for each pair, so take some updates at a time.
+            step = max(1, PAIRS_AT_ONCE // sum(len(members.ids) for members in parts))
             for start in range(run.start, run.stop, step):
-                found = [members.pairs(at[start : min(start + step, run.stop)]) for members in there]
+                found = [members.pairs(at[start : min(start + step, run.stop)]) for members in parts]
                 rows, ids = (np.concatenate(columns) for columns in zip(*found, strict=True))
                 if len(ids):
                     yield batch, rows + start, ids
@@ -322,10 +356,12 @@ def _rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.
 
 
 def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
-    """Yield (update, shard, recipients) with the recipients of each update as a
-    bitmap.
+    """Yield (update, shard, recipients), with the ids that received it as a bitmap.
+
+    An update that reached no session has no row.
     """
     for batch, rows, ids in _reached(batches, sessions):
+        # Sort the pairs by update, so that each update has consecutive ids.
         order = np.argsort(rows, kind="stable")
         rows, ids = rows[order], ids[order]
         firsts = np.flatnonzero(np.diff(rows, prepend=-1))
@@ -336,13 +372,15 @@ def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[
 
 
 def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
-    """Yield (subscriber_id, received) of each session that received any update."""
+    """Yield (subscriber_id, received) of each session that received an update."""
     received = np.zeros(len(sessions.begins), np.int64)
-    # A shared audience is counted for many updates at once.
+    # A large part takes two searches a member, whatever the number of updates.  So its
+    # updates are collected over many keys, and counted together.
     waiting: dict[_Members, list[Moments]] = {}
     count = held = 0
 
     def flush() -> None:
+        """Count the updates that were collected."""
         for members, moments in waiting.items():
             received[members.places] += members.received(np.sort(np.concatenate(moments)))
         waiting.clear()
@@ -354,10 +392,11 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
             if large is not None:
                 if large not in waiting:
                     waiting[large] = []
-                    held += 36 * len(large.ids)
+                    held += 36 * len(large.ids)  # bytes
                 waiting[large].append(at[start:stop])
                 count += stop - start
-        if count >= WAITING or held >= AUDIENCE_BYTES:
+        # Waiting audiences stay in memory, even if the cache has dropped them.
+        if count >= UPDATES_AT_ONCE or held >= AUDIENCE_BYTES:
             flush()
             count = held = 0
     flush()
@@ -367,8 +406,8 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
     )
 
 
-# Each output's function, and its columns; all but `received` also return the update
-# unchanged.
+# The function of each output, and its columns.  All but `received` have the column
+# `update` before these.
 OUTPUTS: Final[dict[Output, tuple[Callable[..., Iterator[pa.RecordBatch]], str]]] = {
     "fanout": (_fanout, "fanout long"),
     "bitmaps": (_bitmaps, "shard int, recipients binary"),

@@ -1,4 +1,15 @@
-"""The errors that the pipeline raises on purpose; each is a PipelineError."""
+"""The errors of the pipeline.
+
+SkipFilterError
+└── PipelineError
+    ├── MissingJava        also RuntimeError
+    ├── MissingMaster      also RuntimeError
+    ├── UnfitExecutors     also RuntimeError
+    ├── BadInput           also ValueError
+    │   └── MissingTable
+    ├── BroadcastLimit     also ValueError
+    └── TargetExists       of skipfilter.spark.files
+"""
 
 from __future__ import annotations
 
@@ -6,11 +17,11 @@ from skipfilter.errors import SkipFilterError
 
 
 class PipelineError(SkipFilterError):
-    """A job cannot be done.  It is also a SkipFilterError."""
+    """A job failed, and the message says why."""
 
 
 class MissingJava(PipelineError, RuntimeError):
-    """Spark has no Java to run on."""
+    """This machine has no Java that Spark can run on."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -20,22 +31,23 @@ class MissingJava(PipelineError, RuntimeError):
 
 
 class MissingMaster(PipelineError, RuntimeError):
-    """No master of Spark answers."""
+    """No standalone master of Spark accepts connections."""
 
 
 class UnfitExecutors(PipelineError, RuntimeError):
-    """The Python of the executors cannot run the jobs."""
+    """The Python of the executors lacks a package that the jobs need."""
 
 
 class BadInput(PipelineError, ValueError):
-    """A table or file is invalid; the message names file, column and row if they are
-    known.
+    """A table or file is invalid.
+
+    The message names the file, the column and the row if they are known.
     """
 
 
 class MissingTable(BadInput):
-    """A table does not exist; the message names its path."""
+    """A table does not exist.  The message names its path."""
 
 
 class BroadcastLimit(PipelineError, ValueError):
-    """A worker would have to hold too much, however the sessions are divided."""
+    """A single session needs more memory than a worker may hold."""

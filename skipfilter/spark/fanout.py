@@ -1,4 +1,7 @@
-"""Fan-out: how many subscribers an update reached, over all updates of a day."""
+"""Fan-out: the number of subscribers that an update reached, in quantiles and bins.
+
+`match` counts the fan-out of each update; the functions here summarise it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ if TYPE_CHECKING:
 
 Per = Literal["second", "minute", "hour", "day", "month", "year"]
 KLL: Final = 800
-"""k of a sketch: its ranks are off by about a third of a percent, and it has up to 10
-KB."""
+"""The parameter k of a KLL sketch.
+
+Its ranks are off by about a third of a percent, and it takes up to 10 KB.
+"""
 
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
@@ -32,9 +37,10 @@ _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
     """Return topics, private, data_bytes, ts, fanout of each update.
 
-    An update is identified by its id and time, and by its position if `fanout` has it.
-    The job fails if an update is not in `fanout`, because it was not matched.
+    An update is identified by its id and time, and also by its position if `fanout` has
+    one.  If an update is not in `fanout`, the job that reads the result fails.
     """
+    # A fan-out that was matched by time has no positions, and fits any position.
     place = F.col("position") if "position" in fanout.columns else F.lit(None).cast("long")
     found = fanout.groupBy(F.col("update_id").alias("id"), F.col("ts").alias("time"), place.alias("place"))
     same = (F.col("update_id") == F.col("id")) & (F.col("ts") == F.col("time"))
@@ -42,15 +48,16 @@ def with_fanout(updates: DataFrame, fanout: DataFrame) -> DataFrame:
         same &= F.col("place").isNull() | (F.col("place") == F.col("position"))
     joined = updates.join(found.agg(F.max("fanout").alias("fanout")), same, "left")
     missing = F.raise_error(F.concat(F.lit("fanout: update "), "update_id", F.lit(" is missing: match its day first")))
-    went = F.coalesce("fanout", missing.cast("long")).alias("fanout")
-    return joined.select(F.array_distinct("topics").alias("topics"), "private", "data_bytes", "ts", went)
+    reached = F.coalesce("fanout", missing.cast("long")).alias("fanout")
+    return joined.select(F.array_distinct("topics").alias("topics"), "private", "data_bytes", "ts", reached)
 
 
 def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
-    """Return [time,] updates, deliveries, mean, p50, p90, p99, p999, max.
+    """Return updates, deliveries, mean, p50, p90, p99, p999, max of the fan-out.
 
-    Of all updates, or of each bin that has updates.  The values are exact: p90 is the
-    least fan-out that nine in ten updates do not exceed.
+    One row for all updates or, with `per`, one row for each bin that has updates, with
+    the column time.  The values are exact: p90 is the least fan-out that nine in ten
+    updates do not exceed.
     """
     if per is None:
         return published.agg(*_fanouts())
@@ -58,9 +65,9 @@ def fanout_quantiles(published: DataFrame, per: Per | None = None) -> DataFrame:
 
 
 def fanout_distribution(published: DataFrame) -> DataFrame:
-    """Return fanout, updates, deliveries: how many updates have a fan-out.
+    """Return fanout, updates, deliveries: how many updates have each fan-out.
 
-    Fan-outs are rounded down to two digits, so 130 stands for 130 to 139, and there are
+    Fan-outs are rounded down to two digits, so 130 stands for 130 to 139.  So there are
     at most 90 rows for each power of ten.
     """
     unit = F.pow(F.lit(10.0), F.greatest(F.length(F.col("fanout").cast("string")) - 2, F.lit(0))).cast("long")
@@ -70,13 +77,16 @@ def fanout_distribution(published: DataFrame) -> DataFrame:
 
 
 def _fanouts() -> list[Column]:
-    """Return the columns of `fanout_quantiles`."""
+    """Return the columns of `fanout_quantiles`, without the time."""
     deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
     return [F.count("*").alias("updates"), deliveries, *quantiles("fanout")]
 
 
 def quantiles(column: str) -> list[Column]:
-    """Return mean, p50, p90, p99, p999 and max of a column."""
+    """Return the mean, p50, p90, p99, p999 and max of a column, as aggregates.
+
+    Each quantile is a value of the column, and not interpolated.
+    """
     quantiles = [
         F.expr(f"percentile_disc({share}) WITHIN GROUP (ORDER BY {column})").cast("long").alias(name)
         for name, share in _QUANTILES.items()
@@ -85,16 +95,19 @@ def quantiles(column: str) -> list[Column]:
 
 
 def bin_of(column: str, per: Per) -> Column:
-    """Return the beginning of a time's bin, as the column `time`."""
+    """Return the column `time`: the beginning of the bin in which a time lies."""
     return F.date_trunc(per, column).alias("time")
 
 
 def matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> DataFrame:
-    """Return the topics that any of the distinct `selectors` (type, pattern)
-    matches.
+    """Return the topics that at least one of the selectors (type, pattern) matches.
+
+    Takes distinct topics and distinct selectors.  Runs a job before it returns: it
+    fetches the selectors that are not exact.
     """
     exact = F.col("type") == "exact"
     patterns = tuple((type, pattern) for type, pattern in selectors.where(~exact).collect())
+    # Exact selectors are joined.  Only the other selectors need an index.
     same = topics.join(selectors.where(exact).select(F.col("pattern").alias("topic")), "topic", "left_semi")
     if not patterns:
         return same
@@ -105,18 +118,18 @@ def matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> Da
 def _passing(
     batches: Iterator[pa.RecordBatch], patterns: tuple[tuple[str, str], ...], base_url: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the topics of each batch that a pattern matches."""
-    index, nobody = _index(patterns, base_url), SortedDict()
+    """Yield the topics that at least one pattern matches, batch by batch."""
+    index, no_values = _index(patterns, base_url), SortedDict()
     for batch in batches:
         mask = pa.array(
-            [bool(index.ids_matching(topic, nobody, 0)) for topic in batch.column(0).to_pylist()], pa.bool_()
+            [bool(index.ids_matching(topic, no_values, 0)) for topic in batch.column(0).to_pylist()], pa.bool_()
         )
         yield batch.filter(mask)
 
 
-@lru_cache(maxsize=1)  # a worker process runs many tasks
+@lru_cache(maxsize=1)  # because a worker process runs many tasks with the same patterns
 def _index(patterns: tuple[tuple[str, str], ...], base_url: str | None) -> SelectorIndex:
-    """Return an index of one value that declares all the patterns."""
+    """Return an index with a single value, which declares all the patterns."""
     index = unbounded_index(base_url)
     index.add(0, 0, patterns)
     return index

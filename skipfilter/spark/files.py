@@ -1,11 +1,12 @@
-"""Tables in files: checked when they are read, and replaced so that a failed job loses
-nothing.
+"""Tables in files: a read checks them, and a replacement that fails loses nothing.
 
-    TABLE         ◄─2─  .TABLE.new-ID  ◄─1─  rows     1 write beside; 2 move out and in;
-      └──2─► .TABLE.old-ID  ─3─►                      3 delete
+    1  write the new rows beside the table     rows ──► .TABLE.new-ID
+    2  move the old rows out                   TABLE ──► .TABLE.old-ID
+       move the new rows in                    .TABLE.new-ID ──► TABLE
+    3  delete the old rows                     .TABLE.old-ID
 
-Paths are Spark's: whatever its readers and writers accept, with the same credentials.
-An invalid value is an error that names file, column and row, and not a null.
+A path is any path that Spark's readers and writers accept, with the same credentials.
+An unexpected null is an error with the file, the column and the row.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     """Return the Parquet table at `path` with the columns of `schema`.
 
-    Columns that may be null may be missing.  Raises MissingTable if there is no table,
-    and BadInput if a column is missing or of another type.  An unexpected null fails
-    the job that reads it, with the file, the column and the row.
+    A missing column is read as nulls if `schema` allows nulls in it.  A directory
+    without data files is an empty table.  Raises MissingTable if there is no table, and
+    BadInput if a column is missing or has another type.  An unexpected null fails the
+    job that reads it, with the file, the column and the row.
     """
     try:
         table = spark.read.parquet(path)
-        found = {field.name: field.dataType.simpleString() for field in table.schema}  # over Connect, it reads now
+        # Over Connect, only the use of the schema reads the table and raises.
+        found = {field.name: field.dataType.simpleString() for field in table.schema}
     except AnalysisException as error:
-        if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":  # a table without rows
+        if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":  # no data files
             return spark.createDataFrame([], schema)
         if error.getCondition() == "PATH_NOT_FOUND":
             raise MissingTable(f"{path}: the table does not exist") from None
@@ -60,11 +63,12 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
 
 
 def _checked(field: StructField, *, there: bool) -> Column:
-    """Return a column of the table; reading an unexpected null raises."""
+    """Return a column of the table, in which an unexpected null fails the job."""
     if not there:
         return F.lit(None).cast(field.dataType).alias(field.name)
     column = F.col(field.name)
-    # `dt` is in the path; a wrapped column would keep Spark from skipping whole days.
+    # The value of `dt` comes from the path.  If the column were wrapped, Spark could no
+    # longer skip the directories of other days.
     if field.nullable or field.name == "dt":
         return column
     place = F.concat("_metadata.file_path", F.lit(" row "), "_metadata.row_index")
@@ -80,28 +84,32 @@ def write(
     format: str = "parquet",
     **options: str,
 ) -> None:
-    """Replace the table at `path`, or the days from the first to the last of it.
+    """Replace the table at `path`, or only its days from `days[0]` to `days[1]`.
 
-    None is no bound.  Nothing is deleted before all new rows are written, so if a write
-    fails nothing has changed, and a table may be made from itself.  A row of a day
-    outside of the range fails the write, and a day of the range without rows becomes
-    empty.  The same write again has the same result.  `format` and `options` are those
-    of Spark's writer.
+    None is no bound.  If rows of other days are in `table`, the write fails.  A day in
+    the range that has no row becomes empty.  `format` and `options` are those of
+    Spark's writer.
+
+    All new rows are written before anything is deleted.  So if the write fails, nothing
+    has changed, and a table may be made from itself.  Writing is idempotent.
 
     In a classic session, the rows are written to `.NAME.new-ID` beside the table.  Then
-    directories are moved: the old rows to `.NAME.old-ID`, the new ones to the table.  A
-    failed move is undone; the old rows are deleted last.  If the driver is killed
-    between two moves, these three directories have all old and all new rows.  In an
-    object store a move is a copy that can stop halfway, which standard error says
-    before the first one; then nothing is deleted, and the error names the three
-    directories.  Jobs may write different days of a table at once; if they write the
-    same days, one of them fails.
+    the old rows are moved to `.NAME.old-ID` and the new rows to the table.  A failed
+    move is undone.  The old rows are deleted last.  If the driver is killed between two
+    moves, these three directories together have all old and all new rows.
 
-    Spark Connect can neither move nor delete: instead of deleting, it writes empty
-    tables.  Days are replaced by Spark's dynamic partition overwrite; if its driver is
-    killed while it commits, a day may be left without rows.  A table without days is
-    written to `.NAME.new-ID` and then over the old one.  If that fails, the error names
-    the directory `.NAME.new-ID`, which has all new rows.
+    In an object store, a move is a copy, which can stop halfway.  A line on standard
+    error warns of it before the first move.  If a copy stops halfway, nothing is
+    deleted, and the error names the three directories.
+
+    Several jobs may write different days of one table at the same time.  If they write
+    the same day, one of them fails.
+
+    Spark Connect can neither move nor delete, so an empty table replaces what would be
+    deleted.  Days are replaced by Spark's dynamic partition overwrite.  If the driver
+    is killed while that commits, a day may be left without rows.  A table without days
+    is written to `.NAME.new-ID`, and then over the old table.  If the second write
+    fails, the error names `.NAME.new-ID`, which has all new rows.
     """
     spark = table.sparkSession
     ranged = days != (None, None)
@@ -112,7 +120,7 @@ def write(
         writer = writer.partitionBy("dt")
     if isinstance(spark, SparkSession):
         _replace(_Store(spark, path), path, writer.save, days if ranged else None)
-        spark.catalog.refreshByPath(path)  # a cached table would read files that were moved
+        spark.catalog.refreshByPath(path)  # otherwise a cached table would read files that were moved
     elif by_day:
         _overwrite_days(spark, table, path, writer, days)
     else:
@@ -122,8 +130,8 @@ def write(
 def write_page(spark: SparkSession, html: str, directory: str) -> str:
     """Replace the report's page, and return its path.
 
-    It is `directory`/index.html, or over Spark Connect the one file in
-    `directory`/page.
+    The path is `directory`/index.html.  Over Spark Connect it is `directory`/page, a
+    directory with the page as its only file.
     """
     if not isinstance(spark, SparkSession):
         write(spark.createDataFrame([(html,)], "value string").coalesce(1), f"{directory}/page", format="text")
@@ -134,7 +142,7 @@ def write_page(spark: SparkSession, html: str, directory: str) -> str:
 
 
 def _within(table: DataFrame, days: Days, path: str) -> DataFrame:
-    """Return the table; reading a row of a day that is not replaced raises."""
+    """Return the table.  A row of a day that is not replaced fails the job."""
     day, (first, last) = F.col("dt"), days
     inside = day.between(*(F.to_date(F.lit(str(bound))) for bound in (first or date.min, last or date.max)))
     found = F.coalesce(day.cast("string"), F.lit("no day"))
@@ -143,8 +151,8 @@ def _within(table: DataFrame, days: Days, path: str) -> DataFrame:
 
 
 def _days_within(names: Iterable[str], days: Days) -> set[str]:
-    """Return the `names`, such as dt=2026-01-31, of days within `days`."""
-    # Compared as text, so that a day which the calendar lacks is no error.
+    """Return those of `names`, such as dt=2026-01-31, whose day is within `days`."""
+    # Compared as text, so that a day that is not in the calendar is no error.
     first, last = (f"dt={day.isoformat()}" for day in (days[0] or date.min, days[1] or date.max))
     return {name for name in names if _DAY.fullmatch(name) and first <= name <= last}
 
@@ -153,8 +161,9 @@ _DAY: Final = re.compile(r"dt=\d{4}-\d\d-\d\d")
 
 
 def _beside(path: str, suffix: str) -> str:
-    """Return a path in the same directory that Spark's readers ignore, because of its
-    dot.
+    """Return a path in the same directory, with a dot, so that Spark's readers skip it.
+
+    For example /a/.TABLE.new-ID for /a/TABLE.
     """
     directory, slash, name = path.rstrip("/").rpartition("/")
     return f"{directory}{slash}.{name}.{suffix}"
@@ -162,24 +171,24 @@ def _beside(path: str, suffix: str) -> str:
 
 @cache
 def _say_if_moves_are_copies(scheme: str) -> None:
-    """Print once that a store is not safe, if it is not."""
+    """Warn, once for each scheme, if the store copies files instead of moving them."""
     if scheme in _OBJECT_STORES:
         say(
-            f"{scheme}: this store cannot replace a table in one step; a job that dies in its last step may leave a "
-            "part of it: run it again"
+            f"{scheme}: this store cannot replace a table in one step: if a job dies in its last step, it may leave "
+            "only part of the table; then run it again"
         )
 
 
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs", "oss", "wasb", "wasbs"})
 
 
-# -- a classic session: new rows are moved in
+# -- a classic session, which can move and delete
 
 
 class _Store:
-    """Hadoop's file system of a path, through which Spark reads and writes it.
+    """Hadoop's file system for a path, which is the one that Spark uses for it.
 
-    Only this class calls Spark's Java, which only a classic session has.
+    No other class calls Java.  Only a classic session has Java in reach.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -194,11 +203,11 @@ class _Store:
         return bool(self._system.exists(self._path(path)))
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory."""
+        """Return the names of the files and directories in a directory."""
         return [found.getPath().getName() for found in self._system.listStatus(self._path(directory))]
 
     def create(self, path: str, text: str) -> None:
-        """Write a new file in UTF-8."""
+        """Write `text` to a file in UTF-8."""
         file = self._system.create(self._path(path))
         try:
             file.write(bytearray(text, "utf-8"))
@@ -206,59 +215,68 @@ class _Store:
             file.close()
 
     def create_directory(self, path: str) -> None:
-        """Create a directory, and those above it."""
+        """Create a directory and its parents, if they do not exist."""
         self._system.mkdirs(self._path(path))
 
     def move(self, source: str, target: str) -> None:
         """Rename a file or directory.
 
-        Raises TargetExists if another job has made `target`; then nothing is moved.
+        If `target` exists, because another job has made it, raises TargetExists and
+        moves nothing.
         """
         if self.exists(target):
             raise TargetExists(target)
         self._rename(source, target)
+        # Hadoop moves into an existing directory.  So the source is now inside of
+        # `target` if another job made that after the check above.
         inside = f"{target}/{source.rpartition('/')[2]}"
-        if self.exists(inside):  # Hadoop moves into an existing directory
+        if self.exists(inside):
             self._rename(inside, source)
             raise TargetExists(target)
 
     def _rename(self, source: str, target: str) -> None:
-        """Rename a file or directory.  Raises PipelineError if Hadoop does not."""
+        """Rename a file or directory.  Raises PipelineError if Hadoop refuses."""
         if not self._system.rename(self._path(source), self._path(target)):
             raise PipelineError(f"{source}: it cannot be moved to {target}")
 
     def remove(self, path: str, *, filled: bool = True) -> None:
-        """Remove a path if it exists; a directory with content only if `filled` is
-        True.
+        """Remove a path if it exists.
+
+        If `filled` is False, a directory with content stays.  Raises PipelineError if
+        the path still exists afterwards.
         """
         if not self._system.delete(self._path(path), filled) and self.exists(path):
             raise PipelineError(f"{path}: it cannot be removed")
 
 
 class TargetExists(PipelineError):
-    """The target of a move exists already."""
+    """The target of a move already exists."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path}: another job has written it while this one ran")
+        super().__init__(f"{path}: another job has written it while this job ran")
 
 
 def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days | None = None) -> None:
-    """Replace `path`, or its directories of `days`, with what `create` writes
-    elsewhere.
+    """Replace `path`, or its directories of `days`, with what `create` writes.
+
+    `create` gets another path and writes there.  Raises PipelineError if the moves can
+    neither be finished nor undone.
     """
     id = uuid4().hex
     new, old = _beside(path, f"new-{id}"), _beside(path, f"old-{id}")
-    is_there = store.exists(path)
+    existed = store.exists(path)
     begun: list[tuple[str, str]] = []
-    # 1. Write beside, then move.
+    # 1. Write the new rows beside the old ones, then move.
     try:
         create(new)
         _say_if_moves_are_copies(store.scheme)
+        # Recorded before it is made, because a move that fails may have happened.
         for source, target in _moves(store, path, new, old, days):
             begun.append((source, target))
             store.move(source, target)
-    # 2. If anything fails, move back; if that fails too, delete nothing.
+    # 2. If anything fails, move everything back.  If that fails too, delete nothing.
     except BaseException as error:
+        # This move did not happen, and its target belongs to another job.
         if isinstance(error, TargetExists):
             begun.pop()
         try:
@@ -266,24 +284,24 @@ def _replace(store: _Store, path: str, create: Callable[[str], None], days: Days
         except Exception:
             raise PipelineError(
                 f"{path}: it is incomplete, and nothing was deleted: the old rows are in it and in {old}, the new "
-                f"ones in it and in {new}"
+                f"rows in it and in {new}"
             ) from error
-        with suppress(Exception):  # the first error is the one that matters
-            if not is_there:
+        with suppress(Exception):  # the first error is the one to report
+            if not existed:
                 store.remove(path, filled=False)
             store.remove(old, filled=False)
             store.remove(new)
         raise
-    # 3. Delete what is left beside.
+    # 3. The table is complete: delete the old rows, and what is left of `new`.
     for left in (new, old):
         try:
             store.remove(left)
         except Exception as error:
-            say(f"{path}: it is written; {left} is left, because it cannot be removed: {error}")
+            say(f"{path}: it is written, but {left} could not be removed: {error}")
 
 
 def _moves(store: _Store, path: str, new: str, old: str, days: Days | None) -> list[tuple[str, str]]:
-    """Return the moves, (source, target), in their order."""
+    """Return the moves (source, target) that replace `path`, in order."""
     if days is None:
         return [(path, old), (new, path)] if store.exists(path) else [(new, path)]
     # A new table gets its days one by one too: other jobs may write other days of it.
@@ -303,42 +321,51 @@ def _moves(store: _Store, path: str, new: str, old: str, days: Days | None) -> l
 
 
 def _undo(store: _Store, begun: list[tuple[str, str]]) -> None:
-    """Move everything back.  Raises PipelineError if a move has stopped halfway."""
+    """Move everything back, last move first.
+
+    Raises PipelineError if a move has stopped halfway.
+    """
     for source, target in reversed(begun):
-        # A failed move may have happened, so look at what exists.
+        # Only the target shows whether a move that failed has happened.
         if store.exists(target):
             if store.exists(source):
                 raise PipelineError(f"{source}: part of it was moved to {target}")
             store.move(target, source)
 
 
-# -- Spark Connect: only reads and writes
+# -- Spark Connect, which can only read and write
 
 
 def _overwrite_days(spark: SparkSession, table: DataFrame, path: str, writer: DataFrameWriter, days: Days) -> None:
-    """Replace days by a dynamic partition overwrite, and empty days that have no new
-    row.
+    """Replace `days`, and empty those of them that have no new row.
+
+    Spark's dynamic partition overwrite replaces only the days that have new rows.
     """
     before = _files_in(spark, path)
     writer.option("partitionOverwriteMode", "dynamic").save(path)
-    # All files of a day are replaced together, so a day with an old file has no new
-    # row.
+    # It replaces all files of a day together.  So a day that still has an old file has
+    # no new row.
     left = _days_within((file.split("/")[-2] for file in before & _files_in(spark, path)), days)
     for day in sorted(left):
         try:
             _empty(table.drop("dt")).write.mode("overwrite").parquet(f"{path}/{day}")
         except Exception as error:
-            raise PipelineError(f"{path}: {', '.join(sorted(left))} should have no rows, but have old ones") from error
+            raise PipelineError(
+                f"{path}: days that must be empty still have old rows: {', '.join(sorted(left))}"
+            ) from error
         left.remove(day)
 
 
 def _overwrite(spark: SparkSession, table: DataFrame, path: str, format: str, options: dict[str, str]) -> None:
-    """Replace a whole table; write its rows beside first, so that a failed write keeps
-    them.
+    """Replace a whole table.
+
+    If there is an old table, the rows are first written beside it.  So they are not
+    lost if the write over the old table fails.
     """
     new = _beside(path, f"new-{uuid4().hex}")
     replaces = bool(_files_in(spark, path))
     if replaces:
+        # The plan may read the table that is about to be overwritten.
         table.write.parquet(new)
         table = spark.read.schema(table.schema).parquet(new)
     try:
@@ -346,17 +373,17 @@ def _overwrite(spark: SparkSession, table: DataFrame, path: str, format: str, op
     except Exception as error:
         if not replaces:
             raise
-        raise PipelineError(f"{path}: it may be incomplete; {new} has all its new rows") from error
+        raise PipelineError(f"{path}: it may be incomplete, but {new} has all its new rows") from error
     if replaces:
         _empty(table).write.mode("overwrite").parquet(new)
 
 
 def _files_in(spark: SparkSession, path: str) -> set[str]:
-    """Return the URIs of the data files below a path.
+    """Return the URIs of the data files below a path; none if it does not exist.
 
-    Runs no job, except to list many directories.
+    Runs no job, unless there are many directories to list.
     """
-    literal = re.sub(r"([\\{}\[\]*?])", r"\\\1", path)  # a reader takes a path as a pattern
+    literal = re.sub(r"([\\{}\[\]*?])", r"\\\1", path)  # a reader takes a path for a glob pattern
     try:
         found = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(literal).inputFiles()
     except AnalysisException as error:
@@ -369,5 +396,5 @@ def _files_in(spark: SparkSession, path: str) -> set[str]:
 
 
 def _empty(table: DataFrame) -> DataFrame:
-    """Return an empty table with the same columns."""
+    """Return a table with the same columns and no rows."""
     return table.sparkSession.createDataFrame([], table.schema)

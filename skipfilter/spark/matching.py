@@ -1,26 +1,28 @@
-"""Matching: from updates × sessions to who received what, without testing all pairs.
+"""Matching: which session received which update, without testing all pairs.
 
     sessions ─► postings ─┬─► narrow: exact and small ──► joined on topic = selector ──┐
                           └─► wide: all others ─► to every worker, in a SelectorIndex ─┤
-    updates ─┬─► keys (topic set, private) ─► topics, distinct ─► their bitmaps ◄──────┘
-             │                                                          │
-             └─► sorted behind their keys ◄─────────────────────────────┘
-                 └─► audience of a key, found once ─► its members that were connected:
-                                                      two binary searches for each
-                                                      update
+    updates ─┬─► keys (topics, private) ─► distinct topics ─► bitmaps, numbers ◄───────┘
+             │                                                   │
+             └─► rows of a key: the key, then its updates ◄──────┘
+                 └─► audience of the key, once ─► count the members that were connected,
+                                                  by two binary searches an update
 
-An update reaches a session if a selector matches one of its topics; if it is private,
-an authorised selector also matches one of its topics, maybe another; and if it falls
-into the session's window.
+An update reaches a session if
 
-Wide selectors are passed by reference, so that a selector which every session declares
-is not copied into each key that it matches; nothing else is needed against skew.  Ids
-are divided into ranges, which bounds what a worker must hold.  Ranges are disjoint, so
-their results add up.
+1. a declared selector matches one of its topics,
+2. it is public, or a granted selector matches one of its topics, maybe another one, and
+3. its moment lies in the session's window.
+
+A key refers to wide selectors by number, so that a selector which every session
+declares is not copied into each key that it matches.  Several tasks share a key that
+has many updates.  Nothing else is needed against skew.  The ids are divided into
+ranges, so that what a worker holds has a limit.  Ranges are disjoint, so their results
+add up.
 
 Source: a bitmap for each selector is the inverted bitmap of Svalgaard and Tveden, 1980,
-as in SelectorIndex.  Counting deliveries by two searches of sorted windows instead of a
-join is this project's own.
+as in SelectorIndex.  It is this project's own idea to count deliveries by two searches
+in sorted windows instead of a join.
 """
 
 from __future__ import annotations
@@ -53,23 +55,24 @@ if TYPE_CHECKING:
 By = Literal["time", "position"]
 
 NARROW_BYTES: Final = 2_048
-"""An exact selector is narrow if its bitmaps have at most this number of bytes."""
+"""An exact selector is narrow if its two bitmaps have at most this number of bytes."""
 HOT: Final = 1_000_000
-"""Updates of one key that one task handles; a hotter key is spread over several
-tasks."""
+"""The number of updates of one key above which several tasks share the key."""
 BROADCAST_BYTES: Final = 2**28
-"""Bytes of one range of ids that every worker may hold."""
+"""The maximum number of bytes of one range of ids, which every worker holds."""
 
 
 class _Window(NamedTuple):
-    """The columns for time: an update's moment; a session's first, and first excluded,
-    one.
-    """
+    """How moments are compared: an update is in a window if begins <= at < ends."""
 
     columns: list[str]
+    """The columns that, with the id, identify an update; the last is that of `at`."""
     at: Column
+    """The moment of an update."""
     begins: Column
+    """The first moment of a session."""
     ends: Column
+    """The first moment after a session; null if it has not ended."""
 
 
 def _window(by: By) -> _Window:
@@ -77,64 +80,74 @@ def _window(by: By) -> _Window:
     if by == "time":
         begins, ends = F.unix_micros("connected_from"), F.unix_micros("disconnected_at")
         return _Window(["ts"], F.unix_micros("ts"), begins, ends)
+    # after < position <= until, as a half-open range of whole numbers.
     return _Window(["ts", "position"], F.col("position"), F.col("after") + 1, F.col("until") + 1)
 
 
 def match(updates: DataFrame, sessions: DataFrame, output: Output = "fanout", **options: Unpack[Options]) -> DataFrame:
-    """Return which sessions received which updates.  UPDATES, SESSIONS ->
+    """Return which sessions of SESSIONS received which updates of UPDATES.
 
-        fanout     update_id, ts[, position], fanout             each update, also 0
+        output     columns                                       a row for
+        fanout     update_id, ts[, position], fanout             each update, also if 0
         bitmaps    update_id, ts[, position], shard, recipients  see below
         rows       update_id, ts[, position], subscriber_id      each delivery
-        received   subscriber_id, received                       each that got any
+        received   subscriber_id, received                       each session with any
 
-    Bitmaps are 32-bit roaring bitmaps of id - (shard << 23) in the portable format, and
-    never empty; an update has one or more rows for each shard.
+    Recipients are a 32-bit roaring bitmap of id - (shard << 23) in the portable format.
+    An update has rows only for shards that it reached.  It has several rows for one
+    shard if the shard was divided.
 
-    By time, a session's window is connected_from <= ts < disconnected_at, to the
-    microsecond.  By position in one epoch of a hub's history, it is after < position <=
-    until, which is exactly what the hub wrote.
+    With by="time", a session's window is connected_from <= ts < disconnected_at, to the
+    microsecond.  With by="position", for one epoch of a hub's history, it is after <
+    position <= until, which is exactly what the hub wrote.  Only then do outputs have
+    the column position.
 
-    Costs and raises what Matching does.  Nothing stays persisted: the result is a plan
-    over UPDATES and SESSIONS, and each action on it computes the keys and exact
-    selectors again.  For several outputs or actions, `with Matching(...) as matching`
-    computes them once.
+    The cost and the errors are those of Matching.  Nothing stays persisted.  The result
+    is a plan over UPDATES and SESSIONS, so each action on it computes the keys and the
+    narrow selectors again.  For several outputs or actions, use `with Matching(...) as
+    matching`, which computes them once.
     """
     with Matching(updates, sessions, **options) as matching:
         return matching.output(output)
 
 
 class Options(TypedDict, total=False):
-    """The options of `match`; all have defaults."""
+    """The options of `match` and Matching.  All have defaults."""
 
     by: By
     base_url: str | None
-    """The URL that relative URL Patterns are resolved against."""
+    """The URL against which relative URL Patterns are resolved."""
     narrow_bytes: int
+    """See NARROW_BYTES."""
     max_broadcast_bytes: int
+    """See BROADCAST_BYTES."""
     hot: int
+    """See HOT."""
 
 
 class Matching:
     """Updates and sessions, prepared for any output of `match`.
 
-    Preparing makes the postings and the keys, and fetches what every worker needs.  An
-    output is one shuffle of the updates for each range of ids.  A worker holds 16 bytes
-    a session and the wide selectors with their bitmaps, up to `max_broadcast_bytes`; an
-    index of them (some 2 KB a selector and 100 KB a URL Pattern); and 2**28 bytes of
+    The constructor computes the postings and the keys, and fetches what every worker
+    needs.  Each output then shuffles the updates once for each range of ids.
+
+    An update is identified by its id and its time and, if positions are compared, also
+    by its position.
+
+    A worker holds 16 bytes a session and the wide selectors with their bitmaps, which
+    together take up to `max_broadcast_bytes`.  It also holds an index of the wide
+    selectors (some 2 KB a selector, and 100 KB a URL Pattern), and up to 2**28 bytes of
     audiences.
 
-    What outputs share is persisted until `close`, or the end of a `with`; a result that
-    is used later is correct but costs more.  If an executor is lost, Spark computes its
-    share again from the tables, which must not have changed.  If `spark.checkpoint.dir`
-    is set, the shared frames are files there instead: nothing is computed again, and
-    Spark does not delete the files.
+    Raises BadInput if two sessions share an id, or if a session ends before it begins
+    or has an invalid selector.  Raises BroadcastLimit if the selectors of one session
+    are larger than `max_broadcast_bytes`.  An unexpected null fails the job.
 
-    An update is identified by its id and its moment, or position.
-
-    Raises BadInput if sessions share an id, end before they begin, or have an invalid
-    selector, and BroadcastLimit if one session declares too much.  An unexpected null
-    fails the job.
+    What the outputs share is persisted until `close`, or the end of a `with` statement.
+    A result that is used later is correct, but costs more.  If an executor is lost,
+    Spark computes its share again from the tables, which must not have changed.  If
+    `spark.checkpoint.dir` is set, what is shared is stored in files there instead.
+    Nothing is then computed again, and Spark does not delete the files.
     """
 
     def __init__(
@@ -158,18 +171,21 @@ class Matching:
             _required("private").alias("private"),
             _required(window.columns[-1], window.at).alias("at"),
         )
-        with ExitStack() as kept:  # if a table is refused, nothing stays persisted
+        with ExitStack() as kept:  # if a table is invalid, nothing stays persisted
             keep = partial(_keep, kept)
             keys = keep(updates.groupBy("topics", "private").agg(F.count("*").alias("updates")))
+            # The updates, each with the salt of its task.
             self._events = _events(updates, keys, hot)
+            # For each range of ids: the references of every key, and the sessions.
             self._parts = [
                 (keep(_references(keys, part, hot)), part.sessions)
                 for part in parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url, keep)
             ]
+            # Releases all that is persisted.
             self._kept = kept.pop_all()
 
     def close(self) -> None:
-        """Release what is persisted.  A second call does nothing."""
+        """Release all that is persisted.  A second call does nothing."""
         self._kept.close()
 
     def __enter__(self) -> Self:
@@ -179,10 +195,10 @@ class Matching:
         self.close()
 
     def output(self, name: Output) -> DataFrame:
-        """Return `fanout`, `bitmaps`, `rows` or `received`, as `match`
-        describes them.
-        """
+        """Return the output `name` of `match`, as a plan that has not run."""
         parts = [_deliveries(self._events, references, shared, name) for references, shared in self._parts]
+        # Ranges have different sessions, so most outputs are a union.  Only the fan-out
+        # of an update is a sum over the ranges.
         result = reduce(lambda one, other: one.unionAll(other), parts)
         if name == "received":
             return result
@@ -192,8 +208,9 @@ class Matching:
 
 
 def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
-    """Return the frame, computed once: persisted until `kept` closes, or in checkpoint
-    files.
+    """Return `frame` so that it is computed only once.
+
+    It is persisted until `kept` closes, or stored in checkpoint files.
     """
     if frame.sparkSession.conf.get("spark.checkpoint.dir", None):
         return frame.checkpoint()
@@ -202,22 +219,24 @@ def _keep(kept: ExitStack, frame: DataFrame) -> DataFrame:
 
 
 def _required(column: str, value: Column | None = None) -> Column:
-    """Return the column, or the given value; reading a null raises."""
-    told = F.concat(F.lit(f"updates: {column} is null, update_id is "), F.coalesce("update_id", F.lit("null")))
-    return F.coalesce(F.col(column) if value is None else value, F.raise_error(told))
+    """Return the column, or `value`.  A null fails the job that reads it."""
+    message = F.concat(F.lit(f"updates: {column} is null, update_id is "), F.coalesce("update_id", F.lit("null")))
+    return F.coalesce(F.col(column) if value is None else value, F.raise_error(message))
 
 
 # -- the keys
 
 
 def _salts(hot: int) -> Column:
-    """Return over how many tasks the updates of a key are spread."""
+    """Return the number of tasks that share the updates of a key."""
     return F.ceil(F.col("updates") / hot)
 
 
 def _found_by(topics: DataFrame, part: Part) -> DataFrame:
-    """Return topic, subscribed, authorised, wide: bitmaps of narrow, numbers of wide
-    selectors.
+    """Return topic, subscribed, authorised, wide: the references of each topic.
+
+    These are the two bitmaps of its narrow selector, or nulls, and the numbers of the
+    matching wide selectors.
     """
     wide = part.wide
     matched = topics.mapInArrow(lambda batches: _ask(batches, wide), "topic string, wide array<int>")
@@ -225,13 +244,17 @@ def _found_by(topics: DataFrame, part: Part) -> DataFrame:
 
 
 def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
-    """Return a row for each key and salt, with the references to the matching
-    selectors.
+    """Return a row for each key and salt, with references to the matching selectors.
+
+    The columns subscribed and authorised are lists of bitmaps, and wide is a sorted
+    list of numbers.
     """
-    # Keys with one topic and with several share one branch, so that each topic is
-    # matched once whatever Spark plans.
+    # Keys with one topic and keys with several take the same branch, so that each topic
+    # is matched once whatever Spark plans.
     found = _found_by(keys.select(F.explode("topics").alias("topic")).distinct(), part)
+    # Every task that shares a key needs its references.
     salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
+    # From topics back to keys: a key refers to what any of its topics matches.
     return (
         keys.withColumn("topic", F.explode_outer("topics"))
         .join(found, "topic", "left")
@@ -246,12 +269,11 @@ def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
 
 
 def _ask(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.RecordBatch]:
-    """Yield the topics of each batch with the numbers of the wide selectors
-    that match.
-    """
-    index, nobody = index_of(wide), SortedDict()
+    """Yield each topic with the numbers of the wide selectors that match it."""
+    index, no_values = index_of(wide), SortedDict()
     for batch in batches:
-        found = [index.ids_matching(topic, nobody, 0).to_array() for topic in batch.column(0).to_pylist()]
+        found = [index.ids_matching(topic, no_values, 0).to_array() for topic in batch.column(0).to_pylist()]
+        # An Arrow column of lists: all numbers in a row, and where each list begins.
         offsets = np.zeros(len(found) + 1, np.int32)
         np.cumsum([len(numbers) for numbers in found], out=offsets[1:])
         numbers = np.fromiter((number for one in found for number in one), np.int32, offsets[-1])
@@ -262,9 +284,9 @@ def _ask(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.RecordBat
 
 
 def _events(updates: DataFrame, keys: DataFrame, hot: int) -> DataFrame:
-    """Return the updates, with a salt if their key is hot."""
+    """Return the updates with the column salt, which is 0 unless their key is hot."""
     spread = keys.filter(F.col("updates") > hot).select("topics", "private", _salts(hot).alias("salts"))
-    if spread.isEmpty():
+    if spread.isEmpty():  # no key is hot, so no join is needed
         return updates.withColumn("salt", F.lit(0))
     salts = F.coalesce("salts", F.lit(1))
     salt = F.pmod(F.xxhash64("update"), salts).cast("int")
@@ -272,19 +294,23 @@ def _events(updates: DataFrame, keys: DataFrame, hot: int) -> DataFrame:
 
 
 def _deliveries(events: DataFrame, references: DataFrame, sessions: Sessions, output: Output) -> DataFrame:
-    """Return one output for one range of ids."""
+    """Return one output for one range of ids, with the update as one column."""
     key = ["topics", "private", "salt"]
+    # 1. One table of keys and updates.
     rows = references.withColumn("is_key", F.lit(True)).unionByName(
         events.withColumn("is_key", F.lit(False)), allowMissingColumns=True
     )
-    # Sort by the hash first, because numbers sort faster than text; then by the text,
-    # because hashes collide.
-    behind = rows.repartition(*key).sortWithinPartitions(F.xxhash64(*key), *key, F.desc("is_key"), "at")
+    # 2. All rows of a key in one task, the key first, then its updates by moment.  Sort
+    #    by the hash first, because numbers sort faster than text; then by the text,
+    #    because hashes collide.
+    ordered = rows.repartition(*key).sortWithinPartitions(F.xxhash64(*key), *key, F.desc("is_key"), "at")
+    # 3. The workers find the deliveries.
     columns = ["is_key", "private", "at", "update", "subscribed", "authorised", "wide"]
     deliver, schema = OUTPUTS[output]
     if output != "received":
         schema = f"update {events.schema['update'].dataType.simpleString()}, {schema}"
-    found = behind.select(columns).mapInArrow(lambda batches: deliver(batches, sessions), schema)
+    found = ordered.select(columns).mapInArrow(lambda batches: deliver(batches, sessions), schema)
+    # A session received updates of several keys, in several tasks.
     if output == "received":
         found = found.groupBy("subscriber_id").agg(F.sum("received").alias("received"))
     return found
@@ -293,16 +319,18 @@ def _deliveries(events: DataFrame, references: DataFrame, sessions: Sessions, ou
 def of_days(
     updates: DataFrame, sessions: DataFrame, first: date | None, last: date | None, by: By
 ) -> tuple[DataFrame, DataFrame]:
-    """Return the updates of the days `first` to `last`, and sessions that may have got
-    any.
+    """Return the updates of the days `first` to `last`, and sessions that may match.
 
-    None is no bound.  Time and memory then depend on these days and not on the tables.
+    Leaves out sessions that cannot have received any of these updates, so that time and
+    memory depend on these days and not on the whole tables.  None is no bound.  Runs a
+    job before it returns if `by` is "position".
     """
     if first is not None:
         updates = updates.filter(F.col("dt") >= first)
     if last is not None:
         updates = updates.filter(F.col("dt") <= last)
-    # By position, a session may have read updates from before its connection.
+    # By position, the times of a session do not count: it may have read updates from
+    # before its connection.
     if by == "position":
         bounds = updates.agg(F.min("position").alias("first"), F.max("position").alias("last")).first()
         assert bounds is not None

@@ -1,12 +1,13 @@
-"""Posting lists: from sessions to the ids that declare, and are granted, each selector.
+"""Posting lists: the ids that declare each selector, and the ids that are granted it.
 
     id  selectors           authorised       type   selector  subscribed  authorised
     0   exact /a, mqtt b/+  exact /a   ──►   exact  /a        {0, 1}      {0}
     1   exact /a                             mqtt   b/+       {0}         null
 
-Ids are combined into bitmaps where the sessions are read.  So a selector that every
-session declares crosses the shuffle as one bitmap for each partition.  Ids of 64 bits
-are divided into shards of 2**23, and counted from the first id of their shard.
+The task that reads sessions already combines their ids into bitmaps.  So a selector
+that every session declares crosses the shuffle as one bitmap for each partition.  Ids
+have 64 bits, but those in a bitmap have 32.  So ids are divided into shards of 2**23,
+and a bitmap counts from the first id of its shard.
 
 Source: inverted bitmaps are Svalgaard's and Tveden's, 1980.
 """
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SHARD_BITS: Final = 23
-DECLARED: Final = 1_000_000
-"""Selectors that are combined at once, in some 100 MB."""
+"""The shard of an id is id >> SHARD_BITS."""
+SELECTORS_AT_ONCE: Final = 1_000_000
+"""The number of selectors that a task combines at once.  They take some 100 MB."""
 
 _KEY: Final = ["shard", "match_type", "selector"]
 
@@ -37,7 +39,8 @@ _KEY: Final = ["shard", "match_type", "selector"]
 def postings(sessions: DataFrame) -> DataFrame:
     """Return POSTINGS of SESSIONS: a row for each shard and distinct selector in use.
 
-    Needs one shuffle, of the postings only.
+    Selectors that no session declares or is granted have no row.  Needs one shuffle, of
+    the postings and not of the sessions.
     """
     declared = sessions.select("subscriber_id", "selectors", "authorised")
     combined = declared.mapInArrow(_combine, POSTINGS)
@@ -45,7 +48,10 @@ def postings(sessions: DataFrame) -> DataFrame:
 
 
 def _combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the postings of the sessions in `batches`."""
+    """Yield the postings of the sessions in `batches`.
+
+    A selector may have several rows, which `_merge` unites.
+    """
     waiting: dict[str, list[pa.Table]] = {"selectors": [], "authorised": []}
     count = 0
     for batch in batches:
@@ -53,7 +59,7 @@ def _combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             declared = _declared(batch.column("subscriber_id"), batch.column(role))
             tables.append(declared)
             count += len(declared)
-        if count >= DECLARED:
+        if count >= SELECTORS_AT_ONCE:
             yield from _combined(waiting["selectors"], waiting["authorised"])
             waiting, count = {"selectors": [], "authorised": []}, 0
     if count:
@@ -61,17 +67,19 @@ def _combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _declared(subscribers: pa.Array, selectors: pa.Array) -> pa.Table:
-    """Return a row for each selector of each subscriber."""
+    """Return shard, match_type, selector, id of each selector of each session."""
     type, pattern = (pc.struct_field(selectors.flatten(), name) for name in ("type", "pattern"))
     ids = subscribers.take(pc.list_parent_indices(selectors)).to_numpy(zero_copy_only=False)
+    # The id within its shard, and the shard.
     low = (ids & (1 << SHARD_BITS) - 1).astype(np.uint32)
     shard = (ids >> SHARD_BITS).astype(np.int32)
     return pa.table({"shard": shard, "match_type": type, "selector": pattern, "id": low})
 
 
 def _combined(selectors: list[pa.Table], authorised: list[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Yield the postings of declared and granted selectors, joined."""
+    """Yield the postings of declared and granted selectors, joined by selector."""
     subscribed, granted = (_grouped(pa.concat_tables(tables)) for tables in (selectors, authorised))
+    # Some selectors are only declared, and some only granted.
     both = subscribed.join(granted, _KEY, join_type="full outer", right_suffix="_granted", use_threads=False)
     yield from _rows(
         [both[name] for name in _KEY],
@@ -81,9 +89,7 @@ def _combined(selectors: list[pa.Table], authorised: list[pa.Table]) -> Iterator
 
 
 def _grouped(declared: pa.Table) -> pa.Table:
-    """Return the distinct selectors, each with the bitmap of its ids and their
-    number.
-    """
+    """Return each distinct selector, with its ids as a bitmap and their number."""
     groups = declared.group_by(_KEY, use_threads=False).aggregate([("id", "list")])
     lists = groups["id_list"].combine_chunks()
     ids, counts = serialized(lists.values.to_numpy(), lists.offsets.to_numpy())
@@ -91,14 +97,16 @@ def _grouped(declared: pa.Table) -> pa.Table:
 
 
 def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield one row for each selector, from those of the partitions."""
+    """Yield one row for each selector, merged from the rows of all tasks."""
     parts = list(batches)
     if not parts:
         return
+    # 1. One row for each selector, with the lists of its bitmaps.
     groups = pa.Table.from_batches(parts).group_by(_KEY, use_threads=False)
     merged = groups.aggregate(
         [(name, "list") for name in ("subscribed", "authorised")] + [("n_subscribed", "sum"), ("n_authorised", "sum")]
     )
+    # 2. The union of each list.
     bitmaps, counts = [], []
     for role in ("subscribed", "authorised"):
         several = merged[f"{role}_list"].combine_chunks()
@@ -109,24 +117,25 @@ def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _united(several: pa.ListArray, counts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the union of each list of bitmaps, and its number of ids.
+    """Return the union of each list of bitmaps, or null if it has none, and its size.
 
-    Most lists have one bitmap, which is returned unchanged.
+    `counts` are the sums of the sizes.  Most lists have one bitmap, which is returned
+    unchanged, with its count.
     """
     united: list[bytes | None] = []
     numbers = counts.to_pylist()
     for at, parts in enumerate(several.to_pylist()):
-        there = [part for part in parts if part is not None]
-        if len(there) > 1:
-            bits = union(there)
-            numbers[at] = len(bits)
+        present = [part for part in parts if part is not None]
+        if len(present) > 1:
+            bits = union(present)
+            numbers[at] = len(bits)  # an id may be in several of them
             united.append(serialize(bits))
         else:
-            united.append(there[0] if there else None)
+            united.append(present[0] if present else None)
     return pa.array(united, pa.binary()), pa.array(numbers, pa.int64())
 
 
 def _rows(key: list[pa.Array], bitmaps: list[pa.Array], counts: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of POSTINGS in batches."""
+    """Yield the columns as batches of POSTINGS."""
     table = pa.Table.from_arrays([*key, *bitmaps, *counts], POSTINGS.names)
     yield from table.to_batches(max_chunksize=100_000)

@@ -1,16 +1,16 @@
-"""Report: connections, updates, and the cost of their delivery, in tables.
+"""Report: tables of connections, updates, and the cost of their delivery.
 
     updates ─┬─► published: updates with fan-out ─► traffic, topics, private ┐
     fanout  ─┘                                                               ├► capacity
     sessions ──────────────────────────► concurrency, lengths, selectors ────┘
 
-Plain functions, DataFrame -> DataFrame; `report` puts them together.  Figures are
-exact, because at these sizes an estimate takes as long.  Sketches are for tables that
-are merged later, days into months: `topic_hourly` and `merge_hourly`.
+Each table is made by a plain function of DataFrames, and `report` calls them all.
+Figures are exact, because at these sizes an estimate takes as long.  Only
+`topic_hourly` makes sketches, which `merge_hourly` can merge later, days into months.
 
-Everything is within a period, start <= time < end, which is a DataFrame of one row; a
-session that is connected at its end counts up to it.  Bins are whole hours in UTC, or
-what `per` says, and there is a row for each, also for zeros.
+A period, start <= time < end, is a DataFrame of one row.  A session that outlasts the
+period counts up to its end.  Bins are whole hours in UTC, or as `per` says.  `traffic`
+and `concurrency` have a row for each bin of the period, even if nothing happened in it.
 
 Bytes are those of the updates' data, without frames, headers and TLS.
 """
@@ -48,15 +48,18 @@ if TYPE_CHECKING:
     from skipfilter.spark.matching import By
 
 TOP: Final = 1_000
-"""The maximum number of topics in a report; the page shows fewer."""
+"""The maximum number of topics in a report.  The page shows fewer."""
 TOP_BY_HOUR: Final = 20
+"""The maximum number of topics that are also counted by hour."""
 GROWTH: Final = 2.0
+"""The factor for the number of subscribers, by default, in the plan of capacity."""
 
 
 def period_of(updates: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
-    """Return start, end as one row.
+    """Return start and end as one row.
 
-    Missing bounds default to the first update and one microsecond after the last.
+    By default, the start is that of the first update, and the end is one microsecond
+    after the last.  They are null if there are no updates.
     """
     after_last = F.timestamp_micros(F.unix_micros(F.max("ts")) + 1)
     return updates.agg(
@@ -66,9 +69,10 @@ def period_of(updates: DataFrame, start: datetime | None = None, end: datetime |
 
 
 def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
-    """Return topic, updates, private_updates, deliveries of the `top` by deliveries.
+    """Return topic, updates, private_updates, deliveries of the `top` hottest topics.
 
-    An update on two topics counts for both, so the sum may exceed the total.
+    Hottest by deliveries.  An update on two topics counts for both, so the sum may
+    exceed the total.
     """
     topics = published.select(F.explode("topics").alias("topic"), "private", "fanout")
     table = topics.groupBy("topic").agg(*_counts())
@@ -76,8 +80,9 @@ def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
 
 
 def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> DataFrame:
-    """Return topic, time, updates, private_updates, deliveries of hot topics,
-    by bin.
+    """Return topic, time, updates, private_updates, deliveries of hot topics, by bin.
+
+    Bins without updates on the topic have no row.
     """
     topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
     return (
@@ -89,37 +94,44 @@ def topic_hours(published: DataFrame, hot: DataFrame, per: Per = "hour") -> Data
 
 
 def topic_hourly(published: DataFrame, per: Per = "hour", k: int = KLL) -> DataFrame:
-    """Return topic, time, updates, private_updates, deliveries, fanout_kll of every
-    topic.
+    """Return counts and a sketch of fan-outs for every topic and bin, to merge later.
 
-    The last is a KLL sketch of the updates' fan-outs (Karnin, Lang and Liberty, 2016),
-    for merging later.
+    The columns are topic, time, updates, private_updates, deliveries and fanout_kll, a
+    KLL sketch of the updates' fan-outs (Karnin, Lang and Liberty, 2016).
     """
     topics = published.select(F.explode("topics").alias("topic"), bin_of("ts", per), "private", "fanout")
     return topics.groupBy("topic", "time").agg(*_counts(), F.kll_sketch_agg_bigint("fanout", k).alias("fanout_kll"))
 
 
 def merge_hourly(hourly: DataFrame, per: Per) -> DataFrame:
-    """Merge `topic_hourly` into longer bins; several tables can be merged as one."""
+    """Return the table of `topic_hourly` with longer bins.
+
+    To merge several tables, pass their union.
+    """
     counts = [F.sum(name).alias(name) for name in ("updates", "private_updates", "deliveries")]
     longer = hourly.withColumn("time", F.date_trunc(per, "time"))
     return longer.groupBy("topic", "time").agg(*counts, F.kll_merge_agg_bigint("fanout_kll").alias("fanout_kll"))
 
 
 def traffic(published: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
-    """Return time, updates, private_updates, deliveries and bytes of each bin."""
+    """Return the updates, deliveries and bytes of each bin of the period, in order.
+
+    The columns are time, updates, private_updates, deliveries, published_bytes and
+    delivered_bytes.
+    """
     sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
     return _bins(period, per).join(sent, "time", "left").na.fill(0).orderBy("time")
 
 
 def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
-    """Return time, connected, disconnected, peak of each bin; peak is the most at once.
+    """Return time, connected, disconnected, peak of each bin of the period, in order.
 
-    Exact, by a sweep over all beginnings and ends.  Sessions are half-open, so if one
-    ends when another begins, they do not overlap.
+    The peak is the largest number of sessions that are connected at the same moment.
+    It is exact, by a sweep over all beginnings and ends.  Sessions are half-open, so if
+    one ends when another begins, they do not overlap.
     """
-    # 1. +1 for a beginning, -1 for an end; a zero at each bin's start, for what is
-    # there then.
+    # 1. Events: a beginning, an end, and a zero at the start of each bin, so that a bin
+    #    has a row without events, and its peak includes the sessions at its start.
     bins = _bins(period, per)
     bounds = bins.agg(F.min("time").alias("first"), F.max("time").alias("last"))
     none, one = F.lit(0).cast("long"), F.lit(1).cast("long")
@@ -128,7 +140,8 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
         .unionAll(sessions.select("disconnected_at", none, one).dropna("any", subset=["disconnected_at"]))
         .unionAll(bins.select("time", none, none))
     )
-    # 2. The sum of the events in each bin, from its start on; null is before all bins.
+    # 2. In each bin, the running sum of the events from its start on, and its maximum.
+    #    All events before the first bin have time null and are one moment.
     time = F.date_trunc(per, "ts")
     moments = (
         events.crossJoin(F.broadcast(bounds))
@@ -142,8 +155,9 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
     table = swept.groupBy("time").agg(
         F.sum("came").alias("connected"), F.sum("went").alias("disconnected"), F.max("above").alias("above")
     )
-    # 3. Add the number at each bin's start.  All bins are in one partition: they
-    #    are few; the constant expression keeps Spark from warning about it.
+    # 3. Add the number of sessions at the start of each bin.  All bins are in one
+    #    partition, because they are few.  The constant expression keeps Spark from
+    #    warning about it.
     earlier = Window.partitionBy(F.col("above") * 0).orderBy("time").rowsBetween(Window.unboundedPreceding, -1)
     before = F.coalesce(F.sum(F.col("connected") - F.col("disconnected")).over(earlier), F.lit(0))
     table = table.withColumn("peak", before + F.col("above")).where(F.col("time").isNotNull())
@@ -151,18 +165,18 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
 
 
 def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
-    """Return sessions, still_connected, mean, p50, p90, p99, p999, max, in whole
-    seconds.
+    """Return how long the sessions that overlap the period last, in whole seconds.
 
-    Counts the sessions that overlap the period, from their beginnings, also before it,
-    to their ends or the period's end.  So if many are still connected, figures are too
-    short.
+    The columns are sessions, still_connected, mean, p50, p90, p99, p999 and max.  A
+    length counts from the session's beginning, even if that is before the period, to
+    its end or the end of the period.  So if many sessions are still connected, the
+    figures are too short.
     """
-    there = _present(sessions, period)
+    present = _present(sessions, period)
     left = F.col("disconnected_at") <= F.col("end")
     until = F.when(left, F.col("disconnected_at")).otherwise(F.col("end"))
     micros = F.unix_micros(until) - F.unix_micros("connected_from")
-    lengths = there.select(F.floor(micros / 1_000_000).alias("seconds"), F.coalesce(left, F.lit(False)).alias("left"))
+    lengths = present.select(F.floor(micros / 1_000_000).alias("seconds"), F.coalesce(left, F.lit(False)).alias("left"))
     return lengths.agg(
         F.count("*").alias("sessions"),
         F.count_if(~F.col("left")).alias("still_connected"),
@@ -171,22 +185,28 @@ def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
 
 
 def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | None = None) -> DataFrame:
-    """Return one row about private updates:
+    """Return one row that counts private updates, and those that reached no session.
 
-        updates        of all
-        private        the private ones of these
+        updates        all updates
+        private        the private updates
         share          private / updates
-        to_nobody      private, and no session received it
-        unauthorised   private, and no session in `sessions` is authorised for any topic
+        to_nobody      the private updates that no session received
+        unauthorised   the private updates for which no session in `sessions` is
+                       authorised
 
-    Every `unauthorised` update is `to_nobody`; other such updates had no session that
-    was subscribed and connected.  Runs a job before it returns: it fetches the distinct
-    granted patterns that are not exact.
+    A session is authorised for an update if one of its grants matches one of the
+    update's topics.  Every unauthorised update reached no session.  For the other
+    updates that reached none, no authorised session was subscribed and connected.
+
+    Runs a job before it returns: it fetches the distinct granted patterns that are not
+    exact.
     """
+    # 1. The topics of private updates that a grant matches.
     granted = sessions.select(F.explode("authorised").alias("selector")).select("selector.*").distinct()
     private = published.where("private")
     topics = private.select(F.explode("topics").alias("topic")).distinct()
     readable = matched(topics, granted, base_url).select("topic", F.lit(True).alias("readable"))
+    # 2. The sets of topics with such a topic.
     keys = private.select("topics").distinct()
     authorised = (
         keys.select("topics", F.explode("topics").alias("topic"))
@@ -194,6 +214,7 @@ def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | N
         .select("topics", F.lit(True).alias("authorised"))
         .distinct()
     )
+    # 3. Count the updates.
     table = published.join(authorised, "topics", "left")
     return table.agg(
         F.count("*").alias("updates"),
@@ -205,9 +226,11 @@ def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | N
 
 
 def selectors_in_use(sessions: DataFrame) -> DataFrame:
-    """Return role, type, sessions, selectors, distinct: the selectors in use, by type.
+    """Return role, type, sessions, selectors, distinct: the use of each matcher type.
 
-    The role is "subscribed" for declared selectors, and "authorised" for granted ones.
+    These are the number of sessions with such a selector, of all their selectors, and
+    of the distinct ones.  The role is "subscribed" for declared selectors, and
+    "authorised" for granted ones.
     """
     roles = [
         sessions.select(F.lit(role).alias("role"), "subscriber_id", F.explode(column).alias("selector"))
@@ -223,19 +246,23 @@ def selectors_in_use(sessions: DataFrame) -> DataFrame:
 
 
 def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growth: float = GROWTH) -> DataFrame:
-    """Return measure, per, peak, at, planned: the peaks of a second and a minute.
+    """Return measure, per, peak, at, planned: the peaks of a second and of a minute.
 
-    Measures are connections (the most at any moment), connects, updates, deliveries and
-    delivered bytes.  `planned` is for `growth` times as many similar subscribers and
-    the same updates, so all measures but updates grow in proportion.  It has no
-    reserve, and nothing for reconnections: if a hub restarts, all its clients return as
-    fast as they can.
+    Measures are connections (at any moment), connects, updates, deliveries and
+    delivered bytes.  `at` is the beginning of the first bin with the peak.
+
+    `planned` is the peak for `growth` times as many similar subscribers and the same
+    updates, so all measures but updates grow in proportion.  It has no reserve.  It
+    does not include reconnections: if a hub restarts, all its clients return as fast as
+    they can.
     """
-    there = concurrency(sessions, period, "minute")
-    peaks = _peaks(there, "moment", {"connections": ("peak", growth)})
-    came = sessions.crossJoin(F.broadcast(period)).where(_within("connected_from"))
+    # 1. The most connections at once.
+    minutes = concurrency(sessions, period, "minute")
+    peaks = _peaks(minutes, "moment", {"connections": ("peak", growth)})
+    # 2. The other measures, in a second and in a minute.
+    begun = sessions.crossJoin(F.broadcast(period)).where(_within("connected_from"))
     for per in get_args(Per)[:2]:
-        connects = came.groupBy(bin_of("connected_from", per)).agg(F.count("*").alias("connects"))
+        connects = begun.groupBy(bin_of("connected_from", per)).agg(F.count("*").alias("connects"))
         sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
         measures = {
             "updates": ("updates", 1.0),
@@ -248,15 +275,18 @@ def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growt
 
 
 def overview(published: DataFrame, sessions: DataFrame, period: DataFrame) -> DataFrame:
-    """Return one row: start, end, updates, topics, deliveries, bytes, sessions,
-    subscribers.
+    """Return one row of totals.
+
+    The columns are start, end, updates, deliveries, published_bytes, delivered_bytes,
+    topics, sessions and subscribers.  If `sessions` has no column `subscriber`, each
+    session counts as a subscriber.
     """
-    there = _present(sessions, period)
+    present = _present(sessions, period)
     named = F.countDistinct("subscriber") if "subscriber" in sessions.columns else F.count("*")
     topics = published.select(F.explode("topics").alias("topic")).agg(F.countDistinct("topic").alias("topics"))
     deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
     sent = published.agg(F.count("*").alias("updates"), deliveries, *_bytes())
-    people = there.agg(F.count("*").alias("sessions"), named.alias("subscribers"))
+    people = present.agg(F.count("*").alias("sessions"), named.alias("subscribers"))
     return period.crossJoin(sent).crossJoin(topics).crossJoin(people)
 
 
@@ -265,21 +295,28 @@ def overview(published: DataFrame, sessions: DataFrame, period: DataFrame) -> Da
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All tables by name.  Each is computed when it is used.
+    """The tables of a report, each of which is computed when it is used.
 
-    `published`, which most of them share, is persisted until the `with` statement ends.
+    Use it in a `with` statement: `published`, which most tables share, is persisted
+    until the statement ends.
     """
 
     tables: Mapping[str, DataFrame]
+    """The tables by name, as `report` lists them."""
     published: DataFrame
+    """The updates of the period, with their fan-out."""
     sessions: DataFrame
+    """All SESSIONS, also those outside of the period."""
     period: DataFrame
+    """start and end, one row."""
     growth: float
+    """The factor for the number of subscribers in the plan of capacity."""
 
     def write(self, directory: str, format: str = "parquet") -> None:
-        """Replace each table at `directory`/NAME with one file; `format` is Spark's.
+        """Write each table to `directory`/NAME, as one file in one of Spark's formats.
 
-        If a table cannot be written, it stays as it was; the tables before it are new.
+        Replaces tables that exist.  If a table cannot be written, this one and those
+        after it stay as they were, and those before it are new.
         """
         for name, table in self.tables.items():
             files.write(table.coalesce(1), f"{directory}/{name}", format=format, header="true")
@@ -304,27 +341,29 @@ def report(
     gaps: DataFrame | None = None,
     by: By = "time",
 ) -> Report:
-    """Return what happened from `start` to `end`; by default during all updates.
+    """Return the report for the time from `start` to before `end`.
 
-    Takes UPDATES, SESSIONS and `match`'s fan-out; `by` is how that was matched.
+    Takes UPDATES, SESSIONS, and the output fanout of `match`.  `by` is that of `match`.
+    By default the time begins with the first update and ends with the last.  Runs jobs
+    before it returns, to find the time and to fetch granted patterns.
 
         overview              one row of totals
         traffic               by hour: updates, deliveries, bytes
         concurrency           by hour: connected, disconnected, peak
         fanout                quantiles
         fanout_hourly         quantiles by hour
-        fanout_distribution   how many updates have which fan-out
-        topics                the `top` by deliveries
-        topic_hours           the first few of these by hour
+        fanout_distribution   how many updates have each fan-out
+        topics                the `top` topics by deliveries
+        topic_hours           the first TOP_BY_HOUR of these, by hour
         session_lengths       quantiles
-        private_updates       which reached no session
+        private_updates       how many reached no session
         selectors             matcher types in use
         capacity              peaks, and a plan for `growth` times the subscribers
-        gaps                  what may be missing in these, because a hub was killed
+        gaps                  what may be missing in the other tables
 
     >>> fanout = match(updates, sessions)  # doctest: +SKIP
-    >>> with report(updates, sessions, fanout) as made:  # doctest: +SKIP
-    ...     made.write("report")
+    >>> with report(updates, sessions, fanout) as tables:  # doctest: +SKIP
+    ...     tables.write("report")
     """
     period = _known(period_of(updates, start, end))
     within = updates.crossJoin(F.broadcast(period)).where(_within("ts")).select(updates.columns)
@@ -367,7 +406,11 @@ def _bytes() -> list[Column]:
 
 
 def _bins(period: DataFrame, per: Per) -> DataFrame:
-    """Return time: a row for each bin that overlaps the period."""
+    """Return time: the beginning of each bin that overlaps the period.
+
+    There are none if the period is empty.
+    """
+    # The end is excluded, so the last bin has the microsecond before it.
     last = F.timestamp_micros(F.unix_micros("end") - 1)
     every = F.sequence(F.date_trunc(per, "start"), F.date_trunc(per, last), F.expr(f"INTERVAL 1 {per.upper()}"))
     return period.where("start < end").select(F.explode(every).alias("time"))
@@ -381,7 +424,7 @@ def _known(period: DataFrame) -> DataFrame:
 
 
 def _within(column: str) -> Column:
-    """Return whether a time is within the period."""
+    """Return whether start <= column < end."""
     return (F.col(column) >= F.col("start")) & (F.col(column) < F.col("end"))
 
 
@@ -394,7 +437,10 @@ def _present(sessions: DataFrame, period: DataFrame) -> DataFrame:
 
 
 def _peaks(table: DataFrame, per: str, measures: Mapping[str, tuple[str, float]]) -> DataFrame:
-    """Return for each measure its peak, when that was first reached, and the plan."""
+    """Return for each measure its peak, the first time with that peak, and the plan.
+
+    `measures` maps a measure to its column in `table` and its growth.
+    """
     rows = []
     for measure, (column, growth) in measures.items():
         at = F.max_by(F.col("time"), F.struct(F.col(column), -F.unix_micros("time")))

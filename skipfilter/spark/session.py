@@ -1,7 +1,7 @@
-"""The Spark session of a job: checks what it needs before it starts.
+"""The Spark session of a job, started after a check of Java, the master and Python.
 
-spark-submit, spark-defaults.conf, SPARK_REMOTE or `conf` say where Spark runs and what
-it may use.  By default it runs on all processors of this machine.
+spark-submit, spark-defaults.conf, SPARK_REMOTE or `conf` set where Spark runs and what
+it may use.  By default Spark runs on all processors of this machine.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-"""Settings for Spark on this machine: no other machine needs to reach it."""
+"""Settings for Spark on this machine, which no other machine needs to reach."""
 
 
 def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """Return the present session, or a new one with the settings `conf`, in UTC.
+    """Return the session of this process, or start one with the settings `conf`.
 
-    `spark.pyspark.python` counts as with spark-submit.  Raises MissingJava if a Java is
-    needed here and there is none, and MissingMaster if no standalone master responds.
+    Its time zone is UTC.  `spark.pyspark.python` has the same effect as with
+    spark-submit.  Raises MissingJava if Spark needs Java on this machine and finds
+    none, and MissingMaster if no standalone master responds.
     """
     builder = SparkSession.builder.appName(app)
     remote = conf.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
@@ -55,11 +56,11 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
     master = _master(conf)
     if remote.startswith("local") or master.startswith("local"):
         require_java()
-        # Otherwise the workers run whatever `python3` is on the path.
+        # Otherwise the workers run the first `python3` on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if not remote:
             builder = builder.config(map=dict(_LOCAL))
-    elif master.startswith("spark://"):
+    elif master.startswith("spark://"):  # the driver runs here, in Java
         require_java()
         require_master(master)
     session = builder.config(map=dict(conf)).getOrCreate()
@@ -68,8 +69,9 @@ def spark_session(app: str, conf: Mapping[str, str] = MappingProxyType({})) -> S
 
 
 def persisted(frame: DataFrame) -> DataFrame:
-    """Return `frame.persist()`, in as few partitions as its rows need instead
-    of 200.
+    """Return `frame.persist()`, with no more partitions than its rows need.
+
+    Without the setting, Spark makes 200.
     """
     conf = frame.sparkSession.conf
     before = conf.get(_FEW_PARTITIONS, "false") or "false"
@@ -83,7 +85,7 @@ def persisted(frame: DataFrame) -> DataFrame:
 def forget(frame: DataFrame) -> None:
     """Release a persisted frame.
 
-    Ignores that Spark has ended: another error matters then.
+    Does nothing if Spark has ended, so that the error that ended it is the one to see.
     """
     with suppress(PySparkException, Py4JError, ConnectionError):
         frame.unpersist()
@@ -93,8 +95,9 @@ _FEW_PARTITIONS: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartition
 
 
 def _master(conf: Mapping[str, str]) -> str:
-    """Return the master of the Spark that this process starts; "" if another started
-    it.
+    """Return the master of the Spark that this process starts.
+
+    It is "" over Spark Connect, and if spark-submit has started Spark.
     """
     if "SPARK_REMOTE" in os.environ or "spark.remote" in conf or "PYSPARK_GATEWAY_PORT" in os.environ:
         return ""
@@ -102,30 +105,32 @@ def _master(conf: Mapping[str, str]) -> str:
 
 
 def _default_master() -> str:
-    """Return the master in spark-defaults.conf, or "local"."""
+    """Return the master in spark-defaults.conf, or "local" if it has none."""
     home = os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent)
     file = Path(os.environ.get("SPARK_CONF_DIR", Path(home) / "conf")) / "spark-defaults.conf"
     if not file.is_file():
         return "local"
-    said = re.findall(r"^[ \t]*spark\.master[ \t=:]+(\S+)", file.read_text("utf-8"), re.MULTILINE)
-    return str(said[-1]) if said else "local"
+    masters = re.findall(r"^[ \t]*spark\.master[ \t=:]+(\S+)", file.read_text("utf-8"), re.MULTILINE)
+    return str(masters[-1]) if masters else "local"  # the last one counts
 
 
 def require_java() -> None:
-    """Raise MissingJava unless there is a Java on which Spark runs."""
+    """Raise MissingJava if this machine has no Java, or one that is too old for Spark.
+
+    It is the Java in JAVA_HOME if that is set, otherwise the first one on the path.
+    """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(Path(home) / "bin" / "java" if home else "java")
     if java is None:
         raise MissingJava(f"there is no {'java in JAVA_HOME=' + home if home else 'java on the path'}")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < JAVA:
-        raise MissingJava(f"{java} is {told.splitlines()[0] if told else 'not Java'}")
+        raise MissingJava(f"{java} is {output.splitlines()[0] if output else 'not Java'}")
 
 
 def require_master(master: str) -> None:
-    """Raise MissingMaster unless an address in `spark://HOST:PORT,…` accepts
-    connections.
+    """Raise MissingMaster if no address in `spark://HOST:PORT,…` accepts connections.
 
     Spark itself would try for a minute or two, and then stop without a reason.
     """
@@ -141,18 +146,20 @@ def require_master(master: str) -> None:
 
 
 def runs_elsewhere(spark: SparkSession) -> bool:
-    """Return whether the workers may be on other machines, with another Python."""
+    """Return whether workers may be on other machines, and so have another Python."""
     return is_remote() or not (spark.conf.get("spark.master") or "").startswith("local")
 
 
 def compare_executors(spark: SparkSession) -> str:
-    """Return how the Python of the executors differs from this one; "" if it does not.
+    """Return how the Python of the executors differs from this one, or "".
 
-    Runs one small job, on at least one executor.  Raises UnfitExecutors if a package is
-    missing there.
+    Compares the versions of Python and of the packages that the jobs need.  Runs one
+    small job, on at least one executor.  Raises UnfitExecutors if a package is missing
+    there.
     """
 
-    # Nested, so that it is pickled by value: the executor may not have this package.
+    # A nested function is pickled by value, and one of a module by name.  The executor
+    # may not have this module.
     def python(_: object) -> dict[str, str]:
         import platform
         import sys
@@ -166,7 +173,7 @@ def compare_executors(spark: SparkSession) -> str:
             if util.find_spec(name) is not None:
                 try:
                     found[name] = metadata.version(name)
-                except metadata.PackageNotFoundError:  # imported from a zip file
+                except metadata.PackageNotFoundError:  # the package is in a zip file
                     found[name] = "of no version"
         return found
 

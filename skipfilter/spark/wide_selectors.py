@@ -1,5 +1,7 @@
-"""Wide selectors: the widely shared ones of a job, numbered, and a worker's index of
-them.
+"""Wide selectors: the numbered selectors of a job, and a worker's index of them.
+
+A selector is wide if it is not exact, or if its bitmaps are large.  A worker has all
+wide selectors, and builds one index from a topic to the numbers of those that match.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
 
 
 class Wide:
-    """The wide selectors, numbered.
+    """The wide selectors (type, pattern); the number of one is its place in the list.
 
-    A worker indexes them once, and keeps the index.
+    Equality is identity, also after pickling.  So a worker that runs several tasks of a
+    job finds its index in the cache of `index_of`.
     """
 
     def __init__(self, selectors: list[tuple[str, str]], base_url: str | None) -> None:
-        self._token = uuid.uuid4()  # equality across pickles, without comparing the selectors
+        # Copies that were pickled have equal tokens, and comparing these takes no time.
+        self._token = uuid.uuid4()
         self.selectors = selectors
         self.base_url = base_url
 
@@ -39,20 +43,31 @@ class Wide:
 
 
 class _Refused(ValueError):
-    """A wide selector is invalid: its number, and the reason."""
+    """A wide selector is invalid.  The arguments are its number and the reason."""
 
 
 def unbounded_index(base_url: str | None) -> SelectorIndex:
-    """Return an index without limits: the hub has accepted these selectors already."""
-    no = sys.maxsize
+    """Return an empty index without limits.
+
+    It needs none, because the hub has already accepted these selectors.
+    """
+    unlimited = sys.maxsize
     return SelectorIndex(
-        base_url=base_url, max_selectors=no, max_length=no, max_url_patterns=no, max_alike=no, regexp_groups=True
+        base_url=base_url,
+        max_selectors=unlimited,
+        max_length=unlimited,
+        max_url_patterns=unlimited,
+        max_alike=unlimited,
+        regexp_groups=True,
     )
 
 
 @lru_cache(maxsize=2)
 def index_of(wide: Wide) -> SelectorIndex:
-    """Return an index of topics to the numbers of the wide selectors that match."""
+    """Return an index that finds the numbers of the wide selectors that match a topic.
+
+    Each process caches the last two.  Raises `_Refused` if a selector is invalid.
+    """
     index = unbounded_index(wide.base_url)
     for number, selector in enumerate(wide.selectors):
         try:
@@ -63,7 +78,10 @@ def index_of(wide: Wide) -> SelectorIndex:
 
 
 def require_selectors(wide: Wide, sessions: Sessions) -> None:
-    """Raise BadInput if a selector is invalid, in the driver and not on a worker."""
+    """Raise BadInput, with a session that has it, if a selector is invalid.
+
+    The driver calls this, so that an invalid selector does not fail on a worker.
+    """
     try:
         index_of(wide)
     except _Refused as error:

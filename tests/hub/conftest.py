@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", params=["task", "parked"])
 def streams(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both kinds of streams in turn, in the worlds of a module."""
+    """Run the tests of a module with each kind of stream: with a task, and parked."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "parks", request.param == "parked")
         yield
@@ -23,6 +23,6 @@ def streams(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(params=[True, False], ids=["both", "current"])
 async def app(request: pytest.FixtureRequest) -> AsyncIterator[HubApplication]:
-    """A hub of both dialects, and one of the current alone."""
+    """A hub of both dialects, and one of the current dialect alone."""
     async with application(classic=request.param) as app:
         yield app

@@ -1,10 +1,13 @@
-"""python -m tests.hub.fuzz: ask a hub anything, and check that every answer is one that may be given there.
+"""Send random requests to a hub and check that every response is a valid one.
 
-    Asker ──requests──▶  hub, in this process or behind a socket  ──answers──▶  check: by route and method
-      seeded: valid requests of both dialects,                                  and what was published is in the log,
-      then bytes are mangled                                                    and comes to who follows everything
+Run it as `python -m tests.hub.fuzz`.
 
-A failure shows the request; the same seed and number of requests fail again.
+    Asker ──requests──▶ hub, in this process ──responses──▶ check: by route and method;
+      seeded: valid       or behind a socket                  each update is in the
+      requests, then                                          history and arrives at a
+      mangled bytes                                           subscriber to everything
+
+A failure shows the request; the same seed and number of requests reproduce it.
 """
 
 from __future__ import annotations
@@ -60,9 +63,9 @@ SMALL: Final[dict[str, Any]] = {
     "history_updates": 500,
     "heartbeat": 0,
 }
-"""Small bounds, so that they are met."""
+"""Small bounds, so that requests reach them."""
 SLOW: Final = 5.0
-"""Seconds that no request may take."""
+"""The time limit of a request, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Request:
     body: bytes = b""
 
 
-# -- what is asked
+# -- requests
 
 TEXTS: Final = [
     "", "*", " ", "a", "é", "漢", "😀", "\u202e", "\x00", "\n", "\r", "\r\n", "\u2028", "\x85", "\x7f", "\ufeff", "#", "#x", "earliest", "mercure", "exact",
@@ -109,7 +112,7 @@ ORIGINS: Final = {
     "https://evil.example": False, "https://desk.example": False, "https://hub.example": False, "https://shop.example.evil.example": False,
     "https://evil.example/.shop.example": False, "null": False, "": False, "*": False,
 }  # fmt: skip
-"""And whether their pages may read."""
+"""Each origin, and whether its pages may read responses."""
 HOSTS: Final = [
     "hub.example",
     "HUB.example:443",
@@ -172,11 +175,11 @@ ODD_CLAIMS: Final = [
     )],
     *['{"iss": ' + issuer + "}" for issuer in ('"\\ud800"', "[]", "{}", "1", "null")],
 ]  # fmt: skip
-"""These as text: JSON as `json` would not write it."""
+"""As text, because `json` would not write JSON like this."""
 
 
 class Asker:
-    """Requests, one after the other, the same for the same seed."""
+    """A source of requests; the same seed makes the same requests."""
 
     def __init__(self, seed: int, *, classic: bool) -> None:
         self.chance = random.Random(seed)
@@ -186,7 +189,7 @@ class Asker:
     def request(self) -> Request:
         chance = self.chance
         self._sober = self.flip(0.6)
-        kind = chance.choices([self.subscribe, self.publish, self.who, self.other], [5, 6, 3, 1])[0]
+        kind = chance.choices([self.subscribe, self.publish, self.list_subscriptions, self.other], [5, 6, 3, 1])[0]
         request = kind()
         match chance.random():
             case dice if self._sober or dice < 0.2:
@@ -197,7 +200,7 @@ class Asker:
             self.maybe(request.method, METHODS), self.raw(), [(self.name(), self.line()) for _ in range(4)], self.raw()
         )
 
-    # valid, as a rule
+    # mostly valid
 
     def subscribe(self) -> Request:
         pairs = [(self.pick(MATCHERS), self.text()) for _ in range(self.chance.choice([0, 1, 1, 1, 2, 3, 7]))]
@@ -219,7 +222,7 @@ class Asker:
 
     def publish(self) -> Request:
         odd = not self._sober and self.flip(0.6)
-        self._sober |= odd  # all else is as it should be, lest that be refused first
+        self._sober |= odd  # the rest is valid, so that it is not refused first
         headers = self.headers(needs_token=True)
         by_line = self.flip(0.4)
         headers.append((b"content-type", (TYPES[3] if by_line else TYPES[0]).encode()))
@@ -260,7 +263,7 @@ class Asker:
             update["retry"] = self.chance.choice([0, 1, 5_000, 10**15, -1][: 3 if self._sober else 5])
         return update
 
-    def who(self) -> Request:
+    def list_subscriptions(self) -> Request:
         path = PATH + "/subscriptions"
         segments: list[str] = []
         match self.chance.randrange(4):
@@ -332,7 +335,7 @@ class Asker:
         return headers
 
     def token(self) -> str:
-        """Mostly a good one; else right key and odd claims, or anything."""
+        """Return a token: mostly valid, or with odd claims, or any text."""
         chance = self.chance
         everything = [{"match": "*"}]
         detail = {"type": DETAIL_TYPE, "actions": ["publish", "subscribe"], "topics": everything, "payload": {"a": "é"}}
@@ -366,7 +369,7 @@ class Asker:
     # odd
 
     def odd(self, value: Any) -> Any:
-        """`value` with something else somewhere inside."""
+        """Return `value` with something else somewhere inside."""
         if isinstance(value, dict) and value and self.flip(0.85):
             name = self.pick(list(value))
             if self.flip(0.1):
@@ -458,7 +461,7 @@ class Asker:
         return self.clean(self.raw())
 
     def clean(self, value: bytes) -> bytes:
-        """What a server lets through as the value of a header."""
+        """Return the part of `value` that a server accepts as the value of a header."""
         return value.translate(None, b"\r\n\x00").strip()
 
     def maybe(self, usual: str, others: Sequence[str]) -> str:
@@ -480,7 +483,7 @@ def _sign(header: Any, claims: Any, key: str = DEVELOPMENT_KEY) -> str:
     return (text + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
 
 
-# -- what may be answered
+# -- responses
 
 
 def route_of(target: bytes, settings: dict[str, Any]) -> str:
@@ -506,13 +509,16 @@ STATUSES: Final[dict[str, dict[str, set[int]]]] = {
     "debugger": {"GET": PAGES, "HEAD": PAGES},
     "elsewhere": {"GET": {404}, "HEAD": {404}},
 }
-"""What else a method gets is in REFUSED."""
+"""The statuses that each method may get; other methods get one of `REFUSED`."""
 REFUSED: Final = {404, 405}
 PREFLIGHT: Final = {200, 400}
 
 
 def check(request: Request, answer: Answer, settings: dict[str, Any]) -> str:
-    """AssertionError unless the answer is one of its route and well-formed; the name of the route."""
+    """Check a response and return the name of its route.
+
+    Raises `AssertionError` if the response is malformed or not valid for the route.
+    """
     route = route_of(request.target, settings)
     names = {name for name, _ in request.headers}
     preflight = request.method == "OPTIONS" and {b"origin", b"access-control-request-method"} <= names
@@ -555,7 +561,7 @@ def _check_headers(request: Request, answer: Answer, route: str) -> None:
     for name in (b"content-security-policy", b"x-content-type-options", b"x-frame-options", b"referrer-policy"):
         assert counts[name] == 1, name
     length = answer.headers.get("content-length")
-    if length is not None and request.method != "HEAD" and answer.status != 206:  # the client goes amid several ranges
+    if length is not None and request.method != "HEAD" and answer.status != 206:  # the client leaves between ranges
         assert int(length) == len(answer.body)
     challenge = answer.headers.get("www-authenticate", "")
     assert (answer.status == 401) <= challenge.startswith("Bearer")
@@ -579,8 +585,8 @@ def _check_problem(answer: Answer) -> None:
     assert (answer.status == 405) <= ("allow" in answer.headers)
 
 
-def said_updates(request: Request, ids: str) -> list[dict[str, Any]]:
-    """The updates of a request that was accepted, by a reading of its body that is as naive as can be."""
+def sent_updates(request: Request, ids: str) -> list[dict[str, Any]]:
+    """Return the updates of an accepted request, from a naive reading of its body."""
     type = next((value for name, value in request.headers if name == b"content-type"), b"").lower()
     if b"ndjson" in type:
         lines = [json.loads(line) for line in request.body.split(b"\n") if line.strip()]
@@ -611,12 +617,12 @@ def said_updates(request: Request, ids: str) -> list[dict[str, Any]]:
 
 
 def _text(encoded: bytes) -> str:
-    """Only names and values that do not count may be no UTF-8 (N3)."""
+    """Decode leniently: names and values that are ignored need not be UTF-8 (N3)."""
     return unquote_to_bytes(encoded).decode("utf-8", "replace")
 
 
 def read_events(stream: bytes) -> Iterator[tuple[str, str, str]]:
-    """Id, type and data of each event, by the algorithm of the HTML standard."""
+    """Yield id, type and data of each event, by the algorithm of the HTML standard."""
     id, type, data = "", "", None
     for line in stream.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").split("\n")[:-1]:
         name, _, value = line.partition(":")
@@ -650,7 +656,7 @@ class Summary:
 
 
 class _Errors(logging.Handler):
-    """What the hub or the event loop logs as an error is one."""
+    """Collects the errors that the hub and the event loop log."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -663,7 +669,10 @@ class _Errors(logging.Handler):
 async def fuzz(
     requests: int, seed: int, summary: Summary, progress: Callable[[], object] = lambda: None, **settings: Any
 ) -> None:
-    """Ask a hub with `settings` that many times.  AssertionError for the first answer that is wrong."""
+    """Send a number of requests to a hub with `settings`.
+
+    Raises `AssertionError` for the first wrong response.
+    """
     asker = Asker(seed, classic=settings["classic"])
     errors = _Errors()
     loggers = [logging.getLogger(name) for name in ("hub", "asyncio")]
@@ -674,7 +683,7 @@ async def fuzz(
     try:
         async with application(**SMALL | settings) as app:
             token = current_token(["*"], ["*"])
-            # Who follows everything, and hears of each update once.
+            # This subscriber to everything receives each update once.
             async with follow(app, ("match", "*"), headers=[("authorization", f"Bearer {token}")]) as everything:
                 log: list[Entry] = []
                 for number in range(requests):
@@ -695,7 +704,7 @@ async def fuzz(
                     (update.id, update.type or "message", _normalised(update.data))
                     for update in (entry.update for entry in log)
                 ]
-                assert app.state.hub.broadcaster.connected == 1, "somebody was not forgotten"
+                assert app.state.hub.broadcaster.connected == 1, "a subscriber was left behind"
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.removeHandler(errors)
@@ -719,13 +728,13 @@ async def _ask_and_check(
     about = PATH + "/subscriptions/"
     new = [entry.update for entry in entries if not entry.update.topics[0].startswith(about)]
     if request.method == "POST" and route == "hub" and answer.status == 200:
-        said = said_updates(request, answer.text)
+        said = sent_updates(request, answer.text)
         summary.published += len(said)
         assert [
             {name: getattr(update, name) for name in said[0]} | {"topics": list(update.topics)} for update in new
         ] == said
     else:
-        assert not new, f"published all the same: {new}"
+        assert not new, f"the hub published updates of a request that it refused: {new}"
 
 
 async def _entries_after(app: HubApplication, log: list[Entry]) -> list[Entry]:
@@ -756,7 +765,10 @@ def _normalised(data: str) -> str:
 async def fuzz_socket(
     port: int, requests: int, seed: int, summary: Summary, progress: Callable[[], object] = lambda: None
 ) -> None:
-    """Send bytes to a server on this machine, half of them no HTTP.  AssertionError for an answer of 500."""
+    """Send bytes to a local server, about half of which are not HTTP.
+
+    Raises `AssertionError` for a response with status 500.
+    """
     asker = Asker(seed, classic=True)
     numbers = iter(range(requests))
 
@@ -796,7 +808,7 @@ def _on_the_wire(asker: Asker) -> bytes:
 
 
 async def _exchange(port: int, text: bytes) -> int:
-    """The status of the answer; 0 where there is none, as where the server waits for more than there is."""
+    """Return the status of the response; 0 if none comes in half a second."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(text)
@@ -818,10 +830,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 
-    parser = argparse.ArgumentParser(prog="python -m tests.hub.fuzz", description="Ask a hub anything.")
-    parser.add_argument("--requests", type=int, default=100_000, help="how many, over eight hubs (100,000)")
-    parser.add_argument("--seed", type=int, default=1, help="the same asks the same (1)")
-    parser.add_argument("--socket", action="store_true", help="ask a hub in a process of its own, also what is no HTTP")
+    parser = argparse.ArgumentParser(prog="python -m tests.hub.fuzz", description="Send random requests to a hub.")
+    parser.add_argument("--requests", type=int, default=100_000, help="how many requests, over eight hubs (100,000)")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same requests (1)")
+    parser.add_argument(
+        "--socket", action="store_true", help="ask a hub in its own process, also with bytes that are not HTTP"
+    )
     chosen = parser.parse_args(arguments)
     warnings.simplefilter("error")
     summary = Summary()

@@ -1,12 +1,13 @@
 """The rules of the protocol, and the tests and the code that cite them.
 
-    python -m tests.hub.items          a summary, and what is wrong
-    python -m tests.hub.items N23      the text of a rule, its tests, and the lines that cite it
+    python -m tests.hub.items          a summary, and the problems
+    python -m tests.hub.items N23      a rule, its tests, and the lines that cite it
 
-hub/protocol/PROTOCOL.md has one line for each rule, and a second one for a rule that is not implemented or not tested.
-Prose cites a rule by its number, as in "(N44)".  A test cites the rules that it holds in the first words of its name:
+hub/protocol/PROTOCOL.md has one line for each rule.  A rule that is not implemented or
+not tested has a second line that says so.  Prose cites a rule by its number, as in
+"(N44)".  The name of a test begins with the numbers of the rules that it tests:
 
-    test_n14_n3_the_parser_is_the_whatwg_s    holds N14 and N3, and no word after "the" counts
+    test_n14_n3_the_parser_agrees_with_the_whatwg    tests N14 and N3
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LINT_CODES: Final = re.compile(r"# noqa: [A-Z0-9, ]+")  # ruff has codes that l
 
 
 class Rule(NamedTuple):
-    """A rule: its number and its sentence, and the mark and reason of its second line, or empty strings."""
+    """A rule: number, sentence, and the mark and reason of its second line, if any."""
 
     number: str
     text: str
@@ -53,7 +54,7 @@ class Rule(NamedTuple):
 
 
 class Citation(NamedTuple):
-    """A place that cites a rule: a file, a line from 1 on, and the name of the test if it is one."""
+    """A line that cites a rule: file, line number from 1, and the name of its test."""
 
     number: str
     path: Path
@@ -71,8 +72,8 @@ class Citation(NamedTuple):
 def parse_rules(text: str) -> dict[str, Rule]:
     """Return the rules of a page by number, in its order.
 
-    Raises ValueError for a line that looks like a rule or a mark and is none, and for a number that is not above
-    the number before it.
+    Raises `ValueError` if a line looks like a rule or a mark but is not one, or if a
+    number is not above the number before it.
 
     >>> parse_rules("- **N7** Tokens travel over HTTPS.\\n  *Not implemented: the proxy does it.*")["N7"].reason
     'the proxy does it.'
@@ -107,7 +108,7 @@ def rules_of_test(name: str) -> list[str]:
 
 
 def find_citations(root: Path) -> Iterator[Citation]:
-    """Yield the citations of all files that may cite rules, by file; those of prose before those of tests."""
+    """Yield all citations of rules, by file; in a file, prose before tests."""
     for name in CITING:
         base = root / name
         for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
@@ -127,7 +128,7 @@ def _citations_of(path: Path) -> Iterator[Citation]:
 
 
 def _tests_of(body: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the name of each test, as pytest writes it, and its line; nothing is imported."""
+    """Yield each test's name, as pytest writes it, and its line.  Imports nothing."""
     for node in body.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield prefix + node.name, node.lineno
@@ -139,7 +140,7 @@ def _tests_of(body: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tup
 
 
 def find_unknown(rules: Mapping[str, Rule], citations: Iterable[Citation]) -> list[str]:
-    """Return a line for each citation of a rule that does not exist, and for each rule that cites one."""
+    """Return a line for each citation of an unknown rule, by files or by rules."""
     own = [
         f"{PROTOCOL.name}: {number}, which the lines of {rule.number} cite, is not a rule"
         for rule in rules.values()
@@ -179,7 +180,7 @@ def summary(rules: Mapping[str, Rule], citations: Iterable[Citation]) -> str:
 
 
 def describe(rule: Rule, citations: Iterable[Citation]) -> Iterator[str]:
-    """Yield the lines that show a rule: its text, the tests that hold it, and where prose cites it."""
+    """Yield the lines that show a rule: its text, its tests, its citations in prose."""
     yield f"{rule.number}  {rule.text}"
     if rule.mark:
         yield f"{rule.mark}: {rule.reason}"
@@ -193,7 +194,10 @@ def describe(rule: Rule, citations: Iterable[Citation]) -> Iterator[str]:
 
 
 def main(numbers: Sequence[str]) -> int:
-    """Print the rules with these numbers or, without numbers, a summary.  Return the exit status."""
+    """Print the rules with these numbers, or a summary if there are none.
+
+    Return the exit status.
+    """
     rules = parse_rules(PROTOCOL.read_text("utf-8"))
     citations = [*find_citations(ROOT)]
     if wrong := [number for number in numbers if number.upper() not in rules]:

@@ -1,4 +1,4 @@
-"""What the tests of subscriptions share: their paths, a token that may see all, their documents, and any text."""
+"""What the tests of subscriptions share: paths, a token, documents and random text."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def subscribers(app: HubApplication) -> list[str]:
 
 
 def encoded(text: str) -> str:
-    """RFC 6570's simple expansion, byte by byte."""
+    """Return the simple string expansion of RFC 6570, byte by byte."""
     return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8"))
 
 
 def document(type: str, pattern: str, subscriber: str, **more: Any) -> dict[str, Any]:
-    """That of a subscription of the current dialect (N124)."""
+    """Return the document of a subscription of the current dialect (N124)."""
     return {
         "id": f"{BELOW}/{type}/{encoded(pattern)}/{encoded(subscriber)}",
         "type": "subscription",

@@ -1,4 +1,4 @@
-"""What the tests of publishing share: a hub, somebody who reads all that it sends, and requests."""
+"""What the tests of publishing share: a hub, a reader of its updates, and requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def parse_updates(body: bytes, type: str, settings: Settings) -> list[Update]:
 
 
 class Watched:
-    """A hub and its reader; requests come with a token for everything unless another is given, or none."""
+    """A hub and a reader of all its updates.
+
+    By default, requests carry a token that allows everything; with `token=None`, none.
+    """
 
     def __init__(self, app: HubApplication, reader: Following) -> None:
         self.app = app
@@ -48,7 +51,7 @@ class Watched:
         return await self.post("".join(f"{line}\n" for line in lines).encode(), NDJSON, token)
 
     async def arrived(self) -> list[Event]:
-        """What the reader got since the last time."""
+        """Return the events that the reader received since the last call."""
         reply = await self.post_form(("topic", "the end"), ("data", "the end"))
         assert reply.status == 200, reply.text
         return await self._reader.until("the end")
@@ -66,7 +69,7 @@ async def watched(**settings: Any) -> AsyncIterator[Watched]:
 
 @pytest.fixture(params=[True, False], ids=["both", "current"])
 async def each_hub(request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
-    """A hub of both dialects, and one of the current alone."""
+    """A hub of both dialects, and one of the current dialect alone."""
     async with watched(classic=request.param) as hub:
         yield hub
 

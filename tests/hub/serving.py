@@ -28,7 +28,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def served(app: ASGIApp, **config: Any) -> AsyncIterator[Served]:
-    """`app` behind uvicorn, as `uvicorn module:app` has it; its own log goes where logs go."""
+    """Serve `app` as `uvicorn module:app` does, but do not configure logging."""
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=int(HANG), **config))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -41,7 +41,7 @@ async def served(app: ASGIApp, **config: Any) -> AsyncIterator[Served]:
 
 @contextlib.asynccontextmanager
 async def sent(server: Served, request: bytes) -> AsyncIterator[Reply]:
-    """The response to bytes that go out as they are; its head has been read."""
+    """Send bytes unchanged; yield the response after its head has been read."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=2**20)
     async with Reply(reader, writer) as reply:
         writer.write(request)

@@ -1,4 +1,4 @@
-"""What the tests of tokens share: a hub's settings, and tokens that are signed with what they trust, right or wrong."""
+"""What the tests of tokens share: settings of a hub, valid tokens and invalid ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Clock:
 
 
 def settings(**values: Any) -> Settings:
-    """Of a hub that trusts one issuer, and classic tokens too."""
+    """Return the settings of a hub that trusts one issuer and classic tokens."""
     return Settings(
         **{
             "publisher_key": PUBLISHER_KEY,
@@ -73,7 +73,7 @@ def sign(
     header: dict[str, Any] | None = None,
     text: bytes | None = None,
 ) -> str:
-    """A token with these claims, or with any `text` for them."""
+    """Return a token with these claims, or with `text` instead of them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SecurityWarning)
         signer, _ = import_key("test", key, algorithm)
@@ -82,7 +82,7 @@ def sign(
 
 
 def classic(publish: Any = (), subscribe: Any = (), *, key: str = PUBLISHER_KEY, **claims: Any) -> str:
-    """A classic token."""
+    """Return a classic token."""
     return sign({"mercure": {"publish": publish, "subscribe": subscribe}, **claims}, key=key)
 
 
@@ -94,7 +94,7 @@ def current(
     header: dict[str, Any] | None = None,
     **claims: Any,
 ) -> str:
-    """A current token that is good for another minute; a claim that is None is left out."""
+    """Return a current token that is valid for a minute, without claims of None."""
     full = {"iss": ISSUER, "aud": RESOURCE, "exp": NOW + 60, "authorization_details": list(details), **claims}
     given = {name: value for name, value in full.items() if value is not None}
     return sign(given, key=key, algorithm=algorithm, header={"typ": typ, **(header or {})})
@@ -109,7 +109,10 @@ def patterns(matchers: Iterable[TopicMatcher]) -> list[tuple[str, str]]:
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What `coroutine` returns or raises, which may let other tasks run, and is not to wait for anything."""
+    """Return or raise what `coroutine` does.
+
+    It may yield to other tasks, but must not wait for anything.
+    """
     try:
         while coroutine.send(None) is None:
             pass
@@ -117,11 +120,11 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = end.value
         return result
     coroutine.close()
-    raise AssertionError("it waits")
+    raise AssertionError("the coroutine waits")
 
 
 HUB: Final = authorizer()
-"""A hub with the settings above, which remembers tokens."""
+"""The authorizer of a hub with the settings above; it caches tokens."""
 
 
 def verified(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> Grant:
@@ -130,7 +133,10 @@ def verified(token: str, hub: Authorizer = HUB, action: Action = "publish", reso
 
 
 def refused(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> str:
-    """Return why `token` is invalid, as the log has it; the answer to the client is always the same (N91)."""
+    """Return the logged reason why `token` is invalid.
+
+    The response to the client is always the same (N91).
+    """
     with pytest.raises(InvalidToken, match=r"^the token is not valid here; the hub's log says why$") as caught:
         verified(token, hub, action, resource)
     assert (caught.value.status, caught.value.challenge) == (401, "invalid_token")

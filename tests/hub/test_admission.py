@@ -54,7 +54,7 @@ def test_each_client_has_its_own_bucket_even_after_a_long_pause(comings: list[tu
 
 
 def test_the_number_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "CLIENTS", 10)
+    monkeypatch.setattr(admission, "MAX_BUCKETS", 10)
     buckets = Rates(1.0, clock=lambda: 0.0)
     for n in range(1_000):
         buckets.take(str(n))

@@ -1,4 +1,4 @@
-"""Backpressure: who has room, who waits, and in which order; against a count of what is outstanding."""
+"""Backpressure: which publishers wait, for how long and in which order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UPDATE = Update(("t",), id="i")
 
 
 class Log:
-    """Backpressure, and a log that is dispatched when the test says so."""
+    """Backpressure on a list of updates that the test dispatches."""
 
     def __init__(self, *, updates: int, size: int) -> None:
         self.broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url="https://hub.example/", clock=lambda: 0.0)
@@ -64,7 +64,7 @@ async def test_the_bound_of_bytes_is_exact() -> None:
     log = Log(updates=100, size=3 * UPDATE.size)
     await log.append(UPDATE, UPDATE)
     await asyncio.wait_for(log.append(UPDATE), 10)
-    waiting = asyncio.ensure_future(log.append(Update(("t",), id="")))  # smaller, and still too much
+    waiting = asyncio.ensure_future(log.append(Update(("t",), id="")))  # smaller, but still too large
     await log.settle()
     assert not waiting.done()
     log.dispatch(1)
@@ -95,7 +95,7 @@ async def test_an_update_larger_than_the_room_goes_alone() -> None:
 )
 def test_n56_a_batch_that_never_has_room_is_refused(count: int, size: int, fits: bool) -> None:
     backpressure = Log(updates=3, size=300).backpressure
-    with contextlib.nullcontext() if fits else pytest.raises(TooLarge, match=f"{count} updates, of about {size} bytes"):
+    with contextlib.nullcontext() if fits else pytest.raises(TooLarge, match=f"{count} updates of about {size} bytes"):
         backpressure.check(count, size)
 
 
@@ -111,7 +111,7 @@ async def test_publishers_take_turns_so_that_single_updates_do_not_starve_a_batc
     await append("first", 3)
     tasks = [asyncio.ensure_future(append(*one)) for one in (("batch", 4), ("small", 1), ("small too", 1))]
     await log.settle()
-    assert order == ["first"]  # there would be room for a small one
+    assert order == ["first"]  # though a small one would fit
     while len(log.outstanding):
         log.dispatch(log.broadcaster.position + 1)
         await log.settle()
@@ -133,7 +133,7 @@ async def test_returned_room_goes_to_a_waiting_publisher_at_once() -> None:
     await log.settle()
     assert not waiting.done()
     fails.set_exception(OSError("the disk is full"))
-    await asyncio.wait_for(waiting, 10)  # though nothing was dispatched
+    await asyncio.wait_for(waiting, 10)  # though nothing is dispatched
     with pytest.raises(OSError, match="the disk is full"):
         await failing
     assert log.backpressure._updates == 2

@@ -1,4 +1,4 @@
-"""POST of many updates, an object in JSON a line: all of them or none, one after the other."""
+"""POST of a batch, one JSON object per line: all updates or none, one after another."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 SETTINGS = Settings(dev=True)
 
-hub = each_hub  # fixtures under the names that these tests use
+hub = each_hub  # the fixtures under the names of this file
 classic_hub = both_dialects
 
 
-# -- what is taken
+# -- accepted batches
 
 
 @pytest.mark.anyio
@@ -54,7 +54,7 @@ async def test_n55_v22_ids_are_returned_in_order_one_per_line(hub: Watched) -> N
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"topic":"a","id":"1"}\n{"topic":"a","id":"2"}',  # no line end at the end
+        b'{"topic":"a","id":"1"}\n{"topic":"a","id":"2"}',  # no final line end
         b'{"topic":"a","id":"1"}\r\n{"topic":"a","id":"2"}\r\n',
         b'\n\n \t\n{"topic":"a","id":"1"}\n\r\n\n {"topic": "a", "id":"2" } \n\n',
         b'{"topic":"\\u0061","\\u0069d":"1"}\n{"id":"2","topic":["a"]}\n',
@@ -76,7 +76,7 @@ async def test_a_line_is_an_update_and_empty_lines_are_ignored(hub: Watched, bod
         ('{"topic":"a","id":"1","data":"x\\r\\ny\\rz\\u0000"}', Event("1", "message", "x\ny\nz\0", None)),
         ('{"topic":"a","id":"1","retry":999999999999999}', Event("1", "message", "", "86400000")),
         ('{"topic":"a","id":"1","Data":"x","datum":[{}],"private ":1,"match":"b"}', Event("1", "message", "", None)),
-        ('{"topic":"a","id":"1","data":"\\ud83d\\ude00"}', Event("1", "message", "😀", None)),  # a pair is none alone
+        ('{"topic":"a","id":"1","data":"\\ud83d\\ude00"}', Event("1", "message", "😀", None)),  # a pair of surrogates
         ('{"topic":"a","id":"1","private":true}', Event("1", "message", "", None)),
         ('{"topic":["b","a"],"id":"1","private":false}', Event("1", "message", "", None)),
     ],
@@ -119,7 +119,7 @@ def test_n42_n50_n54_v20_a_line_means_the_same_as_a_form(
     assert parse_updates(line, NDJSON, SETTINGS) == parse_updates(form, FORM, SETTINGS)
 
 
-# -- what is refused: nothing of it reaches anybody
+# -- refused batches: no update of them reaches a subscriber
 
 
 LINES = [
@@ -181,7 +181,7 @@ async def test_n41_n43_n44_n48_n49_n50_n51_n52_n53_n96_t54_one_refused_line_refu
     good = ['{"topic":"a"}', '{"topic":"a","private":true}']
     async with watched() as hub:
         for place in range(3):
-            for token in ("", current_token(publish=["a"]), current_token()):  # scope comes last
+            for token in ("", current_token(publish=["a"]), current_token()):  # the scope is checked last
                 reply = await hub.post_lines(*good[:place], line, *good[place:], token=token)
                 assert reply.status == 400
                 assert reply.detail.startswith(f"update {place + 1}: ")
@@ -238,7 +238,7 @@ async def test_r14_n56_the_number_of_updates_in_a_request_is_bounded(hub: Watche
     assert len((await hub.post_lines(*lines)).text.splitlines()) == 1_000
     reply = await hub.post_lines(*lines, '{"topic":"a"}')
     assert (reply.status, reply.detail) == (413, "the request has more than 1000 updates")
-    reply = await hub.post_lines(*lines, "nonsense")  # which is not looked at
+    reply = await hub.post_lines(*lines, "nonsense")  # this line is not parsed
     assert reply.status == 413
     assert len(await hub.arrived()) == 1_000
 
@@ -280,15 +280,18 @@ async def test_n56_a_batch_that_the_history_cannot_hold_until_it_is_dispatched_i
         assert (await hub.post_lines(*[line] * 3)).status == 200
         assert (await hub.post_lines(*[line] * 4)).status == 413
         larger = json.dumps({"topic": "a", "data": "x" * 10_000, "id": "2"})
-        assert (await hub.post_lines(larger)).status == 200  # one alone may be larger
+        assert (await hub.post_lines(larger)).status == 200  # a single update may be larger
         assert [event.id for event in await hub.arrived()] == ["1", "1", "1", "2"]
 
 
-# -- nothing breaks it
+# -- any input
 
 
 def answer_of(body: bytes) -> list[Update] | None:
-    """What the body says, or None where it is refused; anything else but that is an error of ours."""
+    """Return the updates of a body, or None if it is refused.
+
+    Any other exception is a bug of the hub.
+    """
     try:
         return parse_updates(body, NDJSON, SETTINGS)
     except (InvalidRequest, TooLarge) as error:
@@ -326,7 +329,7 @@ def test_any_json_is_read_or_refused(members: dict[str, Any], with_topic: bool) 
 
 
 def nestings(depth: int) -> Iterator[bytes]:
-    """JSON so deep, as each member and as the whole line."""
+    """Yield lines of nested JSON: the whole line, and each member."""
     for nested in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
         yield nested.encode()
         yield f'{{"topic":{nested}}}'.encode()
@@ -349,7 +352,7 @@ async def test_a_deeply_nested_line_is_not_a_server_error(classic_hub: Watched) 
     assert (await classic_hub.post_lines('{"topic":"a","data":"x","x":[[[]]]}')).status == 200
 
 
-# -- together in the log
+# -- batches in the history
 
 
 @pytest.mark.anyio
@@ -386,7 +389,7 @@ async def test_n4_r43_a_batch_is_contiguous_in_the_history_despite_other_publish
 
 
 class Slow(MemoryHistory):
-    """A log that lets others run before it appends, and counts how often it is asked to."""
+    """A history that yields before it appends, and counts the appends."""
 
     appends = 0
 
@@ -441,13 +444,13 @@ async def test_a_large_batch_is_one_append_and_few_writes_per_reader(monkeypatch
         for reader in (one, other):
             assert len(await reader.until("end")) == 999
         assert history.appends == 1
-        assert writes == 2 * 10  # a page of the log at a time
+        assert writes == 2 * 10  # a page of the history at a time
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(0, 3))
 def test_n80_a_batch_is_published_wholly_or_not_at_all(sizes: list[int], bad: int) -> None:
-    """Batches of these sizes; in each that is long enough, update `bad` is one that the token does not allow."""
+    """If a batch is long enough, the token does not allow its update number `bad`."""
 
     async def run() -> list[str]:
         async with watched(history_updates=8) as hub:

@@ -1,4 +1,4 @@
-"""The broadcaster with receivers that only note what is written: who gets what, and what is left of who went."""
+"""The broadcaster with fake receivers: their writes, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMPILER = MatcherCompiler(BASE)
 
 
 class Connection:
-    """A receiver that notes what is written to it, and leaves with a write where it is told to."""
+    """A receiver that records writes, and leaves at a write if the test asks for it."""
 
     def __init__(self, subscribed: Sequence[str], granted: Sequence[str], type: str = "topic") -> None:
         grant = Grant(subscribe=tuple(COMPILER.compile(type, pattern) for pattern in granted))
@@ -59,7 +59,7 @@ def receiver(*, subscribed: Sequence[str], granted: Sequence[str] = (), type: st
 
 
 def broadcaster(*receivers: Receiver) -> Broadcaster:
-    """One to which they are connected, and live."""
+    """Return a broadcaster with these receivers connected and live."""
     made = Broadcaster(heartbeat=0, cached_topics=100, base_url=BASE, clock=lambda: 0.0)
     for one in receivers:
         made.connect(one)
@@ -192,7 +192,7 @@ def test_connected_subscribers_are_listed_by_id_in_the_order_of_connecting() -> 
 
 
 class Turns:
-    """How often others may run while something is done, and what was written in between."""
+    """Counts the writes between the turns of other tasks while a coroutine runs."""
 
     def __init__(self, *receivers: Receiver) -> None:
         self.receivers = receivers
@@ -223,16 +223,16 @@ async def test_fewer_large_frames_are_written_at_a_time(
 
 
 async def test_other_tasks_run_while_receivers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here nobody wants the same, so that each receiver's choice is found one by one."""
-    monkeypatch.setattr("hub.broadcaster.IDS", 10)
-    monkeypatch.setattr("hub.broadcaster.MATCHES", 4)
-    monkeypatch.setattr("hub.broadcaster.SETS", 1)
+    """No two receivers want the same updates, so each selection is computed."""
+    monkeypatch.setattr("hub.broadcaster.SLICE_IDS", 10)
+    monkeypatch.setattr("hub.broadcaster.SLICE_TOPICS", 4)
+    monkeypatch.setattr("hub.broadcaster.SLICE_SETS", 1)
     several = [receiver(subscribed=[str(n), "all"]) for n in range(40)]
     hub = broadcaster(*several)
     updates = entries(*(Update((str(n),)) for n in range(40)), Update(("all",)))
     slices = await Turns(*several).during(hub.dispatch(updates))
     first = next(n for n, count in enumerate(slices) if count)
-    # Questions, then the ids of all sets, then those of each choice, then each set of those.
+    # Slices for: topics, ids of all sets, ids of each selection, sets of ids.
     assert first >= 40 // 4 + 80 // 10 + 40 // 10 + 40
     for n, one in enumerate(several):
         assert writes(one) == [(updates[n].frame + updates[-1].frame, 41)]
@@ -300,7 +300,7 @@ async def test_updates_of_the_same_topics_are_looked_up_once(monkeypatch: pytest
 
 @pytest.mark.parametrize("count", [50, 400])
 async def test_n8_heartbeats_of_subscribers_with_equal_last_writes_are_spread(count: int) -> None:
-    """Over the last quarter of their time; and no longer than that is anybody without one."""
+    """They spread over the last quarter of the interval; none comes later."""
     now = 0.0
     hub = Broadcaster(heartbeat=40, cached_topics=9, base_url=BASE, clock=lambda: now)
     several = [receiver(subscribed=["a"]) for _ in range(count)]

@@ -1,5 +1,7 @@
-"""A real Chromium: its EventSource, its cookies and its rules about origins, for clients of both dialects; and the
-debugger page.  One browser for all, and a new profile for each test."""
+"""A real Chromium: EventSource, cookies and origins in both dialects, and the debugger.
+
+All tests share one browser; each has a new profile.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ FLAGS = [
     "--disable-sync",
 ]
 
-# Says "open" or "refused"; `got` is what came, and `opened` how often the browser connected.
+# Returns "open" or "refused".  `got` has the events, `opened` counts the connections.
 FOLLOW = """
 window.got = [];
 window.opened = 0;
@@ -48,7 +50,7 @@ window.follow = (url, { withCredentials = false, types = [] } = {}) => {
 };
 """
 
-# Answers what a page may know of a response; null where the browser keeps all of it to itself.
+# Returns what a page may read of a response, or null if the browser hides all of it.
 ASK = """
 async ([url, options]) => {
   const response = await fetch(url, { credentials: "include", ...options }).catch(() => null);
@@ -58,7 +60,7 @@ async ([url, options]) => {
 
 
 class Site:
-    """Empty pages on a port of its own; `?cookie=` is set as it is given."""
+    """A server of empty pages on its own port; `?cookie=` sets a cookie."""
 
     def __init__(self) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
@@ -99,7 +101,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """An empty page in a profile of its own; an error in its scripts fails the test."""
+    """An empty page with its own profile; an error in its scripts fails the test."""
     with browser.new_context() as context:
         page = context.new_page()
         page.add_init_script(FOLLOW)
@@ -111,7 +113,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Site]:
-    """A site whose pages may read what the hubs answer."""
+    """A site whose pages may read the responses of the hubs."""
     site = Site()
     yield site
     site.close()
@@ -119,7 +121,7 @@ def shop() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Site]:
-    """A site whose pages may publish with the cookie, and read nothing."""
+    """A site whose pages may publish with the cookie and may read nothing."""
     site = Site()
     yield site
     site.close()
@@ -135,7 +137,7 @@ def classic_hub(shop: Site, desk: Site) -> Iterator[HubProcess]:
 
 @pytest.fixture(scope="module")
 def current_hub(shop: Site, desk: Site) -> Iterator[HubProcess]:
-    """A hub that speaks the current dialect alone."""
+    """A hub that speaks only the current dialect."""
     hub = HubProcess(**_origins(shop, desk), HUB_CLASSIC="0")
     yield hub
     hub.close()
@@ -172,7 +174,7 @@ def ask(page: Page, url: str, **options: Any) -> Any:
 
 
 def got(page: Page, count: int) -> list[tuple[str, str, str]]:
-    """What came, as soon as there are so many."""
+    """Wait for `count` events and return all that came."""
     page.wait_for_function("(count) => got.length >= count", arg=count)
     return [tuple(event) for event in page.evaluate("got")]
 
@@ -181,7 +183,7 @@ def got(page: Page, count: int) -> list[tuple[str, str, str]]:
 
 
 def cookie(token: str, name: str = "mercureAuthorization") -> str:
-    """As Symfony sets it (V45)."""
+    """Return a cookie as Symfony sets it (V45)."""
     return f"{name}={token}; Path={PATH}; Secure; HttpOnly; SameSite=strict"
 
 
@@ -214,7 +216,7 @@ def test_v61_v60_presence_reaches_onmessage_of_a_client_of_0_x(classic_hub: HubP
       })
     """
     page.evaluate(come_and_go, f"{classic_hub.url}?{urlencode({'topic': selector})}")
-    events = got(page, 3)  # its own arrival, and the two of the other
+    events = got(page, 3)  # it arrived; another one came and went
     assert {type for type, _, _ in events} == {"message"}
     _, coming, going = (json.loads(data) for _, _, data in events)
     subscriber = coming["subscriber"]
@@ -235,7 +237,7 @@ def test_v63_v64_n98_a_client_of_0_x_lists_subscriptions_and_follows_from_then_o
 ) -> None:
     api = classic_hub.url + "/subscriptions"
     everybody = PATH + "/subscriptions{/topic}{/subscriber}"
-    # It may ask for all, too: the path of all is the template's, without the two.
+    # The grant also covers the list of all: the template with no variables.
     shop.visit(page, cookie(classic_token(subscribe=[everybody])))
     topic = "https://example.com/who/{is}"
     assert follow(page, classic_hub.url, urlencode({"topic": topic}), withCredentials=True) == "open"
@@ -249,7 +251,7 @@ def test_v63_v64_n98_a_client_of_0_x_lists_subscriptions_and_follows_from_then_o
     (one,) = of_topic["subscriptions"]
     single = json.loads(ask(page, classic_hub.origin + one["id"])["text"])
     assert single == {"@context": "https://mercure.rocks/", "lastEventID": document["lastEventID"]} | one
-    # 0.x did not quote its tags.
+    # 0.x did not quote its ETags.
     assert ask(page, api, headers={"If-None-Match": document["lastEventID"]})["status"] == 304
     page.evaluate("source.close()")
     shop.visit(page)
@@ -269,7 +271,7 @@ def test_v51_n106_r33_a_browser_misses_nothing_when_connections_are_ended_and_th
     while page.evaluate("opened") < 2:
         ids.append(publish(hub, f"https://example.com/rows/{len(ids)}", id=f"urn:{len(ids)}"))
     assert [id for _, id, _ in got(page, len(ids))] == ids
-    # The hub goes away and comes back without its history: the browser connects again by itself.
+    # The hub restarts without its history, and the browser reconnects by itself.
     hub.stop()
     start_hub("--port", str(hub.port), HUB_RETRY="0.02")
     ids += [publish(hub, "https://example.com/rows/x", id=f"urn:new:{number}") for number in range(2)]
@@ -314,7 +316,7 @@ def test_t90_n15_n38_n124_n126_t93_a_current_client_follows_and_sees_presence(
     topics = ["urn:room", "https://example.com/rooms/1", "https://example.org/rooms/1", "rooms.1.heat", "rooms/1"]
     ids = [publish(any_hub, topic) for topic in topics]
     assert [id for _, id, _ in got(page, len(matchers) + len(topics))[len(matchers) :]] == ids
-    # Private ones of what it may read, and of nothing else.
+    # It receives only the private update that it may read.
     publish(any_hub, "urn:room", private="on")
     secret = publish(any_hub, "rooms/2", private="on")
     assert got(page, len(matchers) + len(topics) + 1)[-1] == ("message", secret, "")
@@ -336,7 +338,7 @@ def test_t90_n130_n135_n136_n98_a_page_of_another_origin_lists_subscriptions(
     assert json.loads(ask(page, any_hub.origin + one["id"])["text"]) == one
     known = {"headers": {"If-None-Match": answer["headers"]["etag"]}}
     assert ask(page, any_hub.url + "/subscriptions", **known)["status"] == 304
-    # From that cursor on, all that changes.
+    # The cursor of the list continues with each later change.
     page.evaluate("source.close()")
     shop.visit(page)
     query = urlencode({"match": one["id"], "last_event_id": cursor})
@@ -344,7 +346,7 @@ def test_t90_n130_n135_n136_n98_a_page_of_another_origin_lists_subscriptions(
     assert json.loads(got(page, 1)[0][2]) == one | {"active": False}
 
 
-# Reads on into `streamed`.
+# Goes on reading into `streamed`.
 QUERY = """
 async ([url, body]) => {
   const headers = { "Content-Type": "application/x-www-form-urlencoded", "Cache-Control": "no-cache" };
@@ -362,7 +364,7 @@ def test_n10_n12_n13_n99_n98_a_page_of_another_origin_subscribes_by_query(
     any_hub: HubProcess, shop: Site, page: Page
 ) -> None:
     shop.visit(page, cookie(current(any_hub), "mercure_access_token"))
-    cursor = publish(any_hub, "urn:none", id="urn:ﺏ\u2028é😀")  # a cursor that no header of Latin-1 could bring
+    cursor = publish(any_hub, "urn:none", id="urn:ﺏ\u2028é😀")  # no header in Latin-1 can hold this cursor
     publish(any_hub, "urn:query:1", "one", private="on")
     body = urlencode({"match": "urn:query:1", "last_event_id": cursor})
     status, preceding = page.evaluate(QUERY, [any_hub.url + "?match=urn:query:2", body])
@@ -383,7 +385,7 @@ def test_n90_n154_n156_n152_n98_a_page_of_any_origin_discovers_the_metadata(
     found = json.loads(ask(page, metadata, credentials="omit")["text"])
     assert (found["resource"], found["mercure_cookie"]) == (any_hub.url, "mercure_access_token")
     assert set(found["mercure_matcher_types_supported"]) == {"exact", "urlpattern", "uritemplate", "amqp", "mqtt"}
-    # Of a site that may not read anything else, too.
+    # A site that may read nothing else may read the metadata too.
     desk.visit(page)
     assert json.loads(ask(page, metadata, credentials="omit")["text"]) == found
     assert ask(page, any_hub.url + "/subscriptions", credentials="omit") is None
@@ -403,7 +405,7 @@ def test_n97_r5_streams_with_credentials_are_for_the_origins_listed(
 
 
 def test_n97_another_site_reads_nothing_with_the_cookie_of_a_user(any_hub: HubProcess, desk: Site, page: Page) -> None:
-    desk.visit(page, cookie(current(any_hub), "mercure_access_token"))  # the same cookie as for any port
+    desk.visit(page, cookie(current(any_hub), "mercure_access_token"))  # cookies are the same for all ports
     assert follow(page, any_hub.url, "match=*", withCredentials=True) == "refused"
     assert ask(page, any_hub.url + "/subscriptions") is None
     for options in ({"method": "QUERY", "body": "match=*"}, {"method": "POST", "body": "topic=urn:a"}):
@@ -436,11 +438,11 @@ def test_n99_preflights_allow_the_headers_of_clients_and_no_others(any_hub: HubP
 
 # -- publishing with a cookie
 
-# As a page does that wants a user's browser to publish for it: no preflight, and it need not read the answer.
+# A page forges a request in the user's browser: it needs no preflight and no response.
 FORGE = """
 ([url, body]) => fetch(url, { method: "POST", mode: "no-cors", credentials: "include", body: new URLSearchParams(body) })
 """
-# Or with a form, which a click submits.
+# The same with a form, which a click submits.
 SUBMIT = """
 ([url, fields]) => {
   const form = document.body.appendChild(document.createElement("form"));
@@ -453,7 +455,7 @@ SUBMIT = """
 
 
 def forge(page: Page, url: str, topic: str) -> tuple[int, int]:
-    """The statuses that the browser saw, for the two ways."""
+    """Return the statuses that the browser saw for FORGE and SUBMIT."""
     with page.expect_response(url) as fetched:
         page.evaluate(FORGE, [url, {"topic": topic}])
     with page.expect_navigation() as submitted:
@@ -466,23 +468,23 @@ def test_n63_t45_v43_a_page_of_another_origin_cannot_publish_with_the_cookie(
 ) -> None:
     token = current(any_hub)
     before = publish(any_hub, "urn:before")
-    # Of a site that may read all; the cookie goes with the request, as both are of localhost.
+    # A site that may read, not publish.  The cookie is sent: both hosts are localhost.
     shop.visit(page, cookie(token, "mercure_access_token"))
     assert forge(page, any_hub.url, "urn:forged") == (400, 400)
-    # Of another site: with a form, the browser sends a cookie that is not strict.
+    # Another site: with a form, the browser sends a cookie that is not strict.
     shop.visit(page, cookie(token, "mercure_access_token").replace("strict", "None"))
     shop.visit(page, host="127.0.0.1")
     assert forge(page, any_hub.url, "urn:forged")[1] == 400
-    # Of a page that has no origin.
+    # A page without an origin.
     shop.visit(page)
     page.set_content('<iframe sandbox="allow-scripts" srcdoc="<p>inside"></iframe>')
     with page.expect_response(any_hub.url) as fetched:
         page.frames[-1].evaluate(FORGE, [any_hub.url, {"topic": "urn:forged"}])
     assert fetched.value.status in (400, 401)
-    # Of one that may.
+    # A site that may publish.
     desk.visit(page, cookie(token, "mercure_access_token"))
     assert forge(page, any_hub.url, "urn:allowed") == (200, 200)
-    # And of the hub's own origin.
+    # The hub's own origin.
     page.goto(any_hub.url + "/debug/")
     with page.expect_response(any_hub.url) as own:
         page.evaluate(FORGE, [any_hub.url, {"topic": "urn:own"}])
@@ -495,7 +497,7 @@ def test_n63_t45_v43_a_page_of_another_origin_cannot_publish_with_the_cookie(
     assert len(got(page, 0)) == 2 + 1 + 1
 
 
-# -- what EventSource makes of the bytes
+# -- EventSource as a parser
 
 LINE_ENDS = ["\n", "\r", "\r\n", "\n\r", "\r\r\n"]
 PIECES = [
@@ -550,7 +552,7 @@ def test_n26_n28_n49_r21_n51_n52_event_source_reads_every_update_unchanged(
 
 @pytest.fixture(scope="module")
 def open_hub() -> Iterator[HubProcess]:
-    """As `hub serve --dev` has it."""
+    """A hub as `hub serve --dev` starts it."""
     hub = HubProcess()
     yield hub
     hub.close()
@@ -566,7 +568,7 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     expect(page.locator("#published")).to_contain_text("urn:uuid:")
     expect(page.locator("#updates li")).to_have_count(1)
     expect(page.locator("#updates pre")).to_have_text("a <b>new</b>\nchapter")
-    # The usual type is no other one.
+    # "message" is the default type.
     type = page.get_by_label("Type", exact=True)
     type.fill("message")
     page.get_by_role("button", name="Publish").click()
@@ -574,14 +576,14 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates b")).to_have_text(["price", "message", "message"])
     type.fill("")
-    # A private one too: the token is in the cookie, which goes nowhere else.
+    # Private updates arrive too: the token is in a cookie for this path only.
     (stored,) = page.context.cookies()
     assert (stored["name"], stored["path"], stored["sameSite"]) == ("mercure_access_token", PATH, "Strict")
     page.get_by_role("checkbox", name="Private").check()
     page.get_by_label("Data").fill("a secret")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#updates pre").first).to_have_text("a secret")
-    # And what is refused is told.
+    # A refusal is shown.
     page.get_by_label("Topics, one per line").fill("*")
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#published")).to_contain_text("'*' is reserved")
@@ -608,12 +610,12 @@ def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: H
         expect(page.locator("#state")).to_have_text("subscribed")
         page.get_by_role("button", name="Publish").click()
         expect(page.locator("#updates li")).to_have_count(number)
-        # The list has this page, by the one matcher.
+        # The list has the one subscription of this page.
         page.get_by_role("button", name="List subscriptions").click()
         shown = ["exact" if type == "match" else type.removeprefix("match_"), page.locator("#topics").input_value()]
         expect(page.locator("#there td")).to_contain_text([*shown, "urn:uuid:"])
         expect(page.locator("#there tr")).to_have_count(1)
-    # What was typed in stays.
+    # A topic that the user typed stays.
     page.locator("#topics").fill("urn:mine")
     page.get_by_label("Matcher type").select_option("match")
     expect(page.locator("#topics")).to_have_value("urn:mine")

@@ -1,4 +1,4 @@
-"""Subscribing in the classic dialect: its parameter, its selectors, and how they go with those of the current one."""
+"""Subscribing in the classic dialect: parameter, selectors, and mixed requests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ COMPILER = MatcherCompiler("https://hub.example" + PATH)
 
 
 def a_hub(**chosen: Any) -> AbstractAsyncContextManager[HubApplication]:
-    """Without updates about subscriptions, which `*` matches too."""
+    """A hub without presence updates, because `*` would match them too."""
     return application(subscriptions=False, **chosen)
 
 
 async def received(app: HubApplication, topics: Iterable[str], *asked: tuple[str, str], token: str = "") -> list[str]:
-    """Which of `topics`, each of a private update if there is a `token`, a subscriber receives."""
+    """Return the topics of `topics` whose updates a subscriber receives.
+
+    The updates are private if there is a `token`.
+    """
     headers = [bearer(token)] if token else []
     async with follow(app, *asked, ("topic", "the end"), headers=headers) as stream:
         assert stream.status == 200, stream.body
@@ -197,7 +200,7 @@ def test_v10_v11_a_template_matches_itself_and_its_expansions(selector: str, top
         ("*", "anything", True),  # (1)
         ("*", "", True),
         ("a*", "ab", False),
-        ("https://e.com/{id}", "https://e.com/{id}", True),  # (2), before the template, which does not match it
+        ("https://e.com/{id}", "https://e.com/{id}", True),  # (2) comes before the template, which does not match
         ("a", "a", True),
         ("a", "A", False),
         ("é", "e\u0301", False),
@@ -236,7 +239,7 @@ def test_v10_there_are_no_further_steps(selector: str, topic: str) -> None:
     assert COMPILER.compile(CLASSIC, selector).match(topic) is expected
 
 
-# What follows from the definition, in the order of the checklist.
+# Consequences of the definition, in the order of the checklist.
 CONSEQUENCES = [
     (
         "/b/{id}",
@@ -280,7 +283,7 @@ async def test_v10_v12_v83_selectors_route_and_grant() -> None:
             assert await received(app, offered, ("match_uritemplate", selector)) == expected[:-1]
 
 
-# -- with the current dialect
+# -- together with the current dialect
 
 
 async def test_v80_v83_both_dialects_in_one_request() -> None:

@@ -1,4 +1,4 @@
-"""Subscriptions of the classic dialect: the updates about them, and the API that lists them."""
+"""Subscriptions of the classic dialect: presence updates, and the subscription API."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def get(
 
 
 def classic_document(topic: str, subscriber: str, **more: Any) -> dict[str, Any]:
-    """A JSON-LD object, without its context."""
+    """Return a JSON-LD object without its context."""
     return {
         "id": f"{BELOW}/{encoded(topic)}/{encoded(subscriber)}",
         "type": "Subscription",
@@ -56,7 +56,7 @@ def classic_document(topic: str, subscriber: str, **more: Any) -> dict[str, Any]
 
 
 def terms(document: Any) -> set[str]:
-    """The names that are JSON-LD's in a document: of its members, but for those of payloads, and of its types."""
+    """Return the JSON-LD terms of a document: types, and members outside payloads."""
     if isinstance(document, list):
         return set().union(*map(terms, document))
     if not isinstance(document, dict):
@@ -65,7 +65,7 @@ def terms(document: Any) -> set[str]:
     return {*document, document["type"]}.union(*map(terms, members.values()))
 
 
-# -- updates
+# -- presence updates
 
 
 async def test_v60_v61_the_exact_presence_updates_of_a_subscription(app: HubApplication) -> None:
@@ -301,7 +301,7 @@ async def test_v63_v84_the_cursor_is_in_the_document_and_in_the_headers(app: Hub
                 )
                 assert answer.headers["cache-control"] == "private, must-revalidate"
                 tag = dict(answer.raw_headers)[b"etag"]
-                for known in (tag, tag[1:-1]):  # as we write it, and as 0.x did
+                for known in (tag, tag[1:-1]):  # as the hub writes it, and as 0.x did
                     again = await ask(app, "GET", BELOW + below, [bearer(CLASSIC), ("if-none-match", known)])
                     assert (again.status, again.body) == (304, b"")
                     assert dict(again.raw_headers)[b"etag"] == tag
@@ -313,7 +313,7 @@ async def test_v63_head_has_the_headers_of_get(app: HubApplication) -> None:
         assert (head.status, head.headers) == (200, get_headers)
 
 
-# -- which dialect
+# -- the choice of the dialect
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ async def test_v84_every_subscription_is_listed_in_its_dialect(
     async with follow(app, ("topic", "a"), ("match", "b")):
         [subscriber] = subscribers(app)
         answer = await get(app, "", *headers, token=token)
-        # A list of the current dialect has both, each in its own form (V74).
+        # A list of the current dialect has both kinds, each in its own form (V74).
         in_both: dict[str, Any] = {"id": f"{BELOW}/a/{encoded(subscriber)}", "type": "subscription", "topic": "a"}
         in_both |= {"subscriber": subscriber, "active": True}
         listed = {
@@ -390,9 +390,9 @@ async def test_v87_v74_a_first_segment_may_be_a_matcher_type(type: str, app: Hub
         assert (await get(app, f"/{type}")).json()["subscriptions"] == [classic_document(type, subscriber)]
         for segment in (type, f"%{ord(type[0]):02x}{type[1:]}"):
             assert (await get(app, f"/{segment}/%2Fa")).json()["subscriptions"] == [document(type, "/a", subscriber)]
-        ambiguous = await get(app, f"/{type}/{one}")  # a pattern, not a subscriber
+        ambiguous = await get(app, f"/{type}/{one}")  # the second segment is a pattern, not a subscriber
         assert ambiguous.json() == {"id": f"{BELOW}/{type}/{one}", "type": "subscriptions", "subscriptions": []}
-    upper = await get(app, f"/{type.upper()}/a")  # a topic, and no subscriber
+    upper = await get(app, f"/{type.upper()}/a")  # a topic and a subscriber that does not exist
     assert upper.status == 404
 
 
@@ -467,7 +467,7 @@ async def test_v60_v63_paths_through_a_server(shared_hub: HubProcess) -> None:
                 assert json.loads(await reply.body())["subscriptions"] == [one]
 
 
-# -- who may ask
+# -- the grants of a reader
 
 OF_FOO = BELOW + "/foo"
 ONE = OF_FOO + "/urn%3Auuid%3A1"

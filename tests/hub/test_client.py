@@ -1,4 +1,4 @@
-"""Our own client, against a real hub; `test_server` has how it connects again."""
+"""The project's own client against a real hub; test_server tests how it reconnects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_batch_is_published_wholly_or_not_at_all(hub: HubProcess) -> Non
             got.append((event.id, event.data, event.retry))
             if event.data == "end":
                 break
-    # The hub's hint when to come back is a field of the first event, too.
+    # The first event also has the retry hint of the hub.
     assert [one[:2] for one in got[:-1]] == [("urn:1", "é"), (ids[1], "")]
     assert got[1][2] == 5
 

@@ -1,4 +1,4 @@
-"""How long connections last, how many there may be, what is sent to the idle, and what is left when they end."""
+"""Connections: heartbeats, lifetimes, limits, retry hints, beginnings and ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.auth.grant import Grant
-from hub.broadcaster import LATE
+from hub.broadcaster import LATE_SECONDS
 from hub.errors import LimitExceeded
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
@@ -59,7 +59,7 @@ def test_n8_r34_t64_a_heartbeat_comes_after_its_interval_of_silence_and_not_befo
                         assert connection.writes[seen:] == [b":\n"]
                         assert here.now - last >= BEAT
                         last, seen = here.now, len(connection.writes)
-                    assert here.now - last <= BEAT + LATE
+                    assert here.now - last <= BEAT + LATE_SECONDS
                 topics = ["wanted", "wanted"] if what == "batch" else [what]
                 await here.hub.publish(*(Update((topic,)) for topic in topics), grant=EVERYTHING)
                 await here.caught_up()
@@ -112,8 +112,8 @@ async def test_n82_r33_a_connection_lasts_a_random_four_fifths_to_all_of_its_lif
             await here.settle(5)
             ages |= {one: age for one in connections if one.ended and one not in ages}
         assert len(ages) == 200
-        assert all(80 - LATE <= age <= 100 for age in ages.values())
-        assert len(set(ages.values())) > 10  # all over that time, and not together
+        assert all(80 - LATE_SECONDS <= age <= 100 for age in ages.values())
+        assert len(set(ages.values())) > 10  # spread over that time
         assert min(ages.values()) < 84
         assert max(ages.values()) > 94
         assert 86 < mean(ages.values()) < 92
@@ -176,7 +176,7 @@ async def test_t66_a_lifetime_within_the_margin_ends_at_the_next_check(lifetime:
 
 
 async def test_n82_the_expiry_of_a_token_is_wall_clock_time() -> None:
-    """The application's own clocks, of which one counts from 1970."""
+    """The application has two clocks; only the wall clock counts from 1970."""
     token = current_token(subscribe=["a"], seconds=10_000)
     async with application() as app, follow(app, ("match", "a"), headers=[bearer(token)]):
         (subscriber,) = app.state.hub.broadcaster.subscribers()
@@ -204,7 +204,7 @@ async def test_t66_if_the_clock_leaps_only_due_connections_end() -> None:
         assert long.writes == [b":\n", b":\n"]
 
 
-# -- how many
+# -- limits
 
 
 async def refused(app: ASGIApp, *headers: tuple[str, str], method: str = "GET", **scope: Any) -> Answer:
@@ -226,7 +226,7 @@ async def test_n23_n94_a_subscriber_above_the_limit_gets_429(classic: bool, meth
             assert (answer.status, answer.headers["retry-after"]) == (429, "10")
             assert answer.detail == "the limit of 2 subscribers is reached"
             assert "www-authenticate" not in answer.headers
-            assert (await ask(app, "HEAD", f"{PATH}?match=a")).status == 200  # it subscribes nobody
+            assert (await ask(app, "HEAD", f"{PATH}?match=a")).status == 200  # HEAD does not subscribe
             await publish(app, current_token(["a"]), ("topic", "a"), ("data", "x"))
             assert [(await stream.next_event()).data for stream in streams] == ["x", "x"]
         async with following(app, 2) as streams:
@@ -244,7 +244,7 @@ async def test_n23_a_subscriber_that_leaves_makes_room_for_another() -> None:
 
 async def test_n23_a_subscriber_that_is_catching_up_counts() -> None:
     async with world(plain(max_connections=2)) as here:
-        first, _, third = [await here.connect("a") for _ in range(3)]  # none of which has begun
+        first, _, third = [await here.connect("a") for _ in range(3)]  # none has begun
         await here.settle()
         first.block()
         await here.publish("a")
@@ -293,7 +293,7 @@ async def test_n23_n82_subscribers_with_a_token_count_by_its_subject(classic: bo
             assert (await refused(app, *alice)).status == 429
             assert (await refused(app, *alice, client=("192.0.2.9", 1))).status == 429
             async with following(app, 1, headers=bob), following(app, 1), following(app, 1, headers=nobody):
-                assert (await refused(app)).status == 429  # without a subject it is the address that counts
+                assert (await refused(app)).status == 429  # without a subject, the address counts
                 assert (await refused(app, *nobody)).status == 429
                 assert (await refused(app, *bob)).status == 429
         async with following(app, 2, headers=alice) as streams:
@@ -317,15 +317,15 @@ async def test_n23_too_many_patterns_get_429_and_leave_nothing_behind() -> None:
                 assert other.status == 429
             token = current_token(subscribe=[("urlpattern", f"/b/:id/{n}") for n in range(2)])
             async with follow(app, ("match", "b"), headers=[bearer(token)]) as other:
-                assert other.status == 429  # what may be read costs as much as what is wanted
+                assert other.status == 429  # patterns of the grant count like those of the request
             async with follow(app, wanted[0]) as other:
-                assert other.status == 200  # the very pattern that is there
+                assert other.status == 200  # an existing pattern needs no room
             assert hub.broadcaster.connected == 1
             assert hub.admission._clients == {"address 127.0.0.1": 1}
             await publish(app, current_token(["*"]), ("topic", "/a/1/0"), ("data", "x"))
             assert (await stream.next_event()).data == "x"
         async with follow(app, wanted[1]) as stream:
-            assert stream.status == 200  # there is room again
+            assert stream.status == 200  # the first stream made room
     check_empty(hub)
 
 
@@ -412,7 +412,7 @@ async def test_n23_t68_a_refused_subscriber_is_not_announced() -> None:
         assert here.announced == [(first.subscriber.id, True), (first.subscriber.id, False)]
 
 
-# -- when to come back
+# -- retry hints
 
 
 async def test_n30_a_stream_begins_with_a_random_retry_hint() -> None:
@@ -522,7 +522,7 @@ async def test_a_history_that_hangs_during_an_announcement_does_not_delay_the_sh
         async def append(self, updates: Sequence[Update], **options: Any) -> list[Any]:
             raise await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr("hub.hub.LAST_WORDS", 0.01)
+    monkeypatch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 0.01)
     async with world(plain(subscriptions=True), Stuck(Retention(max_updates=100, max_bytes=2**20))) as here:
         connections = [await here.connect("a") for _ in range(2)]
         await here.settle()

@@ -1,4 +1,4 @@
-"""A hub at another path, inside another application, beside other hubs: everything that is the hub's moves along."""
+"""A hub at another path, in another application, beside other hubs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def running(app: Starlette) -> Any:
 
 
 async def assert_is_at(app: Any, path: str, **scope: Any) -> None:
-    """Whatever a hub serves is at `path`, or below or beside it."""
+    """Assert that each route of the hub is at `path`, below it or derived from it."""
     origin = "https://hub.example"
     token = current_token(["*"], ["*"], resource=origin + path)
 
@@ -131,7 +131,7 @@ async def test_n6_n145_n44_n121_n130_all_routes_are_below_the_path(path: str) ->
         for elsewhere in (PATH, f"{path}x", f"/x{path}", METADATA + PATH, f"{PATH}/subscriptions", f"{PATH}/debug/"):
             if elsewhere != path:
                 assert (await ask(hub, "GET", f"{elsewhere}?match=a")).status == 404
-        assert await publish(hub, EVERYTHING, ("topic", f"{PATH}/x"), path=path)  # which is reserved elsewhere
+        assert await publish(hub, EVERYTHING, ("topic", f"{PATH}/x"), path=path)  # only reserved at the default path
 
 
 @HOSTS
@@ -159,7 +159,7 @@ async def test_n6_mounts_in_mounts() -> None:
 async def test_n6_a_server_with_a_root_path(http: str) -> None:
     path = f"/api{PATH}"
     app = new_hub(path)
-    async with served(app, http=http, root_path="/api") as server:  # behind a proxy that takes /api away
+    async with served(app, http=http, root_path="/api") as server:  # behind a proxy that strips /api
         async with await request(server, "GET", f"{PATH}?match=a") as reply:
             assert reply.status == 200
         async with await request(server, "GET", f"{PATH}/subscriptions", [bearer(EVERYTHING)]) as reply:
@@ -168,7 +168,7 @@ async def test_n6_a_server_with_a_root_path(http: str) -> None:
             assert f"{METADATA}{path}" in reply.headers["www-authenticate"]
 
 
-# -- the application around it
+# -- the application around a hub
 
 
 @HOSTS
@@ -247,7 +247,7 @@ async def test_r12_n44_the_program_publishes_without_a_token_under_the_same_rule
         assert (await ask(hub, "POST", PATH, [NDJSON, bearer(EVERYTHING)], b'{"topic": "a"}')).status == 405
 
 
-# -- several
+# -- several hubs
 
 
 @HOSTS
@@ -289,7 +289,7 @@ async def test_t26_n34_relative_url_patterns_are_relative_to_the_requested_hub()
             assert (await stream.next_event()).data == own
 
 
-# -- signals, threads
+# -- signals and threads
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

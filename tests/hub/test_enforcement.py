@@ -1,4 +1,4 @@
-"""What a grant allows and what not."""
+"""What a grant allows."""
 
 from __future__ import annotations
 

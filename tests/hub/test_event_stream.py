@@ -1,4 +1,4 @@
-"""What readers make of the stream: a parser that is the standard's, word by word, httpx2's, and any chunking."""
+"""Readers of the event stream: the standard's algorithm, httpx2, and any chunking."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Message(NamedTuple):
 
 
 class EventSource:
-    """HTML Living Standard, 9.2.5 and 9.2.6, with its names: parsing and interpreting an event stream."""
+    """A parser of event streams by the HTML Living Standard, 9.2.5 and 9.2.6."""
 
     def __init__(self) -> None:
         self.reconnection_time: int | None = None
@@ -41,7 +41,7 @@ class EventSource:
         self._data = self._event_type = self._last_event_id = ""
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
-        """The events that `chunk` completes."""
+        """Yield the events that `chunk` completes."""
         for octet in chunk:
             after_cr, self._after_cr = self._after_cr, octet == 0x0D
             if octet == 0x0A and after_cr:  # the second half of a CRLF
@@ -50,7 +50,7 @@ class EventSource:
                 self._stream += bytes([octet])
                 continue
             line = self._stream
-            if self._may_have_bom:  # "UTF-8 decode" strips one, at the beginning
+            if self._may_have_bom:  # "UTF-8 decode" strips one at the beginning
                 line = line.removeprefix(b"\xef\xbb\xbf")
             self._stream, self._may_have_bom = b"", False
             yield from self._process_line(line.decode("utf-8", "replace"))
@@ -97,7 +97,7 @@ def read(chunks: Iterable[bytes]) -> list[Message]:
 
 
 def read_with_httpx2(chunks: Iterable[bytes]) -> list[tuple[Message, int | None]]:
-    """The events, each with its `retry`."""
+    """Return the events, each with its `retry`."""
 
     async def content() -> AsyncIterator[bytes]:
         for chunk in chunks:
@@ -116,7 +116,7 @@ def read_with_httpx2(chunks: Iterable[bytes]) -> list[tuple[Message, int | None]
 
 
 def cut(stream: bytes, sizes: list[int]) -> list[bytes]:
-    """`stream` in chunks of these sizes, again and again."""
+    """Return `stream` in chunks of these sizes, in turn."""
     chunks = []
     while stream:
         for size in sizes:
@@ -126,11 +126,12 @@ def cut(stream: bytes, sizes: list[int]) -> list[bytes]:
 
 
 def message(update: Update) -> Message:
-    """What a page is to see of `update`: its data with LF for CR and CRLF, and otherwise as it was."""
+    """Return what a page should see of `update`: CR and CRLF of the data become LF."""
     return Message(update.id, update.type or "message", update.data.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-# What ends a line somewhere but not here, what does, and what is special at the beginning of a line or of a stream.
+# Line ends, characters that only other formats treat as line ends, and characters that
+# are special at the beginning of a line or of a stream.
 ODD = "\r\n:\u2028\u2029\x0b\x0c\x1c\x1d\x1e\x85\0\ufeff \tdi"
 NAMES = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters=FORBIDDEN) | st.sampled_from(" :\u2028\u2029é"),
@@ -151,13 +152,13 @@ UPDATES = st.builds(
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 
-# -- the parser itself
+# -- the parser
 
 
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        # the standard's own examples
+        # examples of the standard
         (b"data: YHOO\ndata: +2\ndata: 10\n\n", [("", "message", "YHOO\n+2\n10")]),
         (
             b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n",
@@ -165,7 +166,7 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
         ),
         (b"data\n\ndata\ndata\n\ndata:", [("", "message", ""), ("", "message", "\n")]),
         (b"data:test\n\ndata: test\n\n", [("", "message", "test"), ("", "message", "test")]),
-        # and what else it says
+        # other rules of the standard
         (b"\xef\xbb\xbfdata: x\n\n", [("", "message", "x")]),
         (b"\xef\xbb\xbf\xef\xbb\xbfdata: x\n\ndata: y\n\n", [("", "message", "y")]),
         (
@@ -208,7 +209,8 @@ def test_n30_the_retry_hint_is_read_at_once_and_is_not_a_part_of_the_first_event
     assert source.reconnection_time == milliseconds
     assert list(source.feed(frame(update))) == [message(update)]
     assert source.reconnection_time == (milliseconds if update.retry is None else update.retry)  # N53: 0 counts
-    # What the WHATWG's parser skips, this one takes for an event without data, which is what the hub's client skips.
+    # httpx2 returns the hint, which the standard skips, as an event without data.  The
+    # hub's client skips that event.
     hint, event = read_with_httpx2([HEARTBEAT + retry(milliseconds / 1000), frame(update)])
     assert (hint[0].id, hint[0].data, hint[1]) == ("", "", milliseconds)
     assert event == (message(update), update.retry)
@@ -221,7 +223,7 @@ def test_n27_each_event_leaves_its_id_as_the_cursor(update: Update) -> None:
     assert source.last_event_id_string == update.id
 
 
-# -- through a hub, from a publisher's body to a reader's page
+# -- through a hub, from the body of a publisher to the page of a reader
 
 
 def in_form(update: Update) -> bytes:

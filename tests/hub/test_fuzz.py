@@ -1,4 +1,4 @@
-"""Some thousand requests of the fuzzer to hubs of every dialect; what it has found; and some hundred over a socket."""
+"""The fuzzer: random requests in each dialect and over a socket, and past findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_hub_survives_bytes_that_are_not_http(hub: HubProcess) -> None:
     summary = Summary()
     await fuzz_socket(hub.port, 300, 1, summary)
     assert {200, 400, 401} <= {status for _, _, status in summary.answers}
-    assert hub.process.poll() is None  # and its log has no error, as the fixture sees
+    assert hub.process.poll() is None  # the fixture also checks that the hub logs no error
 
 
 def test_the_same_seed_makes_the_same_requests() -> None:

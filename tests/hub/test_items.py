@@ -1,4 +1,4 @@
-"""Code, tests and prose cite only rules of PROTOCOL.md, and a test holds each rule that is not marked otherwise."""
+"""Cited rules exist in PROTOCOL.md, and each rule has a test unless it is marked."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_each_rule_fits_into_a_line(rules: dict[str, Rule]) -> None:
     assert all(rule.text.endswith(".") for rule in rules.values())
 
 
-# -- reading the page
+# -- parsing the page
 
 
 def test_a_page_has_rules_and_their_marks() -> None:
@@ -167,7 +167,7 @@ def test_tests_and_prose_cite_rules_in_all_folders(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-# -- comparing them
+# -- comparing rules and citations
 
 
 def test_a_citation_of_an_unknown_rule_is_found_with_its_file_and_line() -> None:
@@ -206,7 +206,7 @@ def test_a_test_of_a_rule_marked_as_untested_is_found() -> None:
 
 @pytest.fixture
 def small_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with the rules of `PAGE`, and tests for all that need one."""
+    """A project with the rules of `PAGE`, and a test for each rule that needs one."""
     for name in ("hub", "skipfilter"):
         written(tmp_path / name / "__init__.py", '"""Code."""  # N1\n')
     written(tmp_path / "tests" / "test_some.py", "def test_n1_n10_x(): ...\n")

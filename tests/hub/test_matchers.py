@@ -1,4 +1,4 @@
-"""Matchers of every type: what each matches, alone and in the hub, what is refused, and how much there may be."""
+"""Matchers of every type: matches, alone and in the hub; refusals; and bounds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVERY_TYPE = (*MATCHER_TYPES, CLASSIC)
 
 
 def a_hub(**chosen: Any) -> AbstractAsyncContextManager[HubApplication]:
-    """Without updates about subscriptions, which `*` matches too."""
+    """A hub without presence updates, because `*` would match them too."""
     return application(subscriptions=False, **chosen)
 
 
@@ -85,7 +85,10 @@ def test_a_matcher_of_other_topics_is_not_taken_for_a_presence_matcher() -> None
 
 
 async def received(app: HubApplication, topics: Iterable[str], *asked: tuple[str, str], token: str = "") -> list[str]:
-    """Which of `topics`, each of a private update if there is a `token`, a subscriber receives."""
+    """Return the topics of `topics` whose updates a subscriber receives.
+
+    The updates are private if there is a `token`.
+    """
     headers = [bearer(token)] if token else []
     async with follow(app, *asked, ("match", "the end"), headers=headers) as stream:
         assert stream.status == 200, stream.body
@@ -94,7 +97,7 @@ async def received(app: HubApplication, topics: Iterable[str], *asked: tuple[str
         return [event.data for event in await stream.until("the end")]
 
 
-# -- everything
+# -- the wildcard
 
 STRANGE = [
     "a", "a/b", "a.b.c", "$SYS/uptime", "http://[", "not a URL", "https://example.com/{id}", "{", "é", "**", "#hash:",
@@ -137,9 +140,9 @@ async def test_n32_t38_the_asterisk_in_query_body_and_token(classic: bool) -> No
                 await publish(app, token, ("topic", topic))
 
 
-# -- what each type matches
+# -- the matches of each type
 
-# As URLs, to a hub at https://hub.example/.well-known/mercure.
+# Relative to a hub at https://hub.example/.well-known/mercure.
 URL_PATTERNS = [
     ("/books/:id", "/books/1", True),
     ("/books/:id", "https://hub.example/books/1", True),
@@ -161,13 +164,13 @@ URL_PATTERNS = [
     ("https://e.com/a?q=:q", "https://e.com/a?q=1", True),
     ("https://e.com/a?q=:q", "https://e.com/a", False),
     ("https://e.com/é", "https://e.com/%C3%A9", True),
-    # Case counts, but for the host.
+    # Only the host ignores case.
     ("https://E.COM/a", "https://e.com/a", True),
     ("https://e.com/a", "HTTPS://E.COM/a", True),
     ("https://e.com/A", "https://e.com/a", False),
     ("https://e.com/a", "https://e.com/A", False),
     ("https://e.com/a?Q=1", "https://e.com/a?q=1", False),
-    # What is no URL.
+    # Topics that are not URLs.
     ("/*", "http://[", False),
     ("*://*/*", "https://a b/", False),
     ("*", "http://[", True),
@@ -205,14 +208,14 @@ async def test_n34_n35_t36_url_patterns_route_and_grant(classic: bool) -> None:
         ({"resource": HUB}, ["/a", "https://hub.example/a"]),
         ({"resource": HUB, "public_urls": ("https://other.example",)}, ["/a", "https://hub.example/a"]),
         ({"resource": "urn:hub", "public_urls": (ORIGIN,)}, ["/a", "https://hub.example/a"]),
-        # Nobody has said where the hub is.
+        # The URL of the hub is not configured.
         ({}, ["/a"]),
         ({"resource": "urn:hub"}, ["/a"]),
     ],
 )
 async def test_n34_t36_the_base_is_the_hub_s_url(chosen: dict[str, Any], expected: list[str]) -> None:
     topics = ["/a", "https://hub.example/a", "http://hub.example/a", "https://other.example/a", "a"]
-    # The host that a request names does not count.
+    # The host of a request does not count.
     host = chosen.get("public_urls", ("https://elsewhere.example",))[-1].removeprefix("https://")
     async with (
         a_hub(**chosen) as app,
@@ -278,13 +281,13 @@ def test_n39_a_matcher_matches_the_whole_topic(type: str, pattern: str, topic: s
     ("pattern", "topic", "expected"),
     [
         ("https://e.com/{id}", "https://e.com/1", True),
-        ("https://e.com/{id}", "https://e.com/{id}", False),  # which `topic=` does match
+        ("https://e.com/{id}", "https://e.com/{id}", False),  # `topic=` would match
         ("https://e.com/{id}", "https://e.com/", True),
         ("https://e.com/{id}", "https://e.com/1/2", False),
         ("https://e.com/a", "https://e.com/a", True),
         ("https://e.com/a", "https://E.com/a", False),
         ("/a{/b}", "/a/b", True),
-        ("/a{/b}", "https://hub.example/a/b", False),  # nothing is resolved
+        ("/a{/b}", "https://hub.example/a/b", False),  # templates are not resolved
     ],
 )
 def test_v83_templates_without_another_meaning(pattern: str, topic: str, expected: bool) -> None:
@@ -309,7 +312,7 @@ async def test_v83_n17_invalid_templates_are_refused_in_requests_and_tokens(clas
 
 
 async def token_is_refused(app: HubApplication, token: str) -> bool:
-    """Whether for publishing and for subscribing, with nothing told of the reason."""
+    """Return whether a token may neither publish nor subscribe; no reason is given."""
     answers = [
         await ask(app, "POST", PATH, [FORM, bearer(token)], b"topic=a"),
         await ask(app, "GET", PATH + "?match=a", [bearer(token)]),
@@ -462,7 +465,7 @@ def test_n36_n38_patterns_that_explode_under_backtracking_are_matched_in_bounded
     assert not COMPILER.compile(type, pattern).match(topic)
 
 
-# -- one matcher for all who ask the same
+# -- shared matchers
 
 
 def test_matchers_with_equal_type_and_pattern_are_shared_while_in_use() -> None:
@@ -507,11 +510,11 @@ async def test_t26_two_hubs_in_a_process_have_a_base_each() -> None:
         assert [event.data for event in await stream_there.until("the end")] == ["there"]
 
 
-# -- the hub and the matchers agree
+# -- agreement of the hub with the matchers
 
 
 class Connection:
-    """A receiver that notes what it is written."""
+    """A receiver that records writes."""
 
     def __init__(self, subscriber: Subscriber) -> None:
         self.subscriber = subscriber
@@ -564,7 +567,7 @@ TOPICS = joined(
 
 
 def compiled(some: list[tuple[str, str]]) -> list[TopicMatcher]:
-    """Those that are patterns of their type."""
+    """Return the matchers of the pairs that are valid."""
     matchers = []
     for type, pattern in some:
         with contextlib.suppress(PatternError):
@@ -631,7 +634,7 @@ def test_n21_n4_a_live_subscriber_gets_the_updates_that_it_matches(
 
 def test_r44_r45_a_cached_result_is_extended_by_newer_subscribers() -> None:
     readers: SkipFilter[Receiver, Key] = SkipFilter(interest := Interest(HUB), capacity=10)
-    # Which only the matcher can tell: a question to it counts.
+    # Only the matcher itself can decide this pattern, so its calls can be counted.
     pattern = [COMPILER.compile("uritemplate", "{+a}b{+c}d")]
     readers.add(first := connection(pattern))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What the hub tells about itself: the metadata of a protected resource, and what the debugger's page needs to know."""
+"""The metadata of the protected resource, and the configuration of the debugger."""
 
 from __future__ import annotations
 

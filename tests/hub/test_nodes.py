@@ -1,4 +1,4 @@
-"""Several nodes of one hub, in one process and in several; and a log that fails, and works again."""
+"""Several nodes of a hub, in one process and in several; and a history that fails."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def two_nodes(path: Path, **settings: Any) -> AsyncIterator[tuple[HubAppli
         yield one, other
 
 
-# -- one hub
+# -- nodes
 
 
 async def test_r76_updates_of_one_node_reach_the_subscribers_of_all_nodes(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ async def test_r76_updates_of_one_node_reach_the_subscribers_of_all_nodes(tmp_pa
             for stream in (here, there):
                 assert [event.id for event in await stream.until("end")] == ids[:-1]
             assert [event.id for event in await granted.until("end")] == ids
-        # A cursor of one node is one of the other.
+        # A cursor of one node is valid at the other.
         for node in nodes:
             async with follow(node, ("match", "a"), ("last_event_id", ids[15])) as stream:
                 assert stream.headers["mercure-last-event-id"] == ids[15]
@@ -84,7 +84,7 @@ async def test_r76_updates_of_one_node_reach_the_subscribers_of_all_nodes(tmp_pa
 async def test_n130_n120_all_nodes_list_the_subscribers_of_each(tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as (one, other):
         async with follow(one, ("match_urlpattern", BELOW + "/*"), headers=[bearer(EVERYTHING)]) as watcher:
-            assert json.loads((await watcher.next_event()).data)["active"]  # itself
+            assert json.loads((await watcher.next_event()).data)["active"]  # its own arrival
             async with follow(other, ("match", "b"), ("match", "c"), headers=[bearer(EVERYTHING)]):
                 came = [json.loads((await watcher.next_event()).data) for _ in range(2)]
                 lists = [(await ask(node, "GET", BELOW, [bearer(EVERYTHING)])).json() for node in (one, other)]
@@ -98,7 +98,7 @@ async def test_n130_n120_all_nodes_list_the_subscribers_of_each(tmp_path: Path) 
 
 
 async def active_of(stream: Any, match: str) -> bool:
-    """What the next event says that is about this matcher."""
+    """Wait for the next event about `match`; return whether it is active."""
     while True:
         document = json.loads((await stream.next_event()).data)
         if document["match"] == match:
@@ -106,13 +106,16 @@ async def active_of(stream: Any, match: str) -> bool:
 
 
 async def announced(stream: Any, match: str, *, active: bool) -> None:
-    """Wait until it is; a node that is slow to beat may be announced as gone and as back before."""
+    """Wait until `match` is announced as active or not.
+
+    If the beats of a node are late, it may be announced as gone and back before that.
+    """
     while await active_of(stream, match) is not active:
         pass
 
 
 async def listed(hub: HubProcess) -> list[str]:
-    """The patterns of all subscriptions."""
+    """Return the patterns of all subscriptions."""
     async with await request(hub, "GET", BELOW, [bearer(DEVELOPMENT_TOKEN), ("accept", "application/json")]) as answer:
         return [one["match"] for one in json.loads(await answer.body())["subscriptions"]]
 
@@ -135,7 +138,7 @@ async def test_n120_the_subscribers_of_a_node_that_is_killed_or_stopped_are_anno
             while await listed(one) != [BELOW + "/*"]:
                 await asyncio.sleep(0.05)
         if number == signal.SIGSTOP:
-            # It was only asleep: its subscriber is there again, and has missed nothing.
+            # The node was only stopped: its subscriber comes back and misses nothing.
             id = await publish_to(one, ("topic", "of the other"), ("data", "meanwhile"))
             other.process.send_signal(signal.SIGCONT)
             await announced(watcher, "of the other", active=True)
@@ -183,7 +186,7 @@ async def test_workers_are_one_hub_and_a_killed_worker_is_restarted(
     following = [asyncio.create_task(follow_to_the_end(one)) for one in seen]
     for _ in range(3):
         for _ in range(20):
-            with suppress(OSError, EOFError):  # one that was being killed
+            with suppress(OSError, EOFError):  # a worker that is being killed
                 await send()
         await hub.kill_worker(hub.workers[0])
     await publish_to(hub, ("topic", "a"), ("data", "end"))
@@ -203,7 +206,7 @@ async def test_workers_end_with_their_parent(tmp_path: Path, start_hub: Callable
             assert len(workers) == 2
             assert hub.stop(number) == status
             async with asyncio.timeout(HANG):
-                assert [event async for event in stream.events()] == []  # it has ended as it should
+                assert [event async for event in stream.events()] == []  # the stream has ended cleanly
                 await until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))  # noqa: B023
 
 
@@ -280,10 +283,12 @@ async def test_n108_clients_of_a_lost_epoch_are_informed(tmp_path: Path) -> None
         last = await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "lost"))
         async with follow(nodes[0], ("match", "a")) as here, follow(nodes[1], ("match", "a")) as there:
             for file in files_of(str(tmp_path / "log.db")):
-                with contextlib.suppress(FileNotFoundError):  # a node has found the first one gone, and closed the rest
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # a node has noticed the loss of the first file and closed the others
                     os.rename(file, file + ".gone")
             for stream in (here, there):
-                await stream.end()  # as updates were lost
+                await stream.end()  # because updates are lost
         await publish(nodes[0], EVERYTHING, ("topic", "a"), ("data", "new"))
         for node in nodes:
             async with follow(node, ("match", "a"), ("last_event_id", last)) as stream:
@@ -293,11 +298,11 @@ async def test_n108_clients_of_a_lost_epoch_are_informed(tmp_path: Path) -> None
                 assert await stream.until("end") == []
 
 
-# -- a log that fails
+# -- a history that fails
 
 
 class FailingLog(MemoryHistory):
-    """A log that can be made unavailable."""
+    """A history that can be made unavailable."""
 
     def __init__(self) -> None:
         super().__init__(Retention(max_updates=1_000, max_bytes=10**6))
@@ -338,7 +343,7 @@ class FailingLog(MemoryHistory):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "RETRY", (0.001, 0.01))
-    monkeypatch.setattr(health_module, "CACHED", 0)
+    monkeypatch.setattr(health_module, "HEALTH_CACHE_SECONDS", 0)
 
 
 async def test_an_unavailable_history_is_503_with_retry_after(quick: None) -> None:
@@ -361,7 +366,7 @@ async def test_an_unavailable_history_is_503_with_retry_after(quick: None) -> No
 
 
 async def test_n107_a_stream_whose_cursor_cannot_be_looked_up_ends_and_keeps_its_cursor(quick: None) -> None:
-    """EventSource comes back after an end, and never after a 503."""
+    """EventSource reconnects after the end of a stream, but not after a 503."""
     log = FailingLog()
     async with application_on(log, retry=3) as app:
         log.works = False
@@ -446,7 +451,7 @@ async def test_a_hub_starts_while_its_history_is_unavailable_and_serves_when_it_
         ):
             assert answer.status == 503
         answer = await ask(app, "GET", PATH + "?match=a")
-        assert (answer.status, answer.body[:1]) == (200, b":")  # and it has ended
+        assert (answer.status, answer.body[:1]) == (200, b":")  # the stream has ended
         log.works = True
         async with asyncio.timeout(HANG):
             while not app.state.hub.dispatcher.is_ready:
@@ -470,11 +475,11 @@ async def test_r51_readiness_fails_at_once_and_liveness_after_a_while(
         assert await health() == [200, 200]
         log.works = False
         assert await health() == [503, 200]
-        monkeypatch.setattr(health_module, "PATIENCE", 0)
+        monkeypatch.setattr(health_module, "PATIENCE_SECONDS", 0)
         assert await health() == [503, 503]
         log.works = True
         assert await health() == [200, 200]
-        monkeypatch.setattr(health_module, "PATIENCE", 60)
+        monkeypatch.setattr(health_module, "PATIENCE_SECONDS", 60)
         log.works = False
         assert await health() == [503, 200]
 
@@ -514,7 +519,7 @@ async def test_a_stream_that_catches_up_waits_for_an_unavailable_history(quick: 
         real, asked = log.read, asyncio.Event()
 
         async def read(after: int) -> Page:
-            log.works = log.works and asked.is_set()  # not any more when it is asked first
+            log.works = log.works and asked.is_set()  # fails at the first read
             asked.set()
             return await real(after)
 
@@ -527,7 +532,10 @@ async def test_a_stream_that_catches_up_waits_for_an_unavailable_history(quick: 
 
 
 async def test_subscribers_that_the_history_lost_are_announced_again(quick: None) -> None:
-    """As when this node was taken for dead, or the log has lost what it knew; and those it knows too much are gone."""
+    """For example, if another node took this one for dead.
+
+    Subscriptions that only the history knows are announced as gone.
+    """
     log = FailingLog()
     stale = Present("stale", (("exact", "gone", None), ("exact", "too", None)))
     async with application_on(log, node_timeout=1) as app, follow(app, ("match", "a")), follow(app, ("match", "b")):
@@ -580,7 +588,7 @@ async def test_many_departures_are_announced_in_portions_and_new_subscribers_nee
         assert sorted(said(await log.read(0))[:101]) == sorted([("a", True), *((str(n), False) for n in range(100))])
 
 
-# -- what is forgotten of presence
+# -- trimmed presence updates
 
 
 async def test_n108_a_reconnecting_client_is_informed_of_trimmed_presence_updates_that_it_may_read(
@@ -639,14 +647,14 @@ async def test_a_slow_stream_is_informed_of_trimmed_presence_updates_that_it_may
             part = await reader.next()
             assert part is not None
             assert part.wanted[0].position == 129
-        # What was forgotten before it begins is not promised to a reader of all that there is.
+        # A reader from the earliest entry on is not informed of entries trimmed before.
         late, found = await reading(grants[0], "earliest"), []
         while (part := await late.next()) is not None:
             found += [entry.position for entry in part.wanted]
         assert found == [*range(1, 301), *range(307, 311)]
 
 
-# -- ids that were published
+# -- repeated ids
 
 
 async def test_n162_a_repeated_id_gets_the_same_response_and_is_dispatched_once(tmp_path: Path) -> None:
@@ -666,13 +674,13 @@ async def test_n162_a_repeated_id_gets_the_same_response_and_is_dispatched_once(
             events = await stream.until("end")
         assert [event.id for event in events[:2]] == ["order-7", "order-8"]
         assert len(events) == 5
-        for node in (one, other):  # and takes no room among what is to be dispatched
+        for node in (one, other):  # a repeated update takes no room in the backlog
             node.state.hub.backpressure._settle()
             assert node.state.hub.backpressure._updates == node.state.hub.backpressure._bytes == 0
 
 
 async def test_a_publisher_cannot_suppress_what_another_one_publishes(tmp_path: Path) -> None:
-    """An id that is remembered belongs to its publisher, whichever node it publishes to."""
+    """A remembered id belongs to its publisher, on every node."""
     tokens = [
         current_token(publish=["https://b.example/x"]),
         current_token(publish=["https://a.example/o"]),

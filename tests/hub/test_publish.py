@@ -1,4 +1,4 @@
-"""POST of a form: what is taken, what is refused and with which status, and that what is refused reaches nobody."""
+"""POST of a form: accepted fields, and refusals, which reach no subscriber."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.anyio
 Field = tuple[str, str]
 URLENCODED = "application/x-www-form-urlencoded"
 
-hub = each_hub  # fixtures under the names that these tests use
+hub = each_hub  # the fixtures under the names of this file
 classic_hub = both_dialects
 
 
-# -- what is taken
+# -- accepted forms
 
 
 async def test_n40_n55_v22_success_is_200_and_the_id_as_plain_text(hub: Watched) -> None:
@@ -133,12 +133,12 @@ async def test_n40_the_content_type_may_have_parameters_and_any_case(classic_hub
 async def test_n50_v20_private_counts_with_any_value(hub: Watched, field: str, private: bool) -> None:
     async with follow(hub.app, ("match", "a")) as anonymous:
         reply = await hub.post(b"topic=a&" + field.encode())
-        assert [event.id for event in await hub.arrived()] == [reply.text]  # who may read it, does
+        assert [event.id for event in await hub.arrived()] == [reply.text]  # a permitted reader gets it
         await hub.post_form(("topic", "a"), ("data", "end"))
         assert [event.id for event in await anonymous.until("end")] == ([] if private else [reply.text])
 
 
-# -- what is refused, whatever the token
+# -- refusals for every token
 
 
 REFUSED: list[tuple[str, list[Field], str]] = [
@@ -333,7 +333,7 @@ async def test_t24_0_means_no_limit() -> None:
         assert len(event.data) == 2**21
 
 
-# -- who may
+# -- grants and the order of checks
 
 
 async def test_n80_n92_t51_an_alternate_topic_without_a_grant_refuses_the_update(hub: Watched) -> None:
@@ -376,7 +376,7 @@ async def test_v23_n80_a_classic_token_allows_what_its_selectors_match(
 
 async def test_n90_n96_without_a_token_the_body_is_not_even_read(hub: Watched) -> None:
     async def receive() -> Message:
-        raise AssertionError("it reads the body")
+        raise AssertionError("the hub reads the body")
 
     for headers in ([FORM], [FORM, bearer("a.b.c")]):
         answers: list[Message] = []
@@ -389,7 +389,7 @@ async def test_n90_n96_without_a_token_the_body_is_not_even_read(hub: Watched) -
 
 
 ORDER = {"token": 401, "body": 413, "field": 400, "reserved": 400, "scope": 403}
-"""Faults of a request, and the status of each; what comes first, counts."""
+"""The faults of a request in the order of their checks, and the status of each."""
 FAULTS = [*chain.from_iterable(combinations(ORDER, count) for count in range(len(ORDER) + 1))]
 
 
@@ -425,7 +425,7 @@ async def test_n96_n56_a_field_above_its_limit_counts_before_the_scope(body: byt
 
 
 class Faulty(MemoryHistory):
-    """A log whose disk is full until it is told otherwise."""
+    """A history whose disk is full until the test frees it."""
 
     full = True
 
@@ -443,12 +443,12 @@ async def test_t55_a_failing_history_is_500_each_time_until_it_recovers(type: Fi
     )
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(OSError):  # which goes on to the server's log
+        with suppress(OSError):  # a server would log it
             await app(scope, receive, send)
 
     async with app.running(), follow(app, ("match", "*")) as reader:
         headers = [type, bearer(classic_token(publish=["*"]))]
-        for _ in range(10):  # more than there is room for at once
+        for _ in range(10):  # more updates than there is room for at once
             reply = await ask(served, "POST", PATH, headers, body)
             assert reply.status == 500
             assert "space" not in reply.text

@@ -1,4 +1,4 @@
-"""Who comes back with a cursor: where it is given, what answers it, and what is sent again to whom."""
+"""Reconnecting with a cursor: its source, the answer to it, and the replay."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ CURSOR_HEADERS = (b"mercure-last-event-id", b"last-event-id")
 
 @contextlib.asynccontextmanager
 async def hub(*ids: str, **chosen: Any) -> AsyncIterator[ASGIApp]:
-    """A hub that tells of nobody, with a history of updates of these ids; of private ones where it begins with p."""
+    """A hub without presence updates, whose history has an update for each id.
+
+    Updates whose ids begin with p are private.
+    """
     async with application(**{"subscriptions": False} | chosen) as app:
         for id in ids:
             await publish_id(app, id)
@@ -46,7 +49,7 @@ async def publish_id(app: ASGIApp, id: str, topic: str = "a", data: str = "") ->
 
 
 async def replayed(app: ASGIApp, *parameters: tuple[str, str], **options: Any) -> tuple[list[bytes], list[str]]:
-    """What answers the cursor, and the ids of what is sent again; of all topics unless told otherwise."""
+    """Return the answer to a cursor and the replayed ids, by default of all topics."""
     wanted = [] if "target" in options or "match" in dict(parameters) else [("match", "*")]
     async with follow(app, *wanted, *parameters, **options) as stream:
         assert stream.status == 200, stream.body
@@ -57,7 +60,7 @@ async def replayed(app: ASGIApp, *parameters: tuple[str, str], **options: Any) -
 
 
 async def caught_up(app: Any) -> None:
-    """Wait until everybody is."""
+    """Wait until all streams are live."""
     hub = app.state.hub.broadcaster
     async with asyncio.timeout(HANG):
         while hub.live < hub.connected:
@@ -68,7 +71,7 @@ def ids_in(body: bytes) -> list[str]:
     return [event.id for block in body.decode("utf-8").split("\n\n") if (event := parse_event(block))]
 
 
-# -- where the cursor is
+# -- the source of a cursor
 
 
 @pytest.mark.parametrize("name", ["last_event_id", "lastEventID"])
@@ -135,7 +138,7 @@ async def test_n13_n107_an_empty_header_hides_no_other_cursor() -> None:
         assert await replayed(app, ("last_event_id", "1"), headers=[("Last-Event-ID", "")]) == expected
 
 
-# -- what answers it
+# -- the answer to a cursor
 
 
 @CLASSIC
@@ -224,7 +227,7 @@ async def test_n116_reserved_ids_cannot_be_published(id: str, classic: bool) -> 
         assert answer.status == (200 if id == "%23x" else 400)
 
 
-# -- an id that came twice
+# -- repeated ids
 
 
 async def test_n115_a_repeated_id_is_a_cursor_for_its_earliest_event() -> None:
@@ -237,7 +240,7 @@ async def test_n115_n112_after_trimming_a_repeated_id_means_the_next_event() -> 
         assert await replayed(app, ("last_event_id", "x")) == ([b"x"], ["2", "x", "3"])
 
 
-# -- whose they are
+# -- private updates
 
 
 @CLASSIC
@@ -250,7 +253,7 @@ async def test_n83_n84_n111_t62_t63_a_replay_obeys_the_current_token(classic: bo
             current_token(subscribe=["a"]): ["1", "p2", "4"],
             current_token(subscribe=["b"]): ["1", "p3", "4"],
             current_token(subscribe=["c"]): ["1", "4"],
-            current_token(["a", "b"]): ["1", "4"],  # to publish is not to read
+            current_token(["a", "b"]): ["1", "4"],  # a grant to publish is no grant to read
             READER: ["1", "p2", "p3", "4"],
         }
         if classic:
@@ -295,11 +298,11 @@ async def test_n111_n84_t63_the_id_of_a_private_update_is_only_returned_to_a_cli
 async def test_n111_n108_the_id_of_a_private_update_is_a_cursor_for_all_clients(
     replay_unknown: bool, unknown: list[str]
 ) -> None:
-    """To answer `earliest` would hide nothing: what is sent again tells a known id from an unknown one, too."""
+    """`earliest` would hide nothing: the replay shows whether an id is known."""
     async with hub("1", "private-2", "3", replay_unknown=replay_unknown) as app:
         assert await replayed(app, ("last_event_id", "private-2")) == ([b"private-2"], ["3"])
         assert await replayed(app, ("last_event_id", "private-4")) == ([b"earliest"], unknown)
-        # So a client whose token no longer grants what it was sent goes on where it was.
+        # A client whose token no longer grants its last update continues after it.
         for token in (READER, current_token(subscribe=["b"])):
             assert await replayed(app, ("last_event_id", "private-2"), headers=[bearer(token)]) == (
                 [b"private-2"],
@@ -309,7 +312,7 @@ async def test_n111_n108_the_id_of_a_private_update_is_a_cursor_for_all_clients(
 
 @pytest.mark.parametrize("when", ["live", "again"])
 async def test_v50_n81_n22_t62_v82_a_grant_may_be_for_another_topic_of_the_update(when: str) -> None:
-    """The recipe of the specification: the alternate topic says whose the update is."""
+    """The recipe of the specification: an alternate topic names the update's user."""
     book = "https://example.com/books/1"
     user = f"https://example.com/users/foo/?{urlencode([('topic', book)])}"
     mine, yours = "https://example.com/users/foo/{?topic}", "https://example.com/users/bar/{?topic}"
@@ -322,7 +325,7 @@ async def test_v50_n81_n22_t62_v82_a_grant_may_be_for_another_topic_of_the_updat
         (every_book, [bearer(current_token(subscribe=[user]))], ["secret"]),
         (("match", book), [bearer(classic_token([], [mine]))], ["secret"]),
         (("match", user), [bearer(classic_token([], [book]))], ["secret"]),
-        (("topic", mine), [], []),  # to ask for it is not to be granted it (N22)
+        (("topic", mine), [], []),  # a request is not a grant (N22)
         (("match", "*"), [], []),
         (("match", "https://example.com/films/1"), [bearer(classic_token([], ["*"]))], []),
     ]
@@ -345,7 +348,7 @@ async def test_v50_n81_n22_t62_v82_a_grant_may_be_for_another_topic_of_the_updat
 
 
 async def dispatched(app: Any) -> None:
-    """Wait until all of the log is."""
+    """Wait until the whole history is dispatched."""
     hub = app.state.hub
     newest = await hub.history.newest()
     async with asyncio.timeout(HANG):
@@ -398,7 +401,7 @@ async def test_r77_a_header_that_is_not_utf_8_is_an_unknown_cursor() -> None:
         assert await replayed(app, headers=[(b"Last-Event-ID", "é".encode("latin-1"))]) == ([b"earliest"], ["é", "2"])
 
 
-# -- from the replay to what comes
+# -- from the replay to live updates
 
 
 @CLASSIC

@@ -1,4 +1,4 @@
-"""Settings: what makes no hub is refused by name; secrets are not repeated; and the environment says the same."""
+"""Settings: errors name the setting and hide secrets, in the environment too."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def refused(told: str | None, **values: Any) -> str:
         create_app(Settings(**values))
     assert SECRET not in repr(caught.value)
     assert caught.value.__cause__ is None
-    assert caught.value.__context__ is None or caught.value.__suppress_context__  # nor does a traceback show it
+    assert caught.value.__context__ is None or caught.value.__suppress_context__  # a traceback does not show it either
     return str(caught.value)
 
 
-# -- who could publish, and subscribe
+# -- possible publishers and subscribers
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_v88_v76_r7_classic_keys_need_the_classic_dialect() -> None:
     assert settings.classic_keys("publisher") is settings.classic_keys("subscriber") is None
 
 
-# -- where it is
+# -- URLs and paths
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_n6_n145_the_path_of_the_metadata_follows_the_path_of_the_hub(path: str)
     assert Settings(dev=True, path=path).metadata_path == f"/.well-known/oauth-protected-resource{path}"
 
 
-# -- the rest
+# -- other settings
 
 
 def test_r1_r2_r3_r4_r14_n18_n56_n77_the_defaults() -> None:
@@ -367,7 +367,7 @@ def test_values_out_of_range_and_unknown_settings_are_named(values: dict[str, An
 
 
 def numbers() -> dict[str, dict[str, float]]:
-    """The bounds of each setting that is a number: `gt` or `ge`, and `le`."""
+    """Return the bounds of each setting that is a number: `gt` or `ge`, and `le`."""
     return {
         name: {
             bound: getattr(one, bound) for one in field.metadata for bound in ("gt", "ge", "le") if hasattr(one, bound)
@@ -403,7 +403,7 @@ async def test_a_hub_with_the_largest_value_of_a_number_serves_a_stream(
             assert (await late.next_event()).data == "x"
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
     with socket.socket() as connection:
-        _tune(connection, app.state.hub.settings)  # which tune() would keep quiet about
+        _tune(connection, app.state.hub.settings)  # tune() would hide an error
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
@@ -412,7 +412,7 @@ def test_the_error_of_a_wrong_value_begins_with_the_name(name: str, monkeypatch:
     monkeypatch.setenv("HUB_HISTORY_URL", "memory://")
     monkeypatch.setenv(f"HUB_{name.upper()}", "§ <")
     if name in ("publisher_key", "subscriber_key", "event_log"):
-        return  # which may be any text
+        return  # any text is valid
     with pytest.raises(ConfigurationError, match=f"^{name}[.: ]") as caught:
         create_app(settings_from_environment())
     for foreign in ("Value error", "Input", "String should match", "^(", "Settings", "(ValueError)", "\n"):
@@ -526,7 +526,7 @@ def test_the_environment_is_only_read_on_request(monkeypatch: pytest.MonkeyPatch
     assert settings.publisher_key.get_secret_value() == "p" * 32
     assert not settings.anonymous
     assert type(settings) is Settings
-    assert settings_from_environment(heartbeat=8).heartbeat == 8  # what is chosen is above it
+    assert settings_from_environment(heartbeat=8).heartbeat == 8  # an argument overrides the environment
     assert Settings(dev=True).heartbeat == 40.0
 
 

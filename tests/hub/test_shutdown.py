@@ -1,4 +1,4 @@
-"""How a hub ends: no newcomers, streams that end one by one, and nothing lost for whoever comes back elsewhere."""
+"""The shutdown of a hub: no new streams, an even drain, and no lost updates."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ PARK = pytest.mark.parametrize("park", ["--park", "--no-park"])
 async def test_r36_t67_after_a_signal_no_stream_starts_and_streams_end_one_by_one(
     start_hub: Callable[..., HubProcess], park: str
 ) -> None:
-    # The first streams end a minute before the last one, so that a slow machine sees the difference too.
+    # The first streams end a minute before the last one, so that even a slow machine
+    # sees the difference.
     hub = start_hub(park, HUB_DRAIN="60", HUB_SUBSCRIPTIONS="0", HUB_RETRY="0")
     readers = [await subscribe(hub, ("topic", "a")) for _ in range(100)]
     ends: list[int] = []
@@ -128,7 +129,7 @@ async def test_r36_t67_after_a_signal_no_stream_starts_and_streams_end_one_by_on
     await until(lambda: len(ends) >= 2)
     assert len(ends) < 90
     with contextlib.suppress(ConnectionError):
-        while True:  # the server looks ten times a second whether it was told to end
+        while True:  # the server checks ten times a second whether it should end
             async with await subscribe(hub, ("topic", "a")) as late:
                 assert [event async for event in late.events()] == []
     assert len(ends) < 90
@@ -143,7 +144,7 @@ async def test_r36_t67_after_a_signal_no_stream_starts_and_streams_end_one_by_on
 async def test_a_second_signal_ends_the_hub_now(
     start_hub: Callable[..., HubProcess], park: str, number: signal.Signals
 ) -> None:
-    """Also with clients that do not read; and the log has no traceback, as the fixture sees."""
+    """Clients that do not read end too.  The fixture checks the log for tracebacks."""
     hub = start_hub(park, HUB_DRAIN="1000", HUB_CLIENT_TIMEOUT="1000", HUB_SUBSCRIPTIONS="0")
     for _ in range(10):
         await publish(hub, ("topic", "a"), ("data", "x" * 900_000))
@@ -162,7 +163,7 @@ async def test_a_second_signal_ends_the_hub_now(
 async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_back(
     http: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three hubs one after the other, of one log: as workers or nodes of one hub have it."""
+    """Three hubs in turn use one history, as workers or nodes of a hub do."""
     log = MemoryHistory(Retention(max_updates=10_000, max_bytes=2**26))
     monkeypatch.setattr("hub.http.application.open_history", lambda url, retention: log)
     settings = Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False, drain=0.3)
@@ -202,7 +203,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
             data = str(len(published))
             body = f"topic=a&data={data}".encode()
             form = ("content-type", "application/x-www-form-urlencoded")
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):  # it was not accepted any more
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):  # the old hub no longer accepts it
                 async with await request(current[-1], "POST", PATH, [form, bearer(current[-1].token)], body) as reply:
                     if reply.status == 200:
                         published.append(data)

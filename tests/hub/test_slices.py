@@ -1,4 +1,4 @@
-"""The slice of the event loop that readers share, with a clock that only their work moves."""
+"""The time slice that readers share, with a clock that only their work moves."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 WORK = SLICE_SECONDS / 5
-"""What a question, or a pattern, costs."""
+"""The seconds that a question to an index, or a pattern, takes."""
 
 
 class Clock:
-    """Seconds of work that were done."""
+    """A clock that counts seconds of work."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.longest = 0.0
-        """The most that was done between two turns of another task."""
+        """The most work between two turns of another task."""
 
     def __call__(self) -> float:
         return self.now
@@ -50,7 +50,7 @@ class Clock:
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Measure as another task would, which wants its turn all the time."""
+        """Measure `longest` with another task that is always ready to run."""
         watcher = asyncio.ensure_future(self._watch())
         try:
             yield
@@ -66,7 +66,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """One that each question to an index moves."""
+    """A clock that each question to an index moves."""
     clock = Clock()
     ask = SelectorIndex.ids_matching
 
@@ -170,7 +170,7 @@ async def test_a_reader_that_leaves_in_a_pause_delays_no_other_reader() -> None:
     assert progress == [300]
 
 
-# -- all that read and compile share it
+# -- all tasks that read or compile share the slice
 
 
 async def test_a_stream_that_catches_up_yields(clock: Clock) -> None:

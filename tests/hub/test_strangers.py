@@ -1,4 +1,4 @@
-"""What strangers may cost the others, and what a hub stands."""
+"""The cost of strangers to other clients, and the robustness of a hub."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
 
 async def test_replaying_clients_share_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask_by_itself(matcher: TopicMatcher, topic: str) -> bool:
-        raise AssertionError("a matcher was asked about an update")
+        raise AssertionError("a matcher was called for an update")
 
     async with world() as here:
         for topic in ("a", "b", "a"):
@@ -43,24 +43,24 @@ async def test_replaying_clients_share_the_pages(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_r37_a_replay_stops_if_the_client_left_even_if_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.slices.SLICE_SECONDS", -1.0)  # each update is one
+    monkeypatch.setattr("hub.slices.SLICE_SECONDS", -1.0)  # each update takes a slice
     async with world() as here:
         for n in range(300):
             await here.publish(str(n))
         connection = await here.connect("nothing", after="earliest")
         while not connection.writes:
             await asyncio.sleep(0)
-        connection.cut = True  # and `receive`, which nobody asks, does not say so
+        connection.cut = True  # nothing calls `receive`, so it does not report this
         await asyncio.wait_for(connection.task, 10)
         assert connection.reason == "its connection is lost"
         assert connection.stream.position < 300
 
 
-# -- announcements
+# -- presence updates
 
 
 async def test_presence_updates_do_not_displace_published_updates() -> None:
-    """Each connection is two presence updates a matcher, and needs no token."""
+    """A connection causes two presence updates per matcher, and needs no token."""
     bounds = {"history_updates": 50, "history_bytes": 100_000, "presence_updates": 80, "presence_bytes": 200_000}
     query = "&".join(f"match=x{n}" for n in range(20))  # more than may wait for dispatch at once
     async with application(**bounds) as app:
@@ -95,7 +95,7 @@ async def test_n120_presence_updates_of_very_many_matchers_do_not_disconnect_a_r
         await here.caught_up()
         assert reader.ids == ["1"]
         assert not reader.ended
-        assert other.begun  # though what it has announced itself may have pushed it off at once
+        assert other.begun  # though its own presence updates may have closed it at once
 
 
 async def test_presence_topics_take_no_room_in_the_cache_of_topics() -> None:
@@ -144,7 +144,7 @@ async def test_n23_a_subject_differs_from_an_address_and_from_the_subjects_of_ot
             subscriber, _ = await hub.subscribe([("exact", "a")], grant, address="203.0.113.7")
             clients.add(client_of(subscriber))
             subscriber.leave()
-        assert len(clients) == 3  # the anonymous one and the one without a subject are one
+        assert len(clients) == 3  # those without a token or a subject count as one
 
 
 async def test_n136_a_repeated_id_is_not_an_etag() -> None:
@@ -191,7 +191,7 @@ class Turns:
         (16, 1_000, 1, 16_000 / 64),  # while the topics are checked
         (1, 1_000, 1, 1_000 / 64),
         (1_000, 1, 1, 1_000 / 64),
-        (1, 100, 1_000, 100),  # while the grant is asked
+        (1, 100, 1_000, 100),  # while the grant is checked
         (100, 1, 1_000, 100),
         (20, 50, 10, 1_000 / 64 + 10),
     ],
@@ -225,7 +225,7 @@ async def test_other_tasks_run_while_a_batch_is_parsed() -> None:
         for body, least in ((line * 1_000, 1_000 * len(line) / 2**14), (line * 10, 0)):
             async with Turns() as turns:
                 assert (await ask(app, "POST", PATH, [NDJSON, bearer(current_token(["*"]))], body)).status == 200
-            assert least * 0.9 <= turns.count < least + 40  # and those of checking a thousand topics
+            assert least * 0.9 <= turns.count < least + 40  # plus the turns of checking a thousand topics
 
 
 # -- dispatch
@@ -259,7 +259,7 @@ async def test_frames_are_joined_for_one_set_of_receivers_at_a_time() -> None:
     tracemalloc.stop()
     assert set(sizes) == expected
     assert len(sizes) == count
-    assert peak < 10 * max(sizes)  # and not forty times
+    assert peak < 10 * max(sizes)  # not forty times
 
 
 # -- the end
@@ -297,7 +297,7 @@ def test_hubs_that_stop_in_the_order_of_their_start_restore_the_signal_handlers(
             await one.__aexit__(None, None, None)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background has not
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores SIGINT
     try:
         asyncio.run(run())
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Strings: which characters there may be, that topics are kept as they came, and which ones are the hub's own."""
+"""Strings: allowed characters, topics that stay unchanged, and reserved topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ both_dialects = pytest.mark.parametrize("classic", [True, False])
 ALL = bearer(DEVELOPMENT_TOKEN)
 SURROGATES = frozenset(map(chr, range(0xD800, 0xE000)))
 
-# The ends of each range, and some between.
+# The ends of each range, and some characters between.
 REFUSED = [
     0x00, 0x09, 0x0A, 0x0D, 0x1F, 0x7F, 0x80, 0x85, 0x9F, 0xAD, 0x600, 0x605, 0x61C, 0x6DD, 0x70F, 0x890, 0x891,
     0x8E2, 0x180E, 0x200B, 0x200D, 0x200E, 0x200F, 0x202A, 0x202E, 0x2060, 0x2064, 0x2066, 0x206A, 0x206F, 0xFEFF,
@@ -49,7 +49,8 @@ def test_n1_the_table_agrees_with_the_categories_of_this_python() -> None:
 
 
 def test_n1_the_table_is_that_of_unicode_17() -> None:
-    # By the standard's own count: 65 control characters; and 170 format characters since 15.0, which 14.0 has not all.
+    # The standard counts 65 control characters and, since 15.0, 170 format characters.
+    # Unicode 14.0 lacks some of them.
     assert len(FORBIDDEN - SURROGATES) == 65 + 170
     assert set(map(chr, range(0x13430, 0x13440))) <= FORBIDDEN
 
@@ -79,7 +80,7 @@ def test_n1_the_categories_decide(text: str) -> None:
         assert not refused
 
 
-# -- in every place that has one
+# -- all text of requests and tokens
 
 
 @both_dialects
@@ -176,7 +177,7 @@ async def test_n3_a_replacement_character_in_a_request_is_accepted() -> None:
         assert (await stream.next_event()).data == "\ufffd"
 
 
-# -- which topics an update has
+# -- the topics of an update
 
 
 @both_dialects
@@ -196,7 +197,7 @@ async def test_n4_any_topic_of_an_update_may_match_and_it_is_delivered_once(clas
         assert [event.data for event in await none.until("end")] == []
 
 
-# Each is another topic than the others, though all say the same to somebody.
+# Different topics, though some software treats them as equal.
 ALIKE = [
     "https://example.com/é", "https://example.com/e\u0301", "https://example.com/%C3%A9", "https://example.com/%c3%a9",
     "https://EXAMPLE.com/é", "https://example.com:443/é", "https://example.com/x/../é", "https://example.com/é#",
@@ -232,7 +233,7 @@ async def test_n5_n33_a_topic_is_kept_and_compared_unchanged(classic: bool) -> N
                 assert [event.data for event in await stream.until("end")] == [ALIKE[0]]
 
 
-# -- the hub's own topics
+# -- reserved topics
 
 RESERVED = [
     "", "#x", "?x", "/.well-known/mercure", "https://example.com/.well-known/mercure",
@@ -244,7 +245,7 @@ RESERVED = [
     "/a/%2e%2E/.well-known/mercure", "/.well-known/mercure\\x", "\\.well-known\\mercure", "/.well-known/mercure/%2F",
     "HTTPS://EXAMPLE.COM:443/.well-known/mercure", "https://u:p@example.com/.well-known/mercure?x#y",
     "file:///.well-known/mercure", "urn:/.well-known/mercure", "x://y/.well-known/mercure/z", "/.well-known/mercure/é",
-    # Relative to a hub of their own scheme, and with a host to one of the other.
+    # Relative to a hub with the same scheme; those with a host, to one with the other.
     "http:mercure/x", "https:mercure/x", "HTTP:mercure", " https:/.well-known/mercure", "http:", "https:?x", "http:#",
     "http:example.com/.well-known/mercure/x", "https:example.com/.well-known/mercure",
     "HTTP:/example.com/.well-known/mercure", " https:\\example.com\\.well-known\\mercure\\x",

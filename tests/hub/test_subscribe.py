@@ -1,4 +1,4 @@
-"""Subscribe requests over HTTP: what they say and where, what is refused, and the head of the response."""
+"""Subscribe requests over HTTP: parameters, bodies, refusals, and the response head."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def update(topic: str, data: str, **more: Any) -> Update:
 
 
 def connected(app: HubApplication) -> list[list[tuple[str, str]]]:
-    """Type and pattern of the matchers of each subscriber."""
+    """Return the types and patterns of each subscriber's matchers."""
     return [
         [(matcher.type, matcher.pattern) for matcher in subscriber.subscribed]
         for subscriber in app.state.hub.broadcaster.subscribers()
     ]
 
 
-# -- the parameters, and where they are
+# -- parameters in the query and the body
 
 
 @DIALECTS
@@ -301,7 +301,9 @@ async def test_n11_t61_a_body_of_another_type_gets_the_accepted_type(type: str) 
         assert (answer.status, answer.headers["accept-query"]) == (415, "application/x-www-form-urlencoded")
         assert "application/x-www-form-urlencoded" in answer.detail
         assert (await ask(app, "QUERY", f"{PATH}?match=a", [], b"match=b")).status == 415
-        assert (await ask(app, "QUERY", f"{PATH}?match=a", [("content-type", type)])).status == 200  # nothing to read
+        assert (
+            await ask(app, "QUERY", f"{PATH}?match=a", [("content-type", type)])
+        ).status == 200  # there is no body to read
 
 
 @pytest.mark.parametrize(
@@ -312,11 +314,11 @@ async def test_n11_the_type_of_a_body_may_be_in_any_case_and_have_parameters(typ
         assert (await ask(app, "QUERY", PATH, [("content-type", type)], b"match=a")).status == 200
 
 
-# -- bodies that do not come
+# -- late and missing bodies
 
 
 class Slow:
-    """A request whose body comes when the test says so."""
+    """A request whose body arrives when the test sends it."""
 
     def __init__(self, app: HubApplication, method: str, *headers: tuple[str, str]) -> None:
         self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -330,7 +332,7 @@ class Slow:
 
     async def send(self, message: Any) -> None:
         self.answers.append(message)
-        if message["type"] == "http.response.body":  # and then the client of a stream goes
+        if message["type"] == "http.response.body":  # then the client of a stream leaves
             self.messages.put_nowait({"type": "http.disconnect"})
 
     def come(self, body: bytes, *, more: bool) -> None:
@@ -472,7 +474,7 @@ async def test_r77_n107_ids_of_any_unicode_are_utf_8_in_headers(id: str) -> None
             assert (await stream.next_event()).id == "2"
 
 
-# -- who receives
+# -- the receivers of an update
 
 
 @DIALECTS
@@ -505,7 +507,7 @@ async def test_n24_v5_a_hub_can_require_a_token_of_all_subscribers(classic: bool
                 assert (await ask(app, method, f"{PATH}?match=a", [bearer("a.b.c")])).status == 401
 
 
-# -- how many
+# -- the limit of connections
 
 
 async def test_n23_the_number_of_connections_is_bounded() -> None:
@@ -519,9 +521,9 @@ async def test_n23_the_number_of_connections_is_bounded() -> None:
                 assert refused.detail == "the limit of 2 subscribers is reached"
                 assert "www-authenticate" not in refused.headers
                 assert (await ask(app, "HEAD", f"{PATH}?match=a", [token])).status == 200
-                assert (await get(app, "match=a")).status == 401  # who must not, is not told
+                assert (await get(app, "match=a")).status == 401  # without a token, the limit is not revealed
                 await publish(app, classic_token(["*"]), ("topic", "a"), ("data", "1"))
-                assert (await stream.next_event()).data == "1"  # the others go on
+                assert (await stream.next_event()).data == "1"  # the other streams go on
             assert (await get(app, "match=a", token)).status == 200
         assert app.state.hub.broadcaster.connected == 0
 
@@ -677,7 +679,7 @@ async def test_r74_n18_matchers_too_long_for_a_url_fit_in_a_body(http: str) -> N
         async with await request(server, "GET", f"{PATH}?{long}") as reply:
             assert (reply.status, len(connected(app)[0])) == (200, 15)
         async with await request(server, "GET", f"{PATH}?{longer}") as reply:
-            assert reply.status in (200, 400)  # httptools takes up to 64 KiB; h11 by how much has come when it looks
+            assert reply.status in (200, 400)  # httptools takes 64 KiB; with h11 it depends on the chunks
         async with await request(server, "QUERY", PATH, [FORM], longer.encode()) as reply:
             assert (reply.status, max(map(len, connected(app)))) == (200, 25)
 
@@ -707,7 +709,7 @@ async def test_v42_v86_n60_a_token_of_the_query_counts_and_is_not_logged(
         for parameter, status, error in (
             (f"authorization={token}", 200, False),
             (f"authorization={token[:-2]}", 401, True),
-            (f"access_token={token}", 401, False),  # as if there were none
+            (f"access_token={token}", 401, False),  # as if there were no token
         ):
             async with await request(server, "GET", f"{PATH}?match=a&{parameter}") as reply:
                 assert reply.status == status
@@ -751,6 +753,6 @@ async def test_r53_r74_a_client_that_cuts_its_body_short_leaves_no_traceback(
         writer.write(head.encode())
         writer.close()
         await writer.wait_closed()
-        async with await request(server, "GET", f"{PATH}?match=a") as reply:  # and it goes on
+        async with await request(server, "GET", f"{PATH}?match=a") as reply:  # the server goes on
             assert reply.status == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

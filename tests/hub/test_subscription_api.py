@@ -1,4 +1,4 @@
-"""Who is there, asked: documents, paths, and a cursor from which on no change is missed."""
+"""The subscription API: documents, paths, and a cursor that misses no change."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_n124_n134_the_exact_documents(app: HubApplication) -> None:
         assert (await get(app, "/exact/%c3%bc")).text == (
             f'{{"id":"{BELOW}/exact/%c3%bc","type":"subscriptions","subscriptions":[{one}]}}'
         )
-        assert (await app.state.hub.history.newest()).update.data == one  # the update says the same (N133)
+        assert (await app.state.hub.history.newest()).update.data == one  # the update has the same document (N133)
 
 
 async def test_n133_a_missing_subscription_is_404(app: HubApplication) -> None:
@@ -150,7 +150,7 @@ async def test_n130_head_is_get_without_a_body(hub_process: HubProcess, token: s
         assert reply.status == 404
 
 
-# -- who may ask
+# -- the grants of a reader
 
 OF_A = f"{BELOW}/exact/a"
 ONE = f"{BELOW}/exact/a/urn%3Auuid%3A1"
@@ -224,7 +224,7 @@ async def test_t76_a_grant_with_a_query_does_not_grant_the_path(app: HubApplicat
     assert (await ask(app, "GET", f"{BELOW}?last_event_id=x", [bearer(token)])).status == 403
 
 
-# -- the cursor, and what may be cached
+# -- cursors and ETags
 
 
 async def test_n135_n136_t78_the_exact_link_header(app: HubApplication) -> None:
@@ -424,12 +424,14 @@ async def test_n140_v63_without_subscriptions_the_api_is_404_and_missing_in_the_
         assert (await ask(app, "GET", metadata)).json()["mercure_subscriptions"] is True
 
 
-# -- list and cursor are of one moment
+# -- a list and its cursor belong together
 
 
 class UnsteadyLog(MemoryHistory):
-    """A log whose answers take some turns of the event loop, before they are found and after, above all the newest
-    entry, and whose followers may be held up."""
+    """A history whose operations take some turns of the event loop.
+
+    `newest` takes the most.  The test can hold up the followers.
+    """
 
     def __init__(self, delays: Iterator[int]) -> None:
         super().__init__(Retention(max_updates=10_000, max_bytes=10**8))
@@ -465,7 +467,7 @@ class UnsteadyLog(MemoryHistory):
 
 
 class Presence:
-    """A hub, those who come and go, and those who ask who is there and follow from the answer's cursor."""
+    """A hub, its subscribers, and readers that list them and follow from the cursor."""
 
     def __init__(self, app: HubApplication, log: UnsteadyLog) -> None:
         self.app = app
@@ -484,7 +486,7 @@ class Presence:
             return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
-            await self.log._turns()  # a client that takes its time
+            await self.log._turns()  # a slow client
             await stream.send(message)
 
         return stream, asyncio.ensure_future(self.app(scope_of("GET", target, headers), receive, send))
@@ -518,13 +520,13 @@ class Presence:
         return below, listed, cursor, self.follow(cursor)
 
     def follow(self, cursor: str) -> Following:
-        """One who stays to the end."""
+        """Start a subscriber that stays to the end."""
         follower = self.begin(f"{PATH}?match=*", bearer(EVERYTHING), ("last-event-id", cursor))
         self.followers.append(follower)
         return follower[0]
 
     def there(self, below: str) -> set[str]:
-        """The paths of those who are there."""
+        """Return the paths of the current subscriptions."""
         return {
             path
             for subscriber in self.app.state.hub.broadcaster.subscribers()
@@ -544,7 +546,7 @@ class Presence:
         await asyncio.wait_for(self.app.state.hub.presence._queue.join(), HANG)
 
     async def check(self) -> None:
-        """All that were told who is there, and followed, know it."""
+        """Check that each reader knows the current subscriptions after following."""
         await self.settle()
         await self.app.state.hub.publish(Update(("x",), data="the end"))
         expected = {below: self.there(below) for below in BELOWS}
@@ -577,7 +579,7 @@ class Presence:
 
 
 def known(below: str, listed: set[str], events: list[Event]) -> set[str]:
-    """Who is there, for a reader that began with what was listed."""
+    """Return the subscriptions that a reader knows after a list and later events."""
     there = set(listed)
     for event in events:
         if event.type == "mercure" and (one := json.loads(event.data))["id"].startswith(BELOW + below + "/"):
@@ -636,7 +638,7 @@ def test_n137_n120_n135_a_list_and_the_updates_after_its_cursor_give_the_current
 
 
 async def whole(app: HubApplication, below: str = "") -> Any:
-    """A list that may be long, whose reader waits for the end of it."""
+    """Return a list that may be long, read to its end."""
     async with follow(app, target=BELOW + below, headers=[bearer(EVERYTHING)]) as answer:
         await answer.end()
     return json.loads(answer.body)
@@ -684,7 +686,7 @@ async def test_n134_a_search_in_many_subscriptions_yields_to_other_tasks(
     monkeypatch.setattr(endpoints, "_SUBSCRIPTIONS_AT_ONCE", 10)
 
     async def turns() -> int:
-        """How often others could run while somebody looked for what is not there."""
+        """Count the turns of other tasks during a search that finds nothing."""
         looking = asyncio.ensure_future(whole(app, "/exact/nobody"))
         for count in itertools.count():
             if looking.done():
@@ -730,7 +732,7 @@ def test_n139_t80_r71_paths_through_a_server(shared_hub: HubProcess, matchers: l
             assert stream.status == 200
             async with await request(shared_hub, token, "GET", BELOW) as reply:
                 listed = json.loads(await reply.body())["subscriptions"]
-            # Those of the examples before may not have gone yet.
+            # Subscribers of earlier examples may still be listed.
             subscriber = listed[-1]["subscriber"]
             mine = [one for one in listed if one["subscriber"] == subscriber]
             assert mine == [document(type, pattern, subscriber) for type, pattern in matchers]
@@ -786,7 +788,7 @@ async def test_t90_delivery_the_api_and_presence_together(shared_hub: HubProcess
     matcher = ("match_urlpattern", pattern)
     async with await wire.subscribe(shared_hub, matcher, token=token, last_event_id=cursor) as watcher:
         own = json.loads((await watcher.next_event()).data)
-        while own["match"] != pattern:  # who went before
+        while own["match"] != pattern:  # departures of earlier subscribers
             own = json.loads((await watcher.next_event()).data)
         async with await wire.subscribe(shared_hub, ("match", topic), token=token) as reader:
             event = await watcher.next_event()

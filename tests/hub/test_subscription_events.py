@@ -1,4 +1,4 @@
-"""Subscriptions that begin and end are updates: what they say, who sees them, and that none is missing or twice."""
+"""Presence updates: contents, grants and order; and each is sent exactly once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.anyio
 
 @contextlib.asynccontextmanager
 async def watching(app: HubApplication, token: str = EVERYTHING) -> AsyncIterator[Following]:
-    """One who sees who comes and goes; its own arrival is read already."""
+    """A subscriber to presence updates that has already read its own arrival."""
     async with follow(app, ("match_urlpattern", BELOW + "/*"), headers=[bearer(token)]) as watcher:
         await watcher.next_event()
         yield watcher
@@ -61,26 +61,26 @@ async def watching(app: HubApplication, token: str = EVERYTHING) -> AsyncIterato
 
 @contextlib.asynccontextmanager
 async def application_on(log: MemoryHistory, **settings: Any) -> AsyncIterator[HubApplication]:
-    """A hub on this log."""
+    """A hub on this history."""
     app = create_app(Settings(**{"dev": True, "retry": 0, "max_lifetime": 0} | settings), history=log)
     async with app.running():
         yield app
 
 
 def said(entries: Sequence[Entry]) -> list[tuple[str, bool]]:
-    """What the hub's own updates among these say: of which pattern, and whether it is active."""
+    """Return the pattern and activity of each presence update among `entries`."""
     documents = [json.loads(entry.update.data) for entry in entries if entry.update.topics[0].startswith(BELOW)]
     return [(document.get("match", document.get("topic")), document["active"]) for document in documents]
 
 
 async def settled(app: HubApplication) -> list[tuple[str, bool]]:
-    """What the log says when all that was to be announced is."""
+    """Wait until everything is announced; return all presence updates."""
     await asyncio.wait_for(app.state.hub.presence._queue.join(), HANG)
     return said(await app.state.hub.history.read(0))
 
 
 def connecting(app: HubApplication, *patterns: str) -> tuple[Following, asyncio.Task[None]]:
-    """A subscriber, and its request, which nobody waits for."""
+    """Return a new subscriber and the task of its request, which is not awaited."""
     stream = Following()
 
     async def receive() -> dict[str, str]:
@@ -92,7 +92,7 @@ def connecting(app: HubApplication, *patterns: str) -> tuple[Following, asyncio.
     return stream, asyncio.ensure_future(app(scope, receive, stream.send))
 
 
-# -- what they say
+# -- contents
 
 
 async def test_n120_n121_n123_n124_the_exact_presence_updates_of_a_subscription(
@@ -167,7 +167,7 @@ async def test_n124_json_inside_is_escaped_and_unicode_is_not(app: HubApplicatio
     assert "é 😀" in event.data
 
 
-# -- whose they are
+# -- subscriber ids and payloads
 
 
 async def test_n125_a_subscriber_has_one_random_id_for_its_connection(app: HubApplication) -> None:
@@ -256,7 +256,7 @@ async def test_n126_matchers_of_a_connection_have_payloads_of_their_own(app: Hub
     assert [document.get("payload") for document in documents] == [{"of": "b"}, None, {"of": "a"}]
 
 
-# -- who sees them
+# -- the grants of readers
 
 
 async def test_n122_presence_updates_need_a_grant(app: HubApplication) -> None:
@@ -294,14 +294,14 @@ async def test_t90_presence_by_url_pattern_for_one_topic(app: HubApplication) ->
     pattern = f"{BELOW}/:match_type/:match/:subscriber"
     token = current_token(subscribe=[("urlpattern", pattern)])
     async with follow(app, ("match_urlpattern", pattern), headers=[bearer(token)]) as watcher:
-        assert json.loads((await watcher.next_event()).data)["match"] == pattern  # itself
+        assert json.loads((await watcher.next_event()).data)["match"] == pattern  # its own arrival
         async with follow(app, ("match", "https://example.com/a?b=c#d")):
             came = json.loads((await watcher.next_event()).data)
         went = json.loads((await watcher.next_event()).data)
     assert (came["match"], came["active"], went["active"]) == ("https://example.com/a?b=c#d", True, False)
 
 
-# -- when
+# -- order
 
 
 async def test_n127_v62_t69_a_subscriber_sees_itself_arrive(app: HubApplication) -> None:
@@ -313,7 +313,7 @@ async def test_n127_v62_t69_a_subscriber_sees_itself_arrive(app: HubApplication)
 
 
 class WatchedLog(MemoryHistory):
-    """A log that notes who is connected when something is appended, and may be told to wait, or to fail once."""
+    """A history that counts connections at each append, and can wait or fail once."""
 
     def __init__(self) -> None:
         super().__init__(Retention(max_updates=1000, max_bytes=10**6))
@@ -373,7 +373,7 @@ async def test_n128_presence_updates_are_in_the_history(app: HubApplication) -> 
             await publish(app, EVERYTHING, ("topic", "x"), ("data", "the end"))
             again = await reader.until("the end")
         assert [event for event in again if event in seen] == (seen if first in target else seen[1:])
-    for token in ([bearer(current_token(subscribe=["a"]))], []):  # and are as private
+    for token in ([bearer(current_token(subscribe=["a"]))], []):  # in the history they stay private
         async with follow(app, ("match", "*"), ("last_event_id", first), headers=token) as reader:
             await publish(app, EVERYTHING, ("topic", "x"), ("data", "really"))
             assert {event.data for event in await reader.until("really")} == {"the end"}
@@ -396,7 +396,7 @@ async def test_n140_without_subscriptions_there_are_no_presence_updates() -> Non
         assert len(await app.state.hub.history.read(0)) == 1
 
 
-# -- each once, whatever happens
+# -- each exactly once
 
 
 async def test_n120_a_subscriber_that_leaves_during_its_announcement_is_announced_as_gone() -> None:
@@ -466,14 +466,14 @@ async def test_t68_n127_a_subscriber_that_cannot_be_announced_is_refused_and_lea
         assert stream.status == 500
         assert app.state.hub.broadcaster.connected == 0
         assert await settled(app) == []
-        async with follow(app, ("match", "b")) as stream:  # by the same client, which may have one
+        async with follow(app, ("match", "b")) as stream:  # the same client, whose limit is 1
             assert stream.status == 200
         assert await settled(app) == [("b", True), ("b", False)]
 
 
 async def test_t68_n120_the_announcement_of_a_refused_subscriber_is_revoked() -> None:
     log = WatchedLog()
-    async with application_on(log, presence_updates=16) as app:  # so the log takes two at a time
+    async with application_on(log, presence_updates=16) as app:  # so that two are appended at a time
         log.fails, log.fails_after = OSError("the disk is full"), 1
         _, task = connecting(app, "a", "b", "c")
         with pytest.raises(OSError, match="the disk is full"):
@@ -542,7 +542,7 @@ async def test_n120_a_subscriber_whose_announcement_overlaps_the_shutdown_is_ann
 async def test_n120_the_last_updates_of_a_hub_announce_all_departures() -> None:
     async with application() as app:
         async with follow(app, ("match", "a")) as stream:
-            ending = asyncio.ensure_future(app.state.hub._last_words())
+            ending = asyncio.ensure_future(app.state.hub._all_departed())
             await publish(app, EVERYTHING, ("topic", "a"), ("data", "still there"))
             assert await stream.until("still there") == []
             assert not ending.done()
@@ -562,7 +562,7 @@ async def test_n120_a_subscriber_that_comes_during_the_shutdown_is_announced_as_
 async def test_n127_a_subscriber_whose_announcement_is_cut_off_by_the_shutdown_gets_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub_module, "LAST_WORDS", 0.01)
+    monkeypatch.setattr(hub_module, "LAST_ANNOUNCEMENTS_SECONDS", 0.01)
     log = WatchedLog()
     async with application_on(log) as app:
         log.open.clear()

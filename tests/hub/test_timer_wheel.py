@@ -1,4 +1,4 @@
-"""Wheel, against a dictionary of times."""
+"""`Wheel` against a model: a dictionary of times."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AgainstNaive(RuleBasedStateMachine):
         for item in due:
             assert self.model.pop(item) <= self.now  # never early
         for at in self.model.values():
-            assert at > self.now - 2 * TICK  # and late by no more than two ticks
+            assert at > self.now - 2 * TICK  # late by at most two ticks
 
     @invariant()
     def agree(self) -> None:

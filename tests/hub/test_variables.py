@@ -1,4 +1,4 @@
-"""HUB_… variables: a name that is nearly that of a setting is refused, another one is warned of, a service's is ignored."""
+"""HUB_ variables: names close to a setting are refused, other unknown ones logged."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_every_variable_that_a_command_reads_is_known() -> None:
 
 
 def parameters(command: Any) -> Iterator[list[str]]:
-    """The environment variables of each parameter of a command, and of the commands below it."""
+    """Yield the variables of each parameter of a command and its subcommands."""
     for parameter in command.params:
         yield [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []
     for below in getattr(command, "commands", {}).values():

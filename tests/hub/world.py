@@ -1,4 +1,4 @@
-"""A hub with a clock that the test moves, and connections with a server's end that the test opens and shuts."""
+"""A hub whose clock the test moves, and fake connections that it blocks and closes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 COMPILER = MatcherCompiler("http://mercure.invalid/.well-known/mercure")
 EVERYTHING = Grant(publish=(COMPILER.compile("exact", "*"),))
 Pattern: TypeAlias = "str | tuple[str, str]"
-"""Of the classic type, or a type and a pattern."""
+"""A classic pattern, or a type and a pattern."""
 
 
 def plain(**chosen: Any) -> Settings:
-    """Settings under which nothing is sent but what is published, and heartbeats."""
+    """Return settings under which only published updates and heartbeats are sent."""
     return Settings(**{"dev": True, "max_lifetime": 0, "retry": 0, "subscriptions": False, "drain": 0} | chosen)
 
 
@@ -51,9 +51,10 @@ SETTINGS = plain(heartbeat=10)
 
 
 class Connection:
-    """A server's end of one connection, which has no room when the test says so, as uvicorn's has.
+    """The server's end of a connection, which has room unless the test blocks it.
 
-    Behind a server that parks, its `protocol` is one; else its `send` suspends while there is no room.
+    With a server that parks streams, it has a `protocol`.  Otherwise its `send`
+    suspends while there is no room.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class Connection:
         self.cut = False
         self.before_head: Callable[[], Awaitable[None]] | None = None
         self.fails: Exception | None = None
-        """What a write raises."""
+        """The error that a write raises."""
         self.full_after: bytes | None = None
-        """What is in the last write that there is room for."""
+        """The connection is blocked after a write that contains this."""
         self.connected = world.now
-        """When its response began."""
+        """The time at which its response began."""
         self._world = world
         self._note = world.note
         self._broadcaster = world.hub.broadcaster
@@ -88,7 +89,7 @@ class Connection:
         self.task.add_done_callback(self._has_ended)
 
     def _has_ended(self, _: object) -> None:
-        if not self.has_run:  # it was cancelled before
+        if not self.has_run:  # it was cancelled before it ran
             self.subscriber.leave()
             self._note("over", self)
 
@@ -162,7 +163,7 @@ class Connection:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    # -- uvicorn's side of it, of which a stream asks what ASGI has no word for
+    # -- uvicorn's side of the connection, for what ASGI does not offer to a stream
 
     more_body = False
     keep_alive = True
@@ -202,7 +203,7 @@ class Connection:
             self._fill(chunk)
 
     def take(self, chunk: bytes) -> None:
-        """What the socket gets: a chunk."""
+        """Take a chunk, as the socket does."""
         assert not self.ended
         size, _, body = chunk.partition(b"\r\n")
         assert len(body) == int(size, 16) + 2
@@ -224,7 +225,7 @@ class Connection:
 
 
 class _Protocol(HttpProtocol):
-    """A protocol that has parsed one request."""
+    """A uvicorn protocol that has parsed one request."""
 
     def __init__(self, connection: Connection) -> None:
         self.transport = connection  # type: ignore[assignment]
@@ -236,18 +237,18 @@ class _Protocol(HttpProtocol):
         self._connection = connection
 
     def flush(self) -> None:
-        """The socket has room again."""
+        """Write the waiting chunks, because the socket has room again."""
         for chunk in self.waiting:
             self._connection.take(chunk)
         self.waiting.clear()
         self.flow.resume_writing()
 
     def lose(self) -> None:
-        """The connection is lost; the event loop says so in a moment."""
+        """Lose the connection; the event loop reports the loss in its next turn."""
         self.waiting.clear()
-        asyncio.get_running_loop().call_soon(self._say_so)
+        asyncio.get_running_loop().call_soon(self._report_loss)
 
-    def _say_so(self) -> None:
+    def _report_loss(self) -> None:
         detached, self._detached = self._detached, None
         self._connection.disconnected = True
         self.flow.resume_writing()
@@ -260,10 +261,10 @@ class _Protocol(HttpProtocol):
 
 
 class World:
-    """A hub, and all connections there ever were."""
+    """A hub, and every connection that was ever made to it."""
 
     parks = False
-    """Whether their streams are parked."""
+    """Whether the streams of the connections are parked."""
 
     def __init__(self, settings: Settings = SETTINGS, log: MemoryHistory | None = None) -> None:
         self.now = self.ticked = 1_000.0
@@ -277,14 +278,17 @@ class World:
         self.hub.disconnect = self._disconnect  # type: ignore[method-assign]
 
     async def publish(self, *topics: str, private: bool = False) -> str:
-        """The id, which is the number of the update."""
+        """Publish an update and return its id, which is its number."""
         self.count += 1
         id = str(self.count)
         await self.hub.publish(Update(topics, private=private, id=id), grant=EVERYTHING)
         return id
 
     async def publish_and_see(self, first: Connection) -> None:
-        """Publish to `a`, and wait until that connection has it: with slices of one, the others have not."""
+        """Publish to `a` and wait until `first` has the update.
+
+        With slices of one connection, no other connection has it yet.
+        """
         await self.publish("a")
         while not first.ids:
             await asyncio.sleep(0)
@@ -298,7 +302,10 @@ class World:
         address: str = "",
         subject: str | None = None,
     ) -> Connection:
-        """Subscribe with a token that is good for `seconds`; the task of the response has yet to run."""
+        """Subscribe with a token that is valid for `seconds`.
+
+        The task of the response has not run yet.
+        """
         expires = None if seconds is None else self.now + 1e9 + seconds
         grant = Grant(subscribe=tuple(compiled(granted)), expires=expires, subject=subject)
         refusal = None
@@ -319,12 +326,12 @@ class World:
 
     @property
     def entries(self) -> list[Entry]:
-        """What the log holds."""
+        """The entries of the history."""
         return list(self.log._entries.values())
 
     @property
     def announced(self) -> list[tuple[str, bool]]:
-        """Whose arrival or departure is announced in the log, and which of both."""
+        """The presence updates of the history: subscriber id, and whether it came."""
         found = []
         for entry in self.entries:
             *_, id = entry.update.topics[0].split("/")
@@ -333,17 +340,17 @@ class World:
         return found
 
     def expected(self, connection: Connection) -> list[str]:
-        """What it should have got; naively, where the log still has everything."""
+        """Return the ids that it should receive, by a naive filter of the history."""
         updates = [entry.update for entry in self.entries[connection.start :]]
         return [update.id for update in updates if wants(connection.subscriber, update)]
 
     async def tick(self, seconds: float = 1.0) -> None:
-        """Let so much time pass in one step."""
+        """Let `seconds` pass in one step."""
         self.now = self.ticked = self.now + seconds
         await self.hub.broadcaster.tick()
 
     async def pass_by(self, seconds: int) -> None:
-        """Let so much time pass, second by second."""
+        """Let `seconds` pass, one second at a time."""
         for _ in range(seconds):
             await self.tick()
             await self.settle(5)
@@ -353,8 +360,8 @@ class World:
             await asyncio.sleep(0)
 
     async def caught_up(self) -> None:
-        """Wait until all was announced, dispatched and written, and every connection that is still there is live."""
-        await self.settle(10)  # whoever was just begun is a connection then
+        """Wait until all is announced and written, and open connections are live."""
+        await self.settle(10)  # lets new streams connect first
         async with asyncio.timeout(HANG):
             while not self._is_quiet():
                 await asyncio.sleep(0)
@@ -366,9 +373,10 @@ class World:
 
 
 def wants(subscriber: Subscriber, update: Update) -> bool:
-    """Whether it receives `update`, by asking each matcher: one of its own, and for a private one one of its grant.
+    """Return whether `subscriber` should receive `update`, by asking each matcher.
 
-    They may match different topics of the update (N21, N81, V50).
+    One matcher of the subscriber must match.  If the update is private, one matcher of
+    the grant must match too, perhaps another topic of the update (N21, N81, V50).
     """
     return _any_match(subscriber.subscribed, update) and (
         not update.private or _any_match(subscriber.grant.subscribe, update)
@@ -380,13 +388,13 @@ def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:
 
 
 def client_of(subscriber: Subscriber) -> str:
-    """What it was admitted as, and is counted as."""
+    """Return the name under which the subscriber was admitted and is counted."""
     assert subscriber._ticket is not None
     return subscriber._ticket.client
 
 
 def check(hub: Hub) -> None:
-    """Assert the invariants of who is connected and who is live."""
+    """Assert the invariants of connected and live subscribers."""
     broadcaster = hub.broadcaster
     receivers: dict[str, Any] = broadcaster._connected
     broadcaster._filter._check()
@@ -400,7 +408,7 @@ def check(hub: Hub) -> None:
             connection = one._connection
             assert connection._pending is None if isinstance(connection, AsgiConnection) else connection._task is None
     clients = [client_of(one.subscriber) for one in receivers.values()]
-    admitted = hub.admission._clients  # which may be yet to begin
+    admitted = hub.admission._clients  # also connections that have not begun
     assert all(admitted[client] >= clients.count(client) for client in clients)
     assert hub.admission._connections == sum(admitted.values())
 
@@ -427,7 +435,7 @@ def selectors(patterns: Iterable[Pattern]) -> list[tuple[str, str]]:
 
 @asynccontextmanager
 async def world(settings: Settings = SETTINGS, log: MemoryHistory | None = None) -> AsyncIterator[World]:
-    """A running hub, which ends all that is open at the end, and of which nothing is left then."""
+    """Run a hub.  At the end, stop it and check that no connection left anything."""
     here = World(settings, log)
     async with here.hub.running():
         await here.settle(3)

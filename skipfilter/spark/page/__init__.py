@@ -1,13 +1,13 @@
-"""A report as one HTML file: figures, plots and tables, for people.
-
-The file loads nothing: no script, no font, nothing from the network, and its content
-security policy forbids it.  It follows the reader's light or dark mode, and has other
-plots for phones. Its size is bounded: it shows only the first topics, and bins of time
-that are long enough.
+"""The page: a report as one HTML file with figures, plots and tables.
 
     Report ──► content ──► Content, plain rows ──► document ──► text
                                  plots · formats ──────┘
                                  page.html.j2 · style.css
+
+The file has no script and loads nothing from the network, and its content security
+policy forbids both.  It follows the reader's light or dark mode, and has plots of their
+own for phones.  Its size has a limit: it shows only the first topics, and a limited
+number of bins of time.
 
 The template escapes all text from the data.
 """
@@ -26,5 +26,8 @@ __all__ = ["page"]
 
 
 def page(report: Report, title: str = "What the hub did") -> str:
-    """Return the whole file as text, which must be written in UTF-8."""
+    """Return the HTML file of `report` as text, to be written in UTF-8.
+
+    Runs jobs to fetch the rows that it shows.
+    """
     return render(collect(report), title)

@@ -1,4 +1,7 @@
-"""The rows that the page shows: a few numbers, and a bounded number of bins."""
+"""Content: the rows that the page shows, fetched from the tables of a report.
+
+Every list of topics or bins has a maximum length, which the constants below define.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ if TYPE_CHECKING:
 TOPICS: Final = 20
 """The maximum number of topics in the table and the heat map."""
 BARS: Final = 100
-"""The maximum number of bins of a bar plot and a table."""
+"""The maximum number of bins of a bar plot and of a table."""
 MOMENTS: Final = 1_500
-"""The maximum number of bins for which concurrency is computed for its line."""
+"""The maximum number of bins of concurrency that are fetched for its line."""
 POINTS: Final = 400
-"""The maximum number of points of that line."""
+"""The maximum number of points that this line has."""
 CELLS: Final = 50
 """The maximum number of bins of the heat map."""
 
@@ -37,18 +40,21 @@ SECONDS: Final[dict[Per, int]] = {
     "month": 28 * 86_400,
     "year": 365 * 86_400,
 }
+"""The length of a bin, which for a month and a year is that of the shortest."""
 
 
 class Content(NamedTuple):
-    """The content of the page, in plain rows."""
+    """The content of the page as plain rows, with times in UTC."""
 
     overview: Row
     growth: float
     per: Per
+    """The bins of `traffic` and `churn`."""
     traffic: list[Row]
     churn: list[Row]
+    """Concurrency in these bins."""
     moments: list[Row]
-    """Concurrency in shorter bins."""
+    """Concurrency in shorter bins, for the line."""
     fanout: Row
     distribution: list[Row]
     topics: list[Row]
@@ -59,11 +65,11 @@ class Content(NamedTuple):
     lengths: Row
     capacity: list[Row]
     gaps: list[str]
-    """What may be missing, in sentences."""
+    """A sentence for each gap."""
 
 
 def collect(report: Report) -> Content:
-    """Compute the content of the page, and nothing else of the report."""
+    """Fetch the content of the page, and compute no other table of the report."""
     tables = report.tables
     (overview,) = _rows(tables["overview"])
     start, end = overview["start"], overview["end"]
@@ -91,9 +97,8 @@ def collect(report: Report) -> Content:
 
 
 def _rows(table: DataFrame) -> list[Row]:
-    """Return the rows, with times in UTC; Spark's `collect` uses the machine's time
-    zone.
-    """
+    """Return the rows, with times in UTC."""
+    # Fetch times as numbers, because Spark's `collect` uses the machine's time zone.
     micros = [F.unix_micros(name).alias(name) if type == "timestamp" else F.col(name) for name, type in table.dtypes]
     times = [name for name, type in table.dtypes if type == "timestamp"]
     rows = [row.asDict() for row in table.select(micros).collect()]
@@ -103,18 +108,18 @@ def _rows(table: DataFrame) -> list[Row]:
 
 
 def _highest(moments: list[Row]) -> list[Row]:
-    """Return up to POINTS moments, each the highest of several neighbours."""
+    """Return at most POINTS of the moments: of each few neighbours the highest."""
     step = -(-len(moments) // POINTS) or 1
     several = (moments[at : at + step] for at in range(0, len(moments), step))
     return [max(some, key=lambda row: row["peak"]) for some in several]
 
 
 def _time(micros: int | None) -> datetime | None:
-    """Return a time in UTC."""
+    """Return the time in UTC that is `micros` µs after 1970 began; None for None."""
     return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
 def bin_of(length: timedelta, most: int) -> Per:
-    """Return the shortest bins of which `length` has at most `most`."""
+    """Return the shortest bin of which at most `most` fit into `length`, or "year"."""
     fitting = (per for per in get_args(Per) if length.total_seconds() / SECONDS[per] <= most)
     return next(fitting, "year")

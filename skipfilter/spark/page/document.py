@@ -1,4 +1,4 @@
-"""The HTML file: page.html.j2 filled in, with style.css inside."""
+"""The HTML file: the template page.html.j2, filled in, with style.css inside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def render(content: Content, title: str) -> str:
-    """Return the page of `content`.  Pure: equal content makes equal text."""
+    """Return the page of `content` as text.  Equal content makes equal text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "cell": _cell,
@@ -45,13 +45,14 @@ def render(content: Content, title: str) -> str:
 
 
 def _file(name: str) -> str:
-    """Return a file of this package as text."""
+    """Return the text of a file of this package."""
     return files("skipfilter.spark.page").joinpath(name).read_text("utf-8")
 
 
 def _heat(content: Content) -> dict[str, Any] | None:
-    """Return the heat map: labels of its times; for each topic, counts and shades, 0 to
-    1.
+    """Return the labels and rows of the heat map, or None if there is nothing to show.
+
+    A row is a topic and, for each time, a count of deliveries and a shade from 0 to 1.
     """
     times = sorted({row["time"] for row in content.heat})
     if not times:
@@ -70,16 +71,18 @@ def _heat(content: Content) -> dict[str, Any] | None:
 
 
 def _shade(count: int, most: int) -> float:
-    """Return the logarithm of `count`, as a share of that of `most`."""
+    """Return roughly the logarithm of `count`, as a share of that of `most`."""
     if not count:
         return 0
+    # It is linear between two powers of 2.
     fraction: float = count / 2 ** count.bit_length()
     return min(1, (count.bit_length() - 1 + fraction) / most.bit_length())
 
 
 def _capacity(content: Content) -> list[dict[str, Any]]:
-    """Return the rows with bytes as text; only the measure's name shows that they are
-    bytes.
+    """Return the rows of capacity, with numbers of bytes as text.
+
+    Only the name of a measure shows that it is in bytes.
     """
     return [
         row | {key: formats.size(row[key]) for key in ("peak", "planned")} if "bytes" in row["measure"] else row
@@ -88,14 +91,12 @@ def _capacity(content: Content) -> list[dict[str, Any]]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a column that begins with this value is aligned to the left, as
-    text.
-    """
+    """Return whether a column with this first value is text, aligned to the left."""
     return isinstance(value, str) and not value[:1].isdigit()
 
 
 def _cell(value: object, key: str) -> str:
-    """Return a value as a cell shows it."""
+    """Return the text of a cell, for a value of the column `key`."""
     match value:
         case None:
             return "–"
@@ -107,5 +108,5 @@ def _cell(value: object, key: str) -> str:
 
 
 def _percent(share: float, decimals: int = 0) -> str:
-    """Return a share as a percentage."""
+    """Return a share as a percentage: 12%."""
     return f"{share:.{decimals}%}"

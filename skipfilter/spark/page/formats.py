@@ -1,4 +1,4 @@
-"""Numbers, times and text as the page shows them.  Each function is pure."""
+"""Formats: numbers, times and text as the page shows them."""
 
 from __future__ import annotations
 
@@ -11,39 +11,43 @@ if TYPE_CHECKING:
     from skipfilter.spark.fanout import Per
 
 LONGEST: Final = 120
-"""The number of characters of a topic that are shown."""
+"""The maximum number of characters of a topic that the page shows."""
 
 
 def topic(topic: str) -> str:
-    """Return a topic with invisible characters escaped, cut after LONGEST
-    characters.
+    """Return a topic with invisible characters escaped.
+
+    If it is longer than LONGEST characters, it is cut and ends with an ellipsis.
     """
     seen = visible(topic[: LONGEST + 1])
     return seen if len(seen) <= LONGEST else f"{seen[:LONGEST]}…"
 
 
 def visible(text: str) -> str:
-    """Return a text with invisible characters escaped."""
+    """Return a text with invisible characters escaped: \\u202e."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def whole(number: float | None) -> str:
-    """Return a number without decimals: 1,234."""
+    """Return a number without decimals: 1,234, or – for None."""
     return "–" if number is None else f"{number:,.0f}"
 
 
 def decimal(number: float | None) -> str:
-    """Return a number with one decimal: 1.2."""
+    """Return a number with one decimal: 1.2, or – for None."""
     return "–" if number is None else f"{number:,.1f}"
 
 
 def short(number: float | None) -> str:
-    """Return a number in about three digits, as 1.23 M; below 10,000 in all digits."""
+    """Return a number with three digits and a unit: 1.23 M, or – for None.
+
+    Numbers below 10,000 have all their digits and no unit.
+    """
     return whole(number) if number is None or number < 1e4 else _scaled(number, ("", "k", "M", "G", "T"))
 
 
 def size(number: float | None) -> str:
-    """Return a number of bytes: 1.23 MB."""
+    """Return a number of bytes with three digits and a unit: 1.23 MB, or – for None."""
     return "–" if number is None else _scaled(number, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
@@ -60,7 +64,7 @@ def _scaled(number: float, units: Sequence[str]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a length of time in its two largest units: 1 h 5 min."""
+    """Return a length of time in its two largest units: 1 h 5 min, or – for None."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(int(seconds), 60)
@@ -72,12 +76,15 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(time: datetime) -> str:
-    """Return a date and time; without seconds if they are 0."""
+    """Return a date and time, without the seconds if they are 0."""
     return f"{time:%Y-%m-%d %H:%M:%S}" if time.second else f"{time:%Y-%m-%d %H:%M}"
 
 
 def bin_label(time: datetime, per: Per, one_day: bool) -> str:
-    """Return the beginning of a bin; at midnight its day, if there are several days."""
+    """Return the label of the bin that begins at `time`.
+
+    If there are several days, the label at midnight is the day and not 00:00.
+    """
     formats = {
         "second": "%H:%M:%S",
         "minute": "%H:%M",
@@ -90,7 +97,7 @@ def bin_label(time: datetime, per: Per, one_day: bool) -> str:
 
 
 def period(start: datetime | None, end: datetime | None) -> str:
-    """Return the beginning and end of the report."""
+    """Return the beginning and end of the report, or "No updates." if it has none."""
     if start is None or end is None:
         return "No updates."
     return f"{clock(start.replace(microsecond=0))} to {clock(end.replace(microsecond=0))} UTC"

@@ -147,7 +147,7 @@ def test_the_lines_of_a_connection_agree_with_the_written_bytes(actions: list[An
         patch.setattr(broadcaster, "SLICE_WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
         patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
-        patch.setattr("hub.hub.LAST_WORDS", 10.0)
+        patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
         here = asyncio.run(play(directory))
         check(here, Path(directory))
 
@@ -369,7 +369,7 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
         patch.setattr(broadcaster, "SLICE_WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
         patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
-        patch.setattr("hub.hub.LAST_WORDS", 10.0)
+        patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
         patch.setattr(event_log, "GATHER", 0.0)
         patch.setattr("hub.event_log.sessions.BATCH_RECORDS", 2)
         asyncio.run(play(directory))

@@ -1,4 +1,4 @@
-"""What pages of other origins may do and read, and the headers that keep any page safe."""
+"""CORS: what pages of other origins may do and read; and the security headers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ ALLOWED = ["authorization", "cache-control", "content-type", "if-none-match", "l
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "QUERY"])
-async def test_n99_r25_what_a_page_may_send(method: str) -> None:
+async def test_n99_r25_a_page_may_use_all_methods_and_headers_of_the_hub(method: str) -> None:
     async with application(cors_origins=LIST) as app:
         for headers in (*([name] for name in ALLOWED), ALLOWED, [name.title() for name in ALLOWED]):
             answer = await preflight(app, method, *headers)
@@ -167,7 +167,7 @@ async def test_n99_n97_a_preflight_for_any_origin_has_no_credentials() -> None:
         assert "access-control-allow-credentials" not in answer.headers
 
 
-async def test_n99_a_preflight_needs_no_token_and_subscribes_nobody() -> None:
+async def test_n99_a_preflight_needs_no_token_and_does_not_subscribe() -> None:
     async with application(cors_origins=LIST, anonymous=False) as app:
         assert (await preflight(app, "GET")).status == 200
         assert app.state.hub.broadcaster.connected == 0

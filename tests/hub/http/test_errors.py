@@ -1,4 +1,4 @@
-"""What goes wrong -> status, challenge and problem document; and what the log says, where the client must not know."""
+"""Errors: status, challenge, problem document, and what only the log may say."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def send(app: HubApplication, request: Request, *headers: tuple[str, str],
 
 
 def assert_problem(answer: Answer, status: int, title: str) -> None:
-    """RFC 9457, and the code of OAuth in the header alone (N94)."""
+    """Assert a document of RFC 9457; the code of OAuth is only in the header (N94)."""
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
     document = answer.json()
     assert set(document) == {"type", "title", "status", "detail"}
@@ -230,11 +230,11 @@ async def test_t45_n63_v43_n93_r5_publishing_with_a_cookie(
                 assert answer.status == status
                 if status == 400:
                     assert answer.headers["www-authenticate"] == f'Bearer error="invalid_request", {RESOURCE}'
-            for request in (SUBSCRIBE, QUERY, WHO):  # which change nothing
+            for request in (SUBSCRIBE, QUERY, WHO):  # these change nothing
                 assert (await send(app, request, ("cookie", f"{name}={token}"), *headers)).status == 200
 
 
-# -- what a challenge is made of
+# -- the contents of a challenge
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ async def test_t48_of_several_hosts_the_first_counts() -> None:
             assert (await send(app, SUBSCRIBE, *(("host", host) for host in hosts))).status == status
 
 
-# -- which comes first
+# -- the order of checks
 
 
 @DIALECTS
@@ -460,7 +460,7 @@ async def test_n96_n80_one_wrong_update_refuses_the_whole_batch() -> None:
         assert await stream.until("end") == []
 
 
-# -- what is logged
+# -- the log
 
 
 @DIALECTS
@@ -524,7 +524,7 @@ async def test_n163_n91_no_part_of_a_broken_token_is_logged_or_returned(data: st
 
 
 UNPRINTABLE = "\x00\t\r\x1b\x7f\x85\x9b\xa0\xad\u200b\u200d\u200e\u2028\u2029\u202e\u2066\ufeff\U000e0041"
-"""Characters of the categories Cc, Cf, Zl and Zp, and a space that only looks like one."""
+"""Characters of the categories Cc, Cf, Zl and Zp, and a no-break space."""
 
 
 @pytest.mark.parametrize("text", [unquote("%1b%5b2J%0d2026-01-01%20INFO"), *UNPRINTABLE, "a\nb", 'a b\n\x1b="\\'])
@@ -607,7 +607,7 @@ async def test_r53_subscribers_that_come_and_go_are_logged(classic: bool, caplog
     assert "the client went away" in disconnected
 
 
-# -- the tree itself
+# -- the tree of errors
 
 
 def test_n94_each_error_of_a_request_has_a_status_and_a_title() -> None:

@@ -1,4 +1,4 @@
-"""Real sockets and a real uvicorn: what becomes of a connection before, during and after a parked stream."""
+"""Connections before, during and after a parked stream, with uvicorn and sockets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def hub_served(http: Any = HttpProtocol, **settings: Any) -> AsyncIterator
 
 
 def requests() -> list[Any]:
-    """The tasks of requests."""
+    """Return the tasks of requests."""
     return [task for task in asyncio.all_tasks() if "run_asgi" in str(task.get_coro())]
 
 
@@ -67,7 +67,7 @@ def connections(hub: Hub) -> list[Any]:
     return [stream._connection for stream in streams(hub)]
 
 
-# -- what a stream takes
+# -- the resources of a stream
 
 
 async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
@@ -80,7 +80,7 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
             if kind is UvicornConnection:
                 kept = [one._protocol.cycle for one in connections(hub)]
                 kept += [one._protocol.scope for one in connections(hub)] + [one._cycle for one in connections(hub)]
-                assert kept == [None] * 15  # nothing of the request is
+                assert kept == [None] * 15  # nothing of the request is kept
             await publish(server, ("topic", "a"), ("data", "x"))
             for reply in replies:
                 assert (await reply.next_event()).data == "x"
@@ -105,7 +105,7 @@ async def test_the_task_of_a_stream_runs_no_routes_and_no_middleware() -> None:
 
 @KINDS
 async def test_a_closed_connection_is_freed_without_the_garbage_collector(http: Any) -> None:
-    """As that looks at old objects once an hour."""
+    """The collector scans old objects only once an hour."""
     async with hub_served(http) as (hub, server):
 
         async def come_and_go(count: int) -> None:
@@ -155,7 +155,7 @@ async def test_a_connection_can_be_reused_after_its_stream(http: Any) -> None:
             hub.broadcaster.close_all("test")
             assert [event async for event in reply.events()] == []
             assert reply.ended
-            assert transport.get_write_buffer_limits() == (2**14, 2**16)  # asyncio's own again
+            assert transport.get_write_buffer_limits() == (2**14, 2**16)  # asyncio's defaults again
             assert hub.broadcaster.connected == 0
             reply.writer.write(f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             await reply.read_head()
@@ -265,7 +265,7 @@ async def test_a_client_that_sends_data_before_its_stream_begins_is_disconnected
 
 
 async def test_data_sent_on_a_parked_stream_is_not_taken_for_requests() -> None:
-    """Its head was dropped, and its body would be read as the next request."""
+    """If only its head were dropped, its body would be read as the next request."""
     async with hub_served() as (hub, server), sent(server, GET) as reply:
         await until(lambda: hub.broadcaster.live == 1)
         body = f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -279,7 +279,7 @@ async def test_data_sent_on_a_parked_stream_is_not_taken_for_requests() -> None:
 
 
 async def test_a_long_body_does_not_hide_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uvicorn.protocols.http.httptools_impl.HIGH_WATER_LIMIT", 10)  # of a body that is not read
+    monkeypatch.setattr("uvicorn.protocols.http.httptools_impl.HIGH_WATER_LIMIT", 10)  # for an unread body
     async with hub_served(heartbeat=0) as (hub, server):
         async with sent(server, GET[:-2] + b"content-length: 100\r\n\r\n" + b"x" * 100):
             await until(lambda: hub.broadcaster.live == 1)
@@ -310,11 +310,11 @@ async def test_r37_a_reader_that_disconnects_is_noticed_at_once(http: Any, abort
         await until(lambda: hub.broadcaster.connected == 0)
 
 
-# -- what goes wrong before a stream begins
+# -- failures before a stream begins
 
 
 class Raising:
-    """A middleware that fails when the application has returned."""
+    """A middleware that fails after the application has returned."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -382,7 +382,7 @@ async def test_a_missing_or_unfinished_request_times_out(monkeypatch: pytest.Mon
                 writer.write(bytes([byte]))
                 await asyncio.sleep(0.005)
                 if len(hub.broadcaster._connected):
-                    raise AssertionError("it came through")
+                    raise AssertionError("the unfinished request was accepted")
 
         dripping = asyncio.create_task(drip())
         monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 0.01)
@@ -418,7 +418,7 @@ async def test_a_stream_and_a_slow_response_outlast_the_head_timeout(monkeypatch
         assert (await reply.next_event()).data == ""
 
 
-# -- what the kernel holds
+# -- the buffers of the kernel
 
 
 @KINDS
@@ -430,7 +430,7 @@ async def test_kernel_buffers_are_bounded_and_a_silent_client_is_dropped(http: A
         await until(lambda: hub.broadcaster.live == 1)
         (stream,) = streams(hub)
         option = transport_of(stream).get_extra_info("socket").getsockopt
-        assert option(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000  # Linux doubles it, for its own bookkeeping
+        assert option(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000  # Linux doubles it for its bookkeeping
         assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 12_000
         assert option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 6
@@ -476,7 +476,8 @@ async def test_abandoned_pipelined_requests_are_freed_without_the_garbage_collec
                 for _ in range(5):
                     await several.enter_async_context(sent(server, GET + GET))
                 await until(lambda: hub.broadcaster.live == 5)
-            await until(lambda: hub.broadcaster.connected == 0)  # at the next heartbeat: uvicorn tells the newest
+            # uvicorn only notifies the newest request; a heartbeat finds the others.
+            await until(lambda: hub.broadcaster.connected == 0)
             await until(lambda: not requests())
             left = [each for each in gc.get_objects() if type(each).__name__ == "RequestResponseCycle"]
             assert left == []
@@ -489,7 +490,7 @@ async def test_abandoned_pipelined_requests_are_freed_without_the_garbage_collec
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Of localhost: the files of it and of its key."""
+    """The files of a certificate for localhost and of its key."""
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509

@@ -1,4 +1,4 @@
-"""Prefer: wait=0: what the log has for a subscriber, and then the end."""
+"""`Prefer: wait=0`: send what the history has for a subscriber, then end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ METADATA = ("Prefer", "wait=0, metadata")
 
 @contextlib.asynccontextmanager
 async def hub(*ids: str, **chosen: Any) -> AsyncIterator[ASGIApp]:
-    """A hub with a history of updates of these ids, of topic `a`; of private ones where it begins with p."""
+    """A hub whose history has an update of topic `a` for each id.
+
+    Updates whose ids begin with p are private.
+    """
     async with application(**{"subscriptions": False} | chosen) as app:
         for id in ids:
             await publish_id(app, id)
@@ -146,7 +149,7 @@ async def test_a_replay_is_not_announced() -> None:
             await publish_id(app, "1")
             body = await stream.until("1")
         announced = [event for event in body if event.type == "mercure"]
-        assert len(announced) == 1  # of the stream itself
+        assert len(announced) == 1  # by the live stream, not the replay
         listed = await ask(app, "GET", PATH + "/subscriptions", [bearer(READER)])
         assert listed.json()["subscriptions"] == []
 
@@ -163,7 +166,7 @@ async def test_n23_a_replay_counts_as_a_connection_while_it_lasts() -> None:
         for _ in range(3):
             assert ids_in(await replayed(app)) == []
     async with application(max_connections=1, subscriptions=False) as app:
-        subscriber, _ = await app.state.hub.subscribe((), Grant())  # it counts from then on
+        subscriber, _ = await app.state.hub.subscribe((), Grant())  # it counts from now on
         assert (await replayed(app)).status == 429
         with app.state.hub.connected(Replay(app.state.hub, subscriber)):
             assert (await replayed(app)).status == 429
@@ -194,7 +197,7 @@ async def test_if_the_hub_shuts_down_a_replay_ends_without_the_final_comment() -
 
 async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> None:
     class Cycle:
-        """A server's side of a response whose client takes nothing."""
+        """The server's side of a response whose client reads nothing."""
 
         keep_alive = True
         disconnected = aborted = False
@@ -270,7 +273,7 @@ async def test_only_wait_0_is_a_known_preference(preference: str, applied: bool)
 
 
 def metadata_in(answer: Answer) -> list[tuple[dict[str, Any], str]]:
-    """The metadata of each event, and the rest of its block."""
+    """Return the metadata of each event, and the rest of its block."""
     assert answer.headers["preference-applied"] == "wait=0, metadata"
     *blocks, rest = answer.text.split("\n\n")
     assert (blocks.pop(), rest) == (": all", "")
@@ -301,7 +304,7 @@ async def test_a_reader_that_asks_for_metadata_gets_a_comment_before_each_event(
         assert second == ({"topics": ["b"], "private": True, "position": 2, "epoch": epoch}, "id: 2\ndata: ")
         answer = await with_metadata(app, READER, method="HEAD")
         assert (answer.headers["preference-applied"], answer.body) == ("wait=0, metadata", b"")
-        assert ids_in(await replayed(app, token=READER)) == ["1", "2"]  # in the blocks of before, as nobody asked
+        assert ids_in(await replayed(app, token=READER)) == ["1", "2"]  # unchanged without the preference
 
 
 @pytest.mark.parametrize("preference", ["metadata, wait=0", 'wait="0" , Metadata; x=y'])
@@ -311,7 +314,7 @@ async def test_metadata_is_a_separate_preference(preference: str) -> None:
         assert [event for _, event in metadata_in(answer)] == ["id: 1\ndata: 1"]
         async with follow(app, ("match", "*"), headers=[("Prefer", "metadata"), ("Last-Event-ID", "earliest")]) as one:
             await one.until("1")
-        assert b"topics" not in one.body  # a live stream has the frames that all share
+        assert b"topics" not in one.body  # all live streams share their frames
 
 
 @pytest.mark.parametrize("token", [current_token(subscribe=["seen"]), classic_token(subscribe=["seen"])])
@@ -339,7 +342,7 @@ async def test_metadata_counts_as_written_bytes() -> None:
         subscriber, _ = await its.subscribe([("exact", topics[0])], Grant(), "earliest")
         with its.connected(reader := Replay(its, subscriber, metadata=True)):
             sizes = [len(chunk) async for chunk in reader.chunks()]
-    assert len(sizes) == 4  # a page each, and the end
+    assert len(sizes) == 4  # one for each page, and the end
     assert max(sizes) < 2 * base.PAGE_ENTRIES * sum(map(len, topics))
 
 

@@ -1,4 +1,4 @@
-"""The states of a stream: each event in each state, on a connection that does as the test says."""
+"""The states of a stream: each event in each state, on a fake connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ END = 3
 
 
 class Connection:
-    """A connection, and what was done with it."""
+    """A fake connection that records its calls."""
 
     def __init__(self) -> None:
         self.begins: bool | Exception | asyncio.Future[bool] = True
@@ -38,7 +38,7 @@ class Connection:
         self.drains: asyncio.Future[bool] | None = None
         self.closing = False
         self.left = 0
-        """Bytes that are buffered."""
+        """The number of buffered bytes."""
         self.finishes = True
         self.writes: list[bytes] = []
         self.calls: list[str] = []
@@ -94,12 +94,12 @@ class Connection:
 
 
 class Case:
-    """A stream, and a hub of which it is the only connection."""
+    """A stream, and a fake hub with this one connection."""
 
     def __init__(self, *, position: int = END, closing: bool = False) -> None:
         self.connection = Connection()
         self.pages: list[Any] = []
-        """What reading returns: parts, exceptions, or futures; then its end."""
+        """The results of the reads: parts, exceptions or futures; then the end."""
         self.disconnected = 0
         broadcaster = SimpleNamespace(
             position=END, join=self._join, leave=self._leave, reached=lambda stream: stream.position
@@ -229,7 +229,7 @@ async def test_closing_ends_a_response_within_a_turn_and_the_first_reason_counts
     assert case.state is (State.CLOSED if state is State.CLOSED else State.CLOSING)
     assert not case.stream.live
     await turns(2)
-    if state is State.OPENING:  # its head is not sent yet
+    if state is State.OPENING:  # the head is not sent yet
         assert (case.state, case.connection.calls) == (State.CLOSING, ["abort"])
         await case.run()
         assert case.connection.calls[1] == "begin False"

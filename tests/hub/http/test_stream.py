@@ -1,7 +1,8 @@
-"""Streams and the broadcaster together, with a server's end that the test opens and shuts.
+"""Streams and the broadcaster together, on connections that the test blocks and closes.
 
-What is asked of every run: each subscriber got, in the order of the log and once each, the updates that a naive
-filter picks from its place on; however its socket behaved, whoever came and went, and whenever heartbeats came.
+In every run, each subscriber must receive the updates that a naive filter selects after
+its position, once each and in the order of the history.  Slow sockets, heartbeats and
+other subscribers must not change that.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ LIFETIME = 20
 
 
 class SlowHistory(MemoryHistory):
-    """A log that is elsewhere, so that others run before it has done what it was asked, and after."""
+    """A history that yields to other tasks in each operation, as a remote one does."""
 
     async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
         await asyncio.sleep(0)
@@ -66,7 +67,7 @@ class SlowHistory(MemoryHistory):
 
 
 class Naive:
-    """What limits and announcements should come to, from when the connections began and were over."""
+    """A naive model of limits and announcements, fed by the notes of the world."""
 
     def __init__(self, chosen: Settings) -> None:
         self.settings = chosen
@@ -92,7 +93,7 @@ class Naive:
             self.open.append(connection)
 
     def check(self, here: World) -> None:
-        """When all is over."""
+        """Compare the model with the world at the end of a run."""
         for connection in here.connections:
             refused = not connection.task.cancelled() and isinstance(connection.task.exception(), LimitExceeded)
             assert refused is (connection in self.refused)
@@ -104,7 +105,7 @@ class Naive:
         expected = [(one.subscriber.id, active) for one, active in steady for _ in one.subscriber.subscribed]
         ids = {id for id, _ in expected}
         assert [change for change in here.announced if change[0] in ids] == expected
-        for one in cut_short:  # it was announced, or it had gone before
+        for one in cut_short:  # announced, or gone before that
             count = len(one.subscriber.subscribed)
             mine = [active for id, active in here.announced if id == one.subscriber.id]
             assert mine == [] or (mine == [True] * count + [False] * count and one not in self.refused)
@@ -171,8 +172,8 @@ def test_n21_n81_n106_n120_n127_t71_all_subscribers_agree_with_a_naive_filter(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE_WRITES", slice)
         patch.setattr(base, "PAGE_ENTRIES", page)
-        patch.setattr("hub.http.stream.CHUNK_BYTES", 20 * page)  # one small frame, or some
-        patch.setattr("hub.hub.LAST_WORDS", 10.0)
+        patch.setattr("hub.http.stream.CHUNK_BYTES", 20 * page)  # one small frame, or a few
+        patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
         asyncio.run(play())
 
 
@@ -192,7 +193,7 @@ async def perform(here: World, what: str, *arguments: Any) -> None:
                 after = ids[-1]
             place = len(ids) if not after else ids.index(after) + 1 if after in ids else 0
             connection = await here.connect(*patterns, granted=granted, after=after, address=address)
-            if not after:  # what was announced meanwhile may be before it too
+            if not after:  # new presence updates may precede it too
                 assert place <= connection.start <= here.log._end or connection.refusal is not None
             else:
                 assert connection.start == place or connection.refusal is not None
@@ -210,13 +211,13 @@ async def perform(here: World, what: str, *arguments: Any) -> None:
 
 
 def check_lifetimes(here: World) -> None:
-    """Nobody is older than a connection may be, and nobody was sent away young."""
+    """Assert that no connection outlives its lifetime, and none is closed too early."""
     for connection in here.connections:
         subscriber, reason = connection.subscriber, connection.reason
         if here.hub.settings.max_lifetime and here.hub.broadcaster.subscriber(subscriber.id):
             age = here.now - connection.since
             assert reason is not None or age < LIFETIME or connection.connected >= here.ticked
-            assert reason != subscriber.lapse or age >= 0.8 * LIFETIME - broadcaster.LATE
+            assert reason != subscriber.lapse or age >= 0.8 * LIFETIME - broadcaster.LATE_SECONDS
 
 
 async def test_r20_the_first_bytes_are_a_comment_and_the_position_is_fixed_before_them() -> None:
@@ -318,7 +319,7 @@ async def test_a_stream_that_leaves_during_a_dispatch_is_not_written_to(monkeypa
 async def test_t71_a_stream_that_joins_during_a_dispatch_is_skipped(
     updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has read from the log what the dispatch has yet to write to those after it."""
+    """It has already read what the dispatch still writes to the streams after it."""
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(40)]
@@ -335,7 +336,7 @@ async def test_t71_a_stream_that_joins_during_a_dispatch_is_skipped(
         while here.hub.broadcaster.live < 40:
             await asyncio.sleep(0)
         assert len(first.ids) == len(last.ids) == 1 + updates
-        assert len(connections[-2].ids) == 1  # the dispatch has yet to come to the last
+        assert len(connections[-2].ids) == 1  # the dispatch has not reached it yet
         await here.caught_up()
         assert [connection.ids for connection in connections] == [here.expected(first)] * 40
 
@@ -418,7 +419,7 @@ async def test_closing_ends_a_stream_in_any_state(blocked: bool) -> None:
         connection.stream.close("twice")
         if blocked:
             await here.settle()
-            assert connection.task.done()  # it could not be told, and did not wait
+            assert connection.task.done()  # there was no room for an end, and it did not wait
             connection.go()
         await asyncio.wait_for(connection.task, 10)
         assert connection.ended is not blocked
@@ -511,7 +512,7 @@ async def test_r30_t70_publishers_wait_for_dispatch_and_for_no_reader(monkeypatc
                 most = max(most, here.count - here.hub.broadcaster.position)
 
         await asyncio.wait_for(asyncio.gather(publish(), publish()), 10)
-        assert most <= 8 // 2 + 2  # no more than the backlog, and one a publisher
+        assert most <= 8 // 2 + 2  # the backlog, and one for each publisher
         stuck.go()
 
 
@@ -519,7 +520,7 @@ async def test_if_the_position_of_dispatch_is_trimmed_all_streams_are_closed() -
     async with world(plain(history_updates=2)) as here:
         connection = await here.connect("a")
         await here.settle()
-        for n in range(5):  # past the hub, which would have waited
+        for n in range(5):  # not through the hub, which would wait
             await here.hub.history.append([Update(("a",), id=f"x{n}")])
         await asyncio.wait_for(connection.task, 10)
         assert connection.ended
@@ -540,7 +541,7 @@ async def test_publishers_get_room_even_if_dispatch_precedes_the_response_of_the
             entries = await super().append(updates, **options)
             while here.hub.broadcaster.position < entries[-1].position:
                 await asyncio.sleep(0)
-            await here.settle(5)  # whoever waited for that has looked
+            await here.settle(5)  # lets tasks that wait for the position run
             return entries
 
     async with world(plain(history_updates=4), Late(Retention(max_updates=4, max_bytes=2**20))) as here:
@@ -594,7 +595,7 @@ async def test_a_lost_connection_that_the_server_does_not_report_is_found() -> N
 
 
 async def test_a_response_that_cannot_even_begin_is_closed_with_the_hub() -> None:
-    """As where a client has sent two requests down one connection, and reads neither response."""
+    """For example, a client pipelines two requests and reads no response."""
     async with world() as here:
         connection = await here.connect("a")
         connection.block()
@@ -648,7 +649,7 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
 
 
 async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a heartbeat that finds no room would take a place that is ahead of what was written."""
+    """Otherwise a heartbeat without room would note a position ahead of the writes."""
     monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
@@ -760,7 +761,7 @@ async def test_a_replay_does_not_overtake_dispatch() -> None:
 
 async def test_n106_an_update_before_the_cursor_is_not_sent_even_if_its_dispatch_comes_later() -> None:
     async with world() as here:
-        for _ in range(300):  # as a batch, of which a part is dispatched
+        for _ in range(300):  # like a batch, of which a part is dispatched
             await here.publish("a")
         assert here.hub.broadcaster.position < 300
         connection = await here.connect("a")
@@ -822,8 +823,8 @@ async def test_a_hub_starts_at_the_end_of_its_history() -> None:
 
 
 async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.hub.TICK", 0.01)
-    monkeypatch.setattr("hub.dispatcher.PAUSE", 0.01)
+    monkeypatch.setattr("hub.hub.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("hub.dispatcher.RETRY_SECONDS", 0.01)
     async with world() as here:
         hub = here.hub.broadcaster
         calls = {"tick": 0, "dispatch": 0}

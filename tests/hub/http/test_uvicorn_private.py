@@ -1,4 +1,4 @@
-"""What this project knows of uvicorn's private attributes: a canary, which fails if uvicorn changes them."""
+"""A canary that fails if uvicorn changes the private attributes that the hub uses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ TRANSPORT = {
     "abort", "can_write_eof", "close", "get_protocol", "get_write_buffer_size", "is_closing",
     "set_write_buffer_limits", "write", "write_eof",
 }  # fmt: skip
-"""What is asked of an asyncio transport, which is documented."""
+"""The attributes of an asyncio transport, which are documented."""
 
 
 def attributes(*names: str) -> set[str]:
-    """The attributes that the two modules use of what they call by one of these names, as in `cycle.disconnected`."""
+    """Return the attributes that the two modules use of variables with these names.
+
+    For example, `cycle.disconnected` is a use of `cycle`.
+    """
     found = set()
     for module in MODULES:
         for node in ast.walk(ast.parse(inspect.getsource(module))):
@@ -37,7 +40,7 @@ def attributes(*names: str) -> set[str]:
 
 
 def of_self(own: type) -> set[str]:
-    """The attributes that a class uses of itself and does not define."""
+    """Return the attributes that a class uses on `self` and does not define."""
     tree = ast.parse(inspect.getsource(own))
     used = {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
@@ -46,7 +49,7 @@ def of_self(own: type) -> set[str]:
 
 
 class Transport(asyncio.Transport):
-    """One that is never written to."""
+    """A transport that is never written to."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
@@ -58,7 +61,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
 
 def protocol() -> HttpToolsProtocol:
-    """uvicorn's own, connected."""
+    """Return a connected protocol of uvicorn itself."""
     config = Config(app)
     config.load()
     made = HttpToolsProtocol(config, ServerState(), {}, asyncio.get_running_loop())
@@ -112,7 +115,7 @@ async def test_the_flow_and_the_transport_have_the_private_names_that_the_hub_us
 
 
 async def test_uvicorn_waits_for_a_paused_flow() -> None:
-    """A write of the hub goes to the transport, so uvicorn's own protocol must be the one that is paused."""
+    """The hub writes to the transport, so uvicorn's own protocol must be paused."""
     made = protocol()
     made.pause_writing()
     assert made.flow.write_paused

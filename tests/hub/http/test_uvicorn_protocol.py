@@ -1,4 +1,4 @@
-"""HTTP/1.1 over real sockets: bounds, idle connections, odd requests, and clients that close their half."""
+"""HTTP/1.1 over sockets: bounds, idle and half-closed connections, odd requests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[HttpProtocol]:
 
 
 async def said(server: Served, *parts: bytes, ends: bool = False) -> bytes:
-    """All that a server writes to a client that sends `parts`; a connection that is reset ends it too."""
+    """Send `parts` and return all that the server writes until the end or a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     came = bytearray()
     try:
@@ -81,7 +81,10 @@ async def said(server: Served, *parts: bytes, ends: bool = False) -> bytes:
 
 
 def check_problem(answer: bytes, status: int) -> str:
-    """The detail of an answer, which is one problem document and ends its connection."""
+    """Check that a response is a problem document and closes its connection.
+
+    Return the detail of the document.
+    """
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status), answer
     assert b"\r\ncontent-type: application/problem+json\r\n" in head
@@ -114,7 +117,7 @@ async def test_an_endless_head_is_refused_at_the_bound(name: str, http: Any, mad
     fed: list[int] = []
 
     class Counting:
-        """The parser, and how many bytes it was given."""
+        """A parser that records how many bytes it was given."""
 
         def __init__(self, parser: Any) -> None:
             self._parser = parser
@@ -150,7 +153,7 @@ async def test_an_endless_head_is_refused_at_the_bound(name: str, http: Any, mad
             tracemalloc.stop()
         detail = check_problem(await asyncio.wait_for(answer, HANG), status)
         assert "100 header fields" in detail or "65536" in detail
-        assert sum(fed) <= 2 * 2**16 + 2**18  # a read of asyncio is up to 256 KiB, and may begin in a head
+        assert sum(fed) <= 2 * 2**16 + 2**18  # asyncio reads up to 256 KiB, maybe from within a head
         assert peak < 4 * 2**20
         writer.close()
 
@@ -201,7 +204,7 @@ async def test_a_large_ordinary_head_is_accepted_in_any_chunks(size: int, http: 
 
 @pytest.mark.parametrize("size", [10**7, 100_000, 5_000])
 async def test_a_body_does_not_count_as_head_in_any_chunks(size: int) -> None:
-    """A form, one in chunks, one with large chunks, and a head at the end of what came with them."""
+    """Send a form, one in chunks, one in large chunks, then a head in the same data."""
     form = b"topic=a&data=" + b"x" * 300_000
     post = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(FORM)}\r\n".encode()
     async with hub_served() as (_, server):
@@ -225,7 +228,7 @@ async def test_the_bounds_are_settings() -> None:
         check_problem(await said(server, LIVE[:-2] + b"x: " + b"y" * 5_000), 431)
         check_problem(await said(server, b"GET /" + b"y" * 5_000), 414)
     async with hub_served(max_head=2**20) as (_, server):
-        target = b"/?" + b"y" * 2**16  # which the parser would not take apart
+        target = b"/?" + b"y" * 2**16  # the parser does not accept a URL of this length
         check_problem(await said(server, LIVE.replace(f"{PATH}/health/live".encode(), target)), 414)
 
 
@@ -510,7 +513,7 @@ async def test_a_client_that_waits_for_100_continue_is_refused_at_once() -> None
 
 
 async def test_an_unread_response_has_the_timeout_of_a_request(made: list[HttpProtocol]) -> None:
-    """Of a connection that closes: the transport would wait for ever."""
+    """If the connection closes, the transport alone would wait indefinitely."""
     body = b"x" * 20_000_000
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -526,7 +529,7 @@ async def test_an_unread_response_has_the_timeout_of_a_request(made: list[HttpPr
         writer.close()
 
 
-# -- how many connections there may be
+# -- the limit of connections
 
 
 @KINDS
@@ -546,7 +549,7 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(
         for reply in idle:
             await reply.body()
         await until(lambda: len(shared.waiting) == 3)
-        idle[0].writer.write(LIVE)  # so that the second is the one that has been idle longest
+        idle[0].writer.write(LIVE)  # so that the second has been idle longest
         await idle[0].read_head()
         await idle[0].body()
         assert shared.open == 6
@@ -572,7 +575,7 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(
             shared.report()
             assert "1 connections were closed for newer ones: the limit is 6" in caplog.text
             shared.report()
-        assert len(caplog.records) == 1  # none was closed since
+        assert len(caplog.records) == 1  # none was closed in the meantime
 
 
 async def test_a_new_connection_is_closed_if_all_others_are_busy(
@@ -596,7 +599,7 @@ async def test_connections_are_counted_until_they_are_lost(made: list[HttpProtoc
         await until(lambda: (shared.open, len(shared.waiting)) == (0, 0))
 
 
-# -- clients that close their half
+# -- half-closed connections
 
 
 async def test_a_publisher_that_half_closes_gets_its_response(tmp_path: Path) -> None:
@@ -607,7 +610,7 @@ async def test_a_publisher_that_half_closes_gets_its_response(tmp_path: Path) ->
         answer = await said(server, request + body, ends=True)
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert await hub.history.end() == 1
-        assert await said(server, request + body[:-1], ends=True) == b""  # it is not complete
+        assert await said(server, request + body[:-1], ends=True) == b""  # the body is incomplete
         assert await said(server, LIVE + request + body, ends=True) != b""
         assert await said(server, LIVE[:-1], ends=True) == b""
         assert await said(server, ends=True) == b""
@@ -622,7 +625,8 @@ async def test_a_subscriber_that_half_closes_gets_the_head_and_then_the_end(
         await until(lambda: hub.broadcaster.connected == 0)
         replay = await said(server, GET[:-2] + b"prefer: wait=0\r\n\r\n", ends=True)
         assert replay.endswith(b": all\n\n\r\n0\r\n\r\n")
-        async with sent(server, GET) as reply:  # and one whose stream has begun, as a tab that is closed
+        # A stream that has begun is half-closed too, for example if a tab is closed.
+        async with sent(server, GET) as reply:
             await until(lambda: hub.broadcaster.live == 1)
             reply.writer.write_eof()
             await until(lambda: hub.broadcaster.connected == 0)
@@ -649,7 +653,7 @@ async def test_garbage_after_requests_does_not_prevent_their_responses(
 def test_an_earlier_pipelined_request_does_not_write_to_a_lost_connection(
     loop: Any, made: list[HttpProtocol], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """uvloop raises RuntimeError for that."""
+    """uvloop raises RuntimeError for a write to a lost connection."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         made[0].transport.abort()

@@ -1,4 +1,4 @@
-"""The process of `hub serve`: its files, its garbage, and what it says of them."""
+"""The process of `hub serve`: open files, shutdown, proxies and garbage collection."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ def test_a_second_signal_stops_the_server_at_once() -> None:
 @pytest.mark.parametrize(
     ("trusted", "forwarded", "statuses"),
     [
-        (None, ["1.1.1.1", "2.2.2.2"], [200, 200]),  # a proxy that hands on what a client wrote: it chooses
-        (None, ["1.1.1.1, 3.3.3.3", "2.2.2.2, 3.3.3.3"], [200, 429]),  # one that adds the address of its client
-        (None, ["3.3.3.3", "3.3.3.3"], [200, 429]),  # one that replaces what the client wrote
-        ("", ["1.1.1.1", "2.2.2.2"], [200, 429]),  # all have the address of the proxy
+        (None, ["1.1.1.1", "2.2.2.2"], [200, 200]),  # the proxy passes the header of the client on
+        (None, ["1.1.1.1, 3.3.3.3", "2.2.2.2, 3.3.3.3"], [200, 429]),  # the proxy appends the address of its client
+        (None, ["3.3.3.3", "3.3.3.3"], [200, 429]),  # the proxy replaces the header
+        ("", ["1.1.1.1", "2.2.2.2"], [200, 429]),  # all clients have the address of the proxy
         ("10.0.0.1", ["1.1.1.1", "2.2.2.2"], [200, 429]),
         ("127.0.0.0/8, 10.0.0.1", ["1.1.1.1, 3.3.3.3, 10.0.0.1", "2.2.2.2, 3.3.3.3, 10.0.0.1"], [200, 429]),
-        ("*", ["1.1.1.1, 3.3.3.3", "2.2.2.2, 3.3.3.3"], [200, 200]),  # the first counts, which the client wrote
+        ("*", ["1.1.1.1, 3.3.3.3", "2.2.2.2, 3.3.3.3"], [200, 200]),  # the first address counts, which the client wrote
     ],
 )
 async def test_only_trusted_proxies_may_set_the_address_of_a_client(
@@ -172,7 +172,7 @@ async def test_unfinished_requests_are_cut_off_without_a_traceback(
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """What a test does to Python's garbage collector is undone."""
+    """Restore the settings of Python's garbage collector after a test."""
     before = gc.get_threshold()
     yield
     gc.unfreeze()
@@ -190,7 +190,7 @@ async def test_the_garbage_collector_skips_startup_objects_and_rarely_scans_old_
     garbage.append(garbage)
     marker = id(garbage)
     for _ in range(3):
-        gc.collect(1)  # it is old then
+        gc.collect(1)  # this makes it old
     del garbage
     assert marker in {id(each) for each in gc.get_objects()}
     await collect()

@@ -1,4 +1,4 @@
-"""A started hub and real sockets: what only they show."""
+"""A hub in its own process, over real sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 END = "https://example.com/end"
 QUIET: dict[str, Any] = {"HUB_SUBSCRIPTIONS": "0", "HUB_RETRY": "0"}
-"""Nothing is sent but what is published, and heartbeats."""
+"""Only published updates and heartbeats are sent."""
 COMPILER = MatcherCompiler("https://hub.example/.well-known/mercure")
 
 
@@ -41,7 +41,7 @@ def classic_token(**claim: Any) -> str:
 
 @pytest.fixture(scope="module", params=["--park", "--no-park"])
 def park(request: pytest.FixtureRequest) -> str:
-    """Both kinds of streams in turn."""
+    """Run the tests with both kinds of streams."""
     kind: str = request.param
     return kind
 
@@ -60,14 +60,14 @@ def shared_hub(park: str) -> Iterator[HubProcess]:
 
 @pytest.fixture(scope="module")
 def strict_hub(park: str) -> Iterator[HubProcess]:
-    """One that has little patience."""
+    """A hub with short timeouts and a small limit of bodies."""
     hub = HubProcess(park, **QUIET, HUB_HEARTBEAT="0.1", HUB_BODY_TIMEOUT="0.1", HUB_MAX_BODY="100")
     yield hub
     hub.close()
 
 
 async def noticed(hub: HubProcess, what: str, count: int) -> None:
-    """Wait until the hub has logged it so often."""
+    """Wait until the hub has logged `what` at least `count` times."""
     await until(lambda: hub.log().count(what) >= count)
 
 
@@ -121,7 +121,7 @@ async def test_n94_n41_n43_n44_n48_n51_n53_n56_t50_the_response_names_the_rule_t
     async with await request(shared_hub, "POST", PATH, [*headers, bearer(shared_hub.token)], body) as reply:
         assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json")
         assert told in (await reply.body()).decode()
-    assert await publish(shared_hub, ("topic", "a"))  # and it goes on
+    assert await publish(shared_hub, ("topic", "a"))  # the hub goes on
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_n96_n48_the_token_is_checked_first(shared_hub: HubProcess) -> Non
     async with await request(
         shared_hub, "POST", PATH, [FORM, bearer(classic_token(publish=["b"]))], b"topic=*"
     ) as reply:
-        assert reply.status == 400  # N48: whatever the token allows
+        assert reply.status == 400  # N48: for every token
 
 
 async def test_r29_the_page_and_its_token_are_only_served_in_development(shared_hub: HubProcess) -> None:
@@ -233,7 +233,7 @@ async def test_head_returns_the_headers_and_ends(shared_hub: HubProcess) -> None
         assert reply.status == 200
         assert reply.headers["content-type"].startswith("text/event-stream")
         reply.writer.write(b"HEAD / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        assert b"HTTP/1.1" in await asyncio.wait_for(reply.reader.read(), HANG)  # the connection is free again
+        assert b"HTTP/1.1" in await asyncio.wait_for(reply.reader.read(), HANG)  # the connection can be reused
     assert hub.log().count("subscriber connected") == connected
 
 
@@ -272,7 +272,7 @@ async def test_n81_n83_n84_v50_t62_a_private_update_only_reaches_subscribers_tha
         "cookie": ["secret"],
     }
     async with await subscribe(hub, wildcard, last_event_id=before) as reader:
-        assert await reader.until("end") == []  # nor in the replay
+        assert await reader.until("end") == []  # not in a replay either
     for reader in readers.values():
         await reader.close()
 
@@ -352,11 +352,11 @@ async def test_r30_t70_n106_a_reader_that_never_reads_delays_no_other_and_misses
     hub = shared_hub
     stuck = await subscribe(hub, ("topic", "big"), receive_buffer=4096)
     healthy = await subscribe(hub, ("topic", "big"))
-    expected = [f"{n} " + "x" * 200_000 for n in range(100)]  # 20 MB: more than the kernel takes for one reader
+    expected = [f"{n} " + "x" * 200_000 for n in range(100)]  # 20 MB: more than the kernel buffers for a reader
     for data in [*expected, "end"]:
         await publish(hub, ("topic", "big"), ("data", data))
     assert [event.data for event in await healthy.until("end")] == expected
-    # It has lost nothing by being slow: its place in the log was kept, not its frames.
+    # The slow reader loses nothing: the hub keeps its position, not its frames.
     assert [event.data for event in await stuck.until("end")] == expected
     await publish(hub, ("topic", "big"), ("data", "live again"))
     assert (await stuck.next_event()).data == "live again"
@@ -433,7 +433,7 @@ async def test_n82_v54_t65_a_stream_ends_before_its_token_does(shared_hub: HubPr
     token = jwt.encode(
         {"alg": "HS256"}, {"mercure": {"subscribe": ["*"]}, "exp": soon}, jwk.OctKey.import_key(DEVELOPMENT_KEY)
     )
-    # How long before is seen by a clock that the test moves, in test_connections.
+    # test_connections measures how long before, with a clock that the test moves.
     async with (
         await subscribe(hub, ("topic", "a"), token=token) as reader,
         await subscribe(hub, ("topic", "a"), token=classic_token(subscribe=[])) as other,
@@ -453,7 +453,7 @@ async def test_r72_a_signal_ends_open_streams_cleanly(hub: HubProcess, number: i
     half_sent, writer = await asyncio.open_connection("127.0.0.1", hub.port)
     head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {hub.token}\r\ncontent-length: 100\r\n\r\ntopic="
     writer.write(head.encode())
-    await publish(hub, ("topic", "b"))  # by then that one is read, too
+    await publish(hub, ("topic", "b"))  # by then the hub has read the first half too
     status = await asyncio.to_thread(hub.stop, number)
     assert (await half_sent.readline()).startswith(b"HTTP/1.1 503 ")
     writer.close()
@@ -497,7 +497,7 @@ async def test_r37_a_disconnect_is_noticed(shared_hub: HubProcess) -> None:
     await noticed(hub, "the client went away", gone + 4)
 
 
-# -- the clients that people have
+# -- clients in use
 
 
 async def test_httpx2_can_read_it(shared_hub: HubProcess) -> None:
@@ -541,7 +541,7 @@ async def test_our_client_reports_a_missing_hub(shared_hub: HubProcess) -> None:
 
 
 async def test_curl_can_read_it(shared_hub: HubProcess) -> None:
-    """The very lines that the hub printed."""
+    """The test runs the lines that the hub prints."""
     lines = shared_hub.welcome.replace("\\\n", " ").splitlines()
     read, write = (line.strip() for line in lines if line.strip().startswith("curl"))
     reading = subprocess.Popen(["/bin/sh", "-c", f"exec {read} -sS"], stdout=subprocess.PIPE, text=True)
