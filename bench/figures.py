@@ -5,9 +5,10 @@ The figure is the text before the comment, back to a space, a bar or a parenthes
 comment, which a rendered page does not show, names the result file, the case and the
 variant.
 
-    <!-- NAME: CASE / VARIANT -->             its ratio to the baseline of the case
-    <!-- NAME: CASE / VARIANT / OTHER -->     its ratio to another variant
-    <!-- NAME: CASE / VARIANT = COLUMN -->    its figure in a column: KiB a connection
+    <!-- NAME: CASE / VARIANT -->                     its ratio to the case's baseline
+    <!-- NAME: CASE / VARIANT / OTHER -->             its ratio to another variant
+    <!-- NAME: CASE / VARIANT = COLUMN -->            its figure in a column: KiB
+    <!-- NAME: CASE / VARIANT / OTHER = COLUMN -->    the ratio of two such figures
 """
 
 from __future__ import annotations
@@ -46,16 +47,18 @@ def fill(page: str, results: Path) -> str:
 def figure(document: Document, place: str) -> str:
     """Return the figure of a document that `place` names, with about three digits.
 
-    >>> fast, other = {"ratio": 0.0021, "KiB": 7.31}, {"ratio": 0.5}
+    >>> fast, other = {"ratio": 0.0021, "KiB": 7.31}, {"ratio": 0.5, "KiB": 9.98}
     >>> results = {"10": {"slow": {"ratio": 1}, "fast": fast, "other": other}}
     >>> places = "10 / other", "10 / fast", "10 / slow / other", "10 / fast = KiB"
     >>> [figure({"results": results}, place) for place in places]
     ['0.5', '1/476', '2', '7.31']
+    >>> figure({"results": results}, "10 / fast / other = KiB")
+    '0.732'
     """
     place, _, column = place.partition(" = ")
     case, variant, *other = place.split(" / ")
-    variants = document["results"][case]
-    if column:
-        return shown(variants[variant][column])
-    ratio = variants[variant]["ratio"] / (variants[other[0]]["ratio"] if other else 1)
+    value, *divisor = (document["results"][case][name][column or "ratio"] for name in (variant, *other))
+    if column and not other:
+        return shown(value)
+    ratio = value / divisor[0] if divisor else value
     return shown(ratio) if ratio >= _FRACTION_BELOW else f"1/{float(f'{1 / ratio:.3g}'):,.0f}"

@@ -130,3 +130,7 @@ $("refresh").addEventListener("click", async () => {
 async function reason(response) {
   return response.json ? (await response.json()).detail : String(response);
 }
+
+// The forms have their listeners now.  Until here their buttons are disabled, because the
+// browser itself would send the form, and load the page again.
+for (const form of document.forms) form.querySelector("button").disabled = false;

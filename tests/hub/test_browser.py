@@ -624,6 +624,21 @@ def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: H
     expect(page.locator("#nobody")).to_have_text("There are no subscriptions.")
 
 
+def test_r29_the_forms_can_be_sent_once_the_script_has_loaded(open_hub: HubProcess, page: Page) -> None:
+    # The script waits for the hub's settings before it listens to the forms.
+    page.add_init_script(
+        "const fetched = fetch, released = new Promise((release) => (window.release = release));"
+        "window.fetch = (...request) => released.then(() => fetched(...request));"
+    )
+    page.goto(open_hub.origin)
+    buttons = [page.get_by_role("button", name=name, exact=True) for name in ("Subscribe", "Publish")]
+    for button in buttons:
+        expect(button).to_be_disabled()
+    page.evaluate("release()")
+    for button in buttons:
+        expect(button).to_be_enabled()
+
+
 @pytest.mark.parametrize("width", [320, 1200])
 def test_r29_the_debugger_fits_narrow_and_wide_windows(open_hub: HubProcess, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
