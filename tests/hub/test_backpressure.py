@@ -111,7 +111,7 @@ async def test_publishers_take_turns_so_that_single_updates_do_not_starve_a_batc
     await append("first", 3)
     tasks = [asyncio.ensure_future(append(*one)) for one in (("batch", 4), ("small", 1), ("small too", 1))]
     await log.settle()
-    assert order == ["first"]  # though a small one would fit
+    assert order == ["first"]  # even if a small one would fit
     while len(log.outstanding):
         log.dispatch(log.broadcaster.position + 1)
         await log.settle()
@@ -133,7 +133,7 @@ async def test_returned_room_goes_to_a_waiting_publisher_at_once() -> None:
     await log.settle()
     assert not waiting.done()
     fails.set_exception(OSError("the disk is full"))
-    await asyncio.wait_for(waiting, 10)  # though nothing is dispatched
+    await asyncio.wait_for(waiting, 10)  # even if nothing is dispatched
     with pytest.raises(OSError, match="the disk is full"):
         await failing
     assert log.backpressure._updates == 2

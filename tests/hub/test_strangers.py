@@ -95,7 +95,7 @@ async def test_n120_presence_updates_of_very_many_matchers_do_not_disconnect_a_r
         await here.caught_up()
         assert reader.ids == ["1"]
         assert not reader.ended
-        assert other.begun  # though its own presence updates may have closed it at once
+        assert other.begun  # even if its own presence updates closed it at once
 
 
 async def test_presence_topics_take_no_room_in_the_cache_of_topics() -> None:

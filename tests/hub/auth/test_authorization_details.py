@@ -1,4 +1,6 @@
-"""What the authorization_details of a current token grant, and which make the whole token invalid."""
+"""The grants of the authorization_details of a current token, and its invalid
+details.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def refused(*details: Any, **claims: Any) -> str:
     return signing.refused(current(*details, **claims), HUB)
 
 
-# -- what is granted
+# -- grants
 
 
 def test_n72_n73_n79_each_detail_grants_its_actions_on_its_topics() -> None:

@@ -1,4 +1,4 @@
-"""Classic tokens: their claim, their keys, and what sets them apart from current ones."""
+"""Classic tokens: their claim, their keys, and how they differ from current ones."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_v30_v33_a_claim_of_another_shape_is_refused(claim: Any) -> None:
 @pytest.mark.parametrize("payload", [{"a": 1}, [1], "text", 0, False, ""])
 def test_v61_v73_the_payload_of_the_claim_is_any_json(payload: Any) -> None:
     grant = verified(sign({"mercure": {"subscribe": ["a"], "payload": payload}}))
-    for pattern in ("a", "something else", "*"):  # V61: whatever is subscribed to
+    for pattern in ("a", "something else", "*"):  # V61: the same for every pattern
         assert grant.payload_for(pattern) == payload
         assert type(grant.payload_for(pattern)) is type(payload)
 
@@ -244,7 +244,8 @@ def test_v81_an_at_jwt_is_checked_as_a_current_token() -> None:
         token = sign({"mercure": {"publish": ["*"]}}, header={"typ": typ})
         assert refused(token) == "iss null is not trusted"
     assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
-    alone = authorizer(issuers=())  # a hub that has classic keys only takes no at+jwt for a classic token either
+    # A hub with classic keys alone does not take an at+jwt for a classic token either.
+    alone = authorizer(issuers=())
     assert "no trusted issuers" in refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone)
 
 

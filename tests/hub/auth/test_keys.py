@@ -1,4 +1,4 @@
-"""Where keys come from: one key, and key sets behind a URL, of a server that does what servers do."""
+"""Sources of keys: a single key, and key sets that a server publishes at a URL."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def remote(server: KeyServer, clock: Clock) -> AsyncIterator[Callable[..., RemoteKeys]]:
-    """Make a source that asks the server; each is closed with the test."""
+    """Make sources that ask the server; the end of the test closes them."""
     made = []
 
     def make(**values: Any) -> RemoteKeys:
@@ -163,7 +163,7 @@ async def test_n71_v32_a_key_set_is_fetched_at_its_first_use_and_then_cached(ser
         assert await verify(hub, token)
     assert len(server.requests) == 1
     classic = sign({"mercure": {"publish": ["a"]}}, key=pem(EC, private=True), algorithm="ES256")
-    assert await verify(hub, classic)  # a set of its own
+    assert await verify(hub, classic)  # from a key set of its own
     assert len(server.requests) == 2
     await hub.aclose()
 
@@ -204,10 +204,10 @@ async def test_a_verified_token_is_verified_again_after_the_keys_change(server: 
     clock.now += 29.9
     assert await hub.verify("publish", token, resource=RESOURCE) is first
     clock.now += 0.1
-    second = await hub.verify("publish", token, resource=RESOURCE)  # the set is a new one, though it is the same
+    second = await hub.verify("publish", token, resource=RESOURCE)  # a new key set with the same keys
     assert second is not first
     server.serve(public(OTHER_EC, kid="two"))
-    assert await verify(hub, signed(OTHER_EC, kid="two"))  # which is asked for out of turn
+    assert await verify(hub, signed(OTHER_EC, kid="two"))  # the unknown key id makes the hub ask again at once
     assert not await verify(hub, token)  # the first was withdrawn
     await hub.aclose()
 
@@ -343,7 +343,7 @@ async def test_n71_a_server_that_stops_sending_times_out(
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             writer.write(answer)
-            await reader.read()  # until the client goes away
+            await reader.read()  # until the client closes the connection
         writer.close()
 
     async with await asyncio.start_server(handle, "127.0.0.1") as stuck:
@@ -455,7 +455,7 @@ async def test_n66_an_unknown_kid_causes_one_more_fetch_every_10_s(server: KeySe
     hub = hub_of(server, clock)
     assert await verify(hub, signed(EC, kid="one"))
     server.serve(public(EC, kid="one"), public(OTHER_EC, kid="two"))
-    assert await verify(hub, signed(OTHER_EC, kid="two"))  # at once: keys change
+    assert await verify(hub, signed(OTHER_EC, kid="two"))  # the unknown key id makes the hub ask again at once
     assert len(server.requests) == 2
     for n in range(5):
         assert not await verify(hub, signed(OTHER_EC, kid=f"unknown {n}"))
@@ -490,7 +490,7 @@ async def test_n66_requests_with_an_unknown_kid_wait_for_the_current_fetch(
     first = asyncio.create_task(source.current("two"))
     await server.asked.wait()
     second = asyncio.create_task(source.current("two"))
-    assert await source.current("one") is old  # who needs nothing new does not wait
+    assert await source.current("one") is old  # a caller that has its key does not wait
     assert await source.current(None) is old
     server.gate.set()
     assert (await first).kids == (await second).kids == frozenset({"two"})
@@ -528,7 +528,7 @@ async def test_n91_the_log_names_the_missing_key(server: KeyServer, clock: Clock
     await hub.aclose()
 
 
-# -- what is in a set
+# -- the keys of a set
 
 
 def verifies(keys: TrustedKeys, token: str) -> bool:
@@ -552,7 +552,7 @@ def weak_rsa() -> dict[str, Any]:
         (public(EC, key_ops=["encrypt"]), EC, "ES256"),
         (public(RSA, alg="RS512"), RSA, "RS256"),
         (public(RSA, alg="PS256"), RSA, "RS256"),
-        (EC.as_dict(private=True), EC, "ES256"),  # everybody could sign with it
+        (EC.as_dict(private=True), EC, "ES256"),  # anyone could sign with a private key that is published
         (public(EC, kty="RSA"), EC, "ES256"),
         (public(EC, kid=7), EC, "ES256"),
         (public(EC, crv="P-512"), EC, "ES256"),

@@ -174,7 +174,7 @@ def test_v86_v88_the_classic_cookie_is_only_read_in_the_classic_dialect() -> Non
         publisher(request(None, f"mercureAuthorization={token}"), **only)
 
 
-# -- who may do without
+# -- requests without a token
 
 
 def test_n90_v5_a_token_is_required_unless_anonymous_subscribers_are_allowed() -> None:
@@ -218,7 +218,7 @@ FRIENDS = "https://friend.example https://*.family.example capacitor://"
     [
         ({}, False),
         ({"origin": ORIGIN}, True),
-        ({"origin": "https://public.example"}, True),  # N63: as clients see the hub, whatever a proxy makes of it
+        ({"origin": "https://public.example"}, True),  # N63: the origin that clients see, even behind a proxy
         ({"origin": "https://friend.example"}, True),
         ({"origin": "https://FRIEND.example"}, True),
         ({"origin": "https://a.family.example"}, True),

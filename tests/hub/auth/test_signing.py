@@ -1,4 +1,4 @@
-"""Tokens that are made here are those that a hub verifies."""
+"""A hub verifies the tokens that `hub token` signs."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_key_that_cannot_sign_is_an_error() -> None:
 def test_v34_a_short_secret_signs() -> None:
     with capture_logs() as lines:
         token = sign_classic_token("!ChangeMe!", None, publish=["a"], subscribe=(), seconds=60, now=NOW)
-        assert lines == []  # the hub says so
+        assert lines == []  # only a hub warns about a short secret
         hub = authorizer(dev=True, publisher_key="!ChangeMe!")
     assert at_once(hub.verify("publish", token, resource=RESOURCE)).publish
 

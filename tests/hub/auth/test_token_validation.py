@@ -1,4 +1,4 @@
-"""Current tokens: who signed them, for whom, and for how long; and what no token gets past."""
+"""Current tokens: issuer, audience, times and signature, and attempts to forge one."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_n64_unknown_headers_are_ignored_and_may_be_long() -> None:
 
 
 def signed_by_hand(header: dict[str, Any], body: str, key: str = ISSUER_KEY) -> str:
-    """What no library would sign."""
+    """Sign a header and a body that a library would refuse to sign."""
     head = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
     mac = hmac.new(key.encode(), f"{head}.{body}".encode(), hashlib.sha256).digest()
     return f"{head}.{body}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"

@@ -1,4 +1,6 @@
-"""The commands: `python -m hub serve`, and `uvicorn hub:app` with either of its HTTP parsers and event loops."""
+"""The commands: `python -m hub serve`, and `uvicorn hub:app` with either of its HTTP
+parsers and event loops.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def test_a_port_in_use_is_named() -> None:
     assert f"cannot listen on 127.0.0.1 port {port}: " in ended.stderr
 
 
-# -- what stops the start
+# -- errors at the start
 
 
 @pytest.fixture
@@ -235,7 +237,7 @@ async def test_uvicorn_gets_one_sentence_if_the_hub_cannot_start(tmp_path: Path)
     assert sent == [{"type": "lifespan.startup.failed", "message": told}]
 
 
-# -- what is served
+# -- a running hub
 
 
 def test_the_welcome_shows_the_next_steps(hub: HubProcess) -> None:
@@ -418,7 +420,7 @@ async def test_uvicorn_serves_the_application_and_stops_in_time(loop: str, http:
         server.port = int(log.rpartition("running on http://127.0.0.1:")[2].split()[0])
         async with await subscribe(server, ("topic", "a"), token="nonsense") as refused:
             assert refused.status == 401
-        assert "nonsense" not in await server.log_until("request refused")  # logged where nothing was configured, too
+        assert "nonsense" not in await server.log_until("request refused")  # also without any configuration of logging
         stuck = await subscribe(server, ("topic", "big"), receive_buffer=4096)
         healthy = await subscribe(server, ("topic", "big"))
         expected = [f"{n} " + "x" * 200_000 for n in range(60)]

@@ -1,4 +1,4 @@
-"""The event log: what it says is what was written, however connections end, and processes."""
+"""The event log agrees with the bytes that were sent, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ Record = dict[str, Any]
 
 
 class Session(NamedTuple):
-    """A connection, as its lines in the log tell it."""
+    """A connection, from its lines in the event log."""
 
     come: Record
     until: int | None
-    """None where it is still open."""
+    """The position at its end, or None if it is still open."""
 
     def received(self, updates: Iterable[Record]) -> list[str]:
         """Which of `updates` it was written, by asking each matcher."""
@@ -87,7 +87,9 @@ def lines_of(folder: Path) -> list[Record]:
 
 
 def updates_in(directory: Path) -> list[Record]:
-    """All updates, each of which is there once, and none is missing within an epoch."""
+    """Return all updates; assert that each occurs once and none of an epoch is
+    missing.
+    """
     updates = lines_of(directory / "updates")
     places = [(update["epoch"], update["position"]) for update in updates]
     for epoch in {epoch for epoch, _ in places}:
@@ -129,7 +131,7 @@ def streams(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-# -- what a connection was written
+# -- deliveries
 
 
 @pytest.mark.usefixtures("streams")
@@ -153,7 +155,7 @@ def test_the_lines_of_a_connection_agree_with_the_written_bytes(actions: list[An
 
 
 def check(here: World, directory: Path) -> None:
-    """Each connection of a world that is over got what the log says."""
+    """Assert that each connection of a finished world got what the event log says."""
     updates, sessions = updates_in(directory), sessions_in(directory)
     assert [update["id"] for update in updates] == [entry.update.id for entry in here.entries]
     assert gaps_in(directory) == []
@@ -270,13 +272,15 @@ async def test_a_connection_from_earliest_begins_at_the_start_of_the_history(tmp
 async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
-    """The client reads on when the hub has gone; what comes is what the hub had handed over."""
+    """After the end of the hub, a client still receives all that the socket had
+    taken.
+    """
     hub = start_hub(HUB_EVENT_LOG=str(tmp_path), HUB_SUBSCRIPTIONS="0", HUB_SEND_BUFFER="4096", HUB_DRAIN="0")
     streams = [await subscribe(hub, ("topic", "a"), receive_buffer=4096) for _ in range(4)]
     half = await subscribe(hub, ("topic", "a"), receive_buffer=4096)
     assert half.writer.can_write_eof()
     for n in range(60):
-        updates = [("a", False), ("a", True), ("b", False), ("a", False)]  # of which two are wanted and may be read
+        updates = [("a", False), ("a", True), ("b", False), ("a", False)]  # two of them match, and are not private
         lines = [{"topic": [topic], "data": "x" * 1_000, "private": private} for topic, private in updates]
         body = "\n".join(map(json.dumps, lines))
         async with await request(
@@ -306,7 +310,9 @@ async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
 
 
 def events(stream: bytes) -> list[str]:
-    """The ids of the whole events in the rest of a chunked response; it may have been cut off anywhere."""
+    """The ids of the whole events in the rest of a chunked response; it may have been
+    cut off anywhere.
+    """
     body, rest = b"", stream
     while b"\r\n" in rest:
         size, rest = rest.split(b"\r\n", 1)
@@ -317,7 +323,7 @@ def events(stream: bytes) -> list[str]:
     ]
 
 
-# -- what a node that is killed leaves
+# -- the files of a killed node
 
 
 @pytest.mark.usefixtures("streams")
@@ -326,7 +332,9 @@ def events(stream: bytes) -> list[str]:
 def test_missing_lines_of_a_killed_node_are_after_its_mark(
     actions: list[Any], chosen: dict[str, Any], survives: bool
 ) -> None:
-    """At any moment, and of a log that is behind: of every two actions it is given time to write after one."""
+    """At any moment, and of a log that is behind: of every two actions it is given time
+    to write after one.
+    """
 
     async def play(directory: str) -> None:
         # The next node has another clock, by which all segments are too old to be kept.
@@ -349,14 +357,15 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
         assert (gap["updates"], gap["epoch"], gap["hub"]) == (may_lack_updates, epoch, settings.url)
         assert len(written) >= gap["until"]
         entries = [codec.record(entry) | {"epoch": epoch} for entry in here.entries]
-        if survives:  # the next one reads on where the dead one stopped
+        if survives:  # the next node continues where the dead one stopped
             written = entries
         place = {entry["id"]: entry["position"] for entry in entries}
         sessions = sessions_in(Path(directory))
         for connection in here.connections:
             session = sessions.get(connection.subscriber.id)
             if session is None:
-                # It came after the mark, or it was to be sent all that there is and had no room for the first of it.
+                # It connected after the mark, or it asked for the whole history and had
+                # no room for the first entry.
                 had_begun = connection.stream is not None and connection.stream.position != base.EARLIEST
                 assert not had_begun or (connection.connected + 1e9) * 1e6 >= gap["time"]
                 assert had_begun or not received[connection.subscriber.id]
@@ -376,7 +385,7 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
 
 
 def kill(here: World) -> None:
-    """Have the event log of a world write nothing any more, and leave its files, as kill -9 does."""
+    """Stop the event log of a world without a last write, as kill -9 does."""
     node = here.hub.event_log
     assert node is not None
     assert node._task is not None
@@ -394,7 +403,7 @@ async def test_a_mark_is_not_ahead_of_waiting_or_new_connections(
         node = here.hub.event_log
         assert node is not None
         assert node._task is not None
-        node._task.cancel()  # rounds are as the test says
+        node._task.cancel()  # the test runs the rounds itself
         node._task = None
         write_updates = node._updates.write
 
@@ -477,7 +486,8 @@ async def test_missing_lines_of_a_killed_hub_are_after_its_mark(
     marks = {gap["node"]: gap["until"] for gap in gaps}
     told = [session.received(updates) for session in sessions.values()]
     nodes = [session.come["node"] for session in sessions.values()]
-    # Which socket is which session nobody says: each of them got all, or all from its coming on.
+    # It is unknown which socket belongs to which session.  Each got all updates, or all
+    # since it connected.
     for ids, node in zip(told, nodes, strict=True):
         [whole] = {tuple(one) for one in got if ids and one[0] == ids[0]} or {()}
         assert ids == list(whole[: len(ids)])
@@ -488,7 +498,7 @@ async def test_missing_lines_of_a_killed_hub_are_after_its_mark(
     assert all(place[id] > min(marks.values()) for id in missing)
 
 
-# -- what a line says
+# -- lines
 
 
 async def test_selectors_have_the_types_of_the_library_in_both_dialects(tmp_path: Path) -> None:
@@ -525,7 +535,9 @@ async def test_selectors_have_the_types_of_the_library_in_both_dialects(tmp_path
         ]
         assert come["hub"] == app.state.hub.settings.url
     *about, update = updates_in(tmp_path)
-    assert all("data" not in one and one["data_bytes"] > len(secret) for one in about)  # who came and went
+    assert all(
+        "data" not in one and one["data_bytes"] > len(secret) for one in about
+    )  # the updates about subscriptions
     assert len(about) >= 2 * len(cases)
     epoch = sessions[0]["epoch"]
     assert update | {"time": 0} == {
@@ -590,13 +602,13 @@ async def test_a_hub_that_is_killed_repeatedly_writes_every_update_once(
             received.append([event.id for event in await stream.until("end")])
             if turn < 3:
                 if turn != 1:
-                    await seen(directory, ids[-2])  # else it is killed before it is written
+                    await seen(directory, ids[-2])  # in turn 1, the kill comes before the write
                 hub.stop(signal.SIGKILL)
     hub.stop()
     assert [update["id"] for update in updates_in(directory)] == ids
     assert [(gap["clean"], gap["updates"]) for gap in gaps_in(directory)] == [(False, False)] * 3
     nodes = {line["node"] for line in lines_of(directory / "sessions") if line["event"] == "end"}
-    for session in sessions_in(directory).values():  # of those that were killed at once there may be nothing
+    for session in sessions_in(directory).values():  # one that was killed at once may have no lines
         assert session.come["node"] in nodes
         assert session.until is not None
     assert len(nodes) == 4
@@ -605,12 +617,12 @@ async def test_a_hub_that_is_killed_repeatedly_writes_every_update_once(
 
 
 async def seen(directory: Path, id: str) -> None:
-    """Wait until an update is written, be its segment closed or not, and what came before it is."""
+    """Wait until an update and all earlier ones are in a segment, closed or not."""
     await until(lambda: any(id.encode() in path.read_bytes() for path in existing(directory / "updates")))
 
 
 def existing(folder: Path) -> Iterator[Path]:
-    """Segments, which may get their names meanwhile."""
+    """Yield the segments that exist; the recorder may rename them meanwhile."""
     for path in sorted(folder.glob("*.jsonl*")):
         if path.exists():
             yield path
@@ -632,7 +644,7 @@ async def test_workers_share_a_directory_and_replace_a_dead_writer(
         for _ in range(20):
             try:
                 ids.append(await publish(hub, ("topic", "a"), ("data", "1")))
-            except (OSError, EOFError):  # of one that was being killed
+            except (OSError, EOFError):  # the node is being killed
                 continue
         await seen(directory, ids[-1])
         if turn < 2:
@@ -667,7 +679,7 @@ def said(directory: Directory, until: int = 0, epoch: str | None = "e") -> Beat:
 
 
 def step(directory: Directory, until: int = 0, *records: Record, epoch: str | None = "e") -> None:
-    """What a round does."""
+    """Run one round of a recorder."""
     beat = said(directory, until, epoch)
     directory.step(records, beat)
     directory.beat(beat)
@@ -736,7 +748,7 @@ def test_one_process_writes_the_updates_and_another_replaces_it(tmp_path: Path) 
     assert (one.leads, other.leads) == (True, False)
     one.write_updates(made(1, 3), "e")
     step(one, 3, {"event": "connect", "number": 1})
-    one.let_go()  # as if it was killed
+    one.let_go()  # as if its process were killed
     clock.now += 1
     step(other, 3)
     assert other.leads
@@ -812,12 +824,12 @@ def test_the_file_of_a_dead_node_shows_possible_gaps(
     dead = tmp_path / "nodes" / ("d" * 32)
     dead.write_bytes(left)
     step(node, epoch=None)
-    assert dead.exists()  # nobody knows yet whether the log of updates is the one that there was
+    assert dead.exists()  # it is not known yet whether the history is still the same one
     node._looked -= 1
     step(node)
     assert not dead.exists()
     [end] = lines_of(tmp_path / "sessions")
-    assert end["found"] >= end["time"]  # whatever the clock says
+    assert end["found"] >= end["time"]  # even if the clock was wrong
     assert (end["until"], end["updates"], end["clean"]) == (until, updates, False)
     assert end["time"] == moment or moment is None
     node.close(said(node), True)
@@ -888,7 +900,7 @@ def test_a_segment_is_renamed_even_if_the_directory_cannot_be_flushed(
     assert lines_of(tmp_path) == [{"n": 1}, {"n": 2}]
 
 
-# -- what fails
+# -- failures
 
 
 @pytest.fixture
@@ -1084,7 +1096,7 @@ async def test_a_replaced_history_is_recorded_from_its_start_as_a_new_epoch(tmp_
             await stream.end()
         new = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1"))]
         await until(lambda: app.state.hub.event_log._updates._position == base.EPOCH + 1)
-        app.state.hub.event_log._updates._position = None  # as after a failure, which has it look up where it is
+        app.state.hub.event_log._updates._position = None  # as after a failure: it looks up its position again
         new.append(await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")))
         async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as stream:
             assert [(await stream.next_event()).id for _ in new] == new
@@ -1095,7 +1107,8 @@ async def test_a_replaced_history_is_recorded_from_its_start_as_a_new_epoch(tmp_
     first, second = sessions_in(directory).values()
     assert first.come["epoch"] != second.come["epoch"]
     assert (first.received(updates), second.received(updates)) == (old, new)
-    # What came to the old one after its last update, and before it was replaced, nobody knows.
+    # Updates of the old history after the last one recorded, if there were any, are
+    # unknown.
     [gap] = gaps_in(directory)
     assert (gap["epoch"], gap["after"], gap["until"], gap["updates"]) == (first.come["epoch"], 3, None, True)
 
@@ -1173,7 +1186,7 @@ async def test_presence_updates_trimmed_before_they_were_recorded_are_marked(
             await here.publish("a")
             await here.caught_up()
             count = len(tries)
-            await until(lambda: len(tries) > count + 1)  # what was read before that is not written after it
+            await until(lambda: len(tries) > count + 1)  # a whole round has passed
         await until(lambda: here.hub.event_log is not None and here.hub.event_log._updates._position == 12)
     assert [update["position"] for update in lines_of(tmp_path / "updates")] == [1, 10, 11, 12]
     [told] = [record.getMessage() for record in caplog.records if "are missing from" in record.getMessage()]
@@ -1181,7 +1194,7 @@ async def test_presence_updates_trimmed_before_they_were_recorded_are_marked(
     [gap, *again] = gaps_in(tmp_path)
     assert (gap["after"], gap["until"], gap["updates"]) == (1, 9, True)
     assert gap["time"] == here.entries[0].time * 1_000
-    assert not again  # though the page was tried again
+    assert not again  # even though the page was tried twice
 
 
 async def test_a_failing_disk_delays_updates_and_loses_none(

@@ -1,4 +1,6 @@
-"""What `base.History` promises, of every transport; against a list, and with several nodes where there may be."""
+"""The contract of `base.History`, for all histories: against a list, and with several
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 KINDS = ("memory", "sqlite", "redis")
 SHARED = ("sqlite", "redis")
-"""Those that several nodes may be on."""
+"""Histories that several nodes can share."""
 _numbers = itertools.count()
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +58,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def new_url(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str]:
-    """The URL of a log that nobody has used."""
+    """Return the URL of an unused history."""
 
     def new(kind: str) -> str:
         urls = {
@@ -146,7 +148,9 @@ class Model(RuleBasedStateMachine):
         self.forget(self.most)
 
     def forget(self, most: dict[bool, int]) -> None:
-        """Look at what is left: the log may keep more than it has to, and forgets the oldest of each kind."""
+        """Find the forgotten entries: the oldest of each kind, and at most those beyond
+        the limit.
+        """
         left = {entry.position for entry in self.run(everything(self.node(0)))}
         of_kind = {kind: [p for p, _ in self.kept if (p in self.presence) == kind] for kind in (False, True)}
         gone = {kind: [p for p in of_kind[kind] if p not in left] for kind in (False, True)}
@@ -180,7 +184,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), before=st.integers(0, 3), after=st.integers(0, 3), presence=st.booleans())
     def fail_to_append(self, which: int, before: int, after: int, presence: bool) -> None:
-        """All or none: one of them is no Unicode."""
+        """Append nothing, because one update has a lone surrogate."""
         good = Update(("t",), id="a")
         updates = [*[good] * before, Update(("t",), "\ud800", id="b"), *[good] * after]
         with pytest.raises(UnicodeEncodeError):
@@ -227,7 +231,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: bool(getattr(self, "followers", None)))
     @rule(which=st.integers(0, 9))
     def see(self, which: int) -> None:
-        """One who follows sees all that there was, or is told that it has fallen off the log."""
+        """A follower sees all entries, or gets PositionExpired."""
         pages, place = self.followers.pop(which % len(self.followers))
         if place == self.end:
             self.followers.append((pages, place))
@@ -238,7 +242,7 @@ class Model(RuleBasedStateMachine):
             assert place < max(self.forgotten.values())
             return
         assert [(entry.position, entry.update) for entry in page] == self.all[place : place + len(page)]
-        # It may have in memory what the log has forgotten.
+        # SQLite may have entries in memory that the history has forgotten.
         assert self.kind == "sqlite" or place >= max(self.forgotten.values())
         self.followers.append((pages, page[-1].position))
 
@@ -333,7 +337,7 @@ async def test_followers_on_all_nodes_see_the_same_entries_in_the_same_order(
         assert all(one == seen[0] for one in seen)
         assert [position for position, _ in seen[0]] == list(range(1, 401))
         assert late == seen[0][100:]
-        # What one node has appended is in its order, and a batch is in one piece.
+        # The entries of a node keep their order, and a batch stays together.
         for n in range(count):
             own = [data for _, data in seen[0] if data.startswith(str(n))]
             assert own == [f"{n} {m} {part}" for m in range(400 // count // 4) for part in range(4)]
@@ -467,7 +471,7 @@ async def test_loaded_entries_keep_their_time_and_pruned_entries_are_gone(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_presence_updates_have_bounds_of_their_own(kind: str, new_url: Callable[[str], str]) -> None:
-    """Nobody pushes out what was published by coming and going."""
+    """Clients that connect and disconnect do not push out published updates."""
     count = 2 if kind in SHARED else 1
     for bounds in ({"presence_updates": 500}, {"presence_bytes": 200_000}):
         async with nodes(new_url(kind), count, max_updates=10, max_bytes=100_000, **bounds) as made:
@@ -490,7 +494,7 @@ async def test_presence_updates_have_bounds_of_their_own(kind: str, new_url: Cal
                 assert await node.find("came") is None
                 assert await node.find(told[-1].update.id, presence=True) == told[-1].position
                 assert await node.end() == 5_003
-                # A gap is none for a reader that does not want what is forgotten, and else it says so.
+                # A reader can tell from `forgotten` whether the gap concerns it.
                 after = await node.read(1)
                 assert after[0].position > came.position + 1
                 assert after[0].position == after.forgotten + 1
@@ -528,14 +532,14 @@ async def test_presence_updates_are_trimmed_by_age_and_before_the_oldest_publish
         await node.append(named("r"), presence=True)
         assert await node.prune(max_updates=1, max_bytes=2**30, max_age=math.inf) == 3
         assert ids_of(await everything(node)) == ["b", "r"]
-        assert ids_of(await node.read(2)) == ["b", "r"]  # what it has not seen between was about presence
+        assert ids_of(await node.read(2)) == ["b", "r"]  # only presence updates are missing between
         assert (await node.read(2)).forgotten == 3
         with pytest.raises(PositionExpired):
             await node.read(0)
         assert await node.find("b", presence=True) == 4
         await node.append(named("s"), presence=True)
         await later(node, 7_200)
-        if not isinstance(node, RedisHistory):  # which goes by the server's clock
+        if not isinstance(node, RedisHistory):  # Redis uses the server's clock
             assert await node.prune(max_updates=9, max_bytes=2**30, max_age=3_600) == 1
             assert ids_of(await everything(node)) == ["b", "s"]  # the newest of each kind stays
 
@@ -544,7 +548,7 @@ async def test_presence_updates_are_trimmed_by_age_and_before_the_oldest_publish
 
 
 async def later(node: Any, seconds: float) -> None:
-    """Have the ids that a log remembers be older by so many seconds."""
+    """Make the ids that a history remembers older by `seconds`."""
     if isinstance(node, RedisHistory):
         client: Any = node._client
         key = node._keys[7]
@@ -574,7 +578,9 @@ async def test_a_repeated_id_is_left_out_within_the_window(kind: str, new_url: C
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remembered_id_belongs_to_its_publisher(kind: str, new_url: Callable[[str], str]) -> None:
-    """Else one that may publish to one topic could suppress what another publishes to any other."""
+    """Otherwise, a publisher of one topic could suppress updates of others to any
+    topic.
+    """
     async with nodes(new_url(kind), 2 if kind in SHARED else 1, idempotency_window=3_600.0) as made:
         one, other = made[0], made[-1]
         first, second = Update(("b",), id="order-7"), Update(("a",), id="order-7", private=True)
@@ -588,7 +594,8 @@ async def test_a_remembered_id_belongs_to_its_publisher(kind: str, new_url: Call
         entries = await other.append([first, second, *named("order-8", "order-8")], publisher="A")
         assert ids_of(entries) == ["order-8"]
         assert ids_of(await one.append(named("order-7", "order-8", "order-8"), publisher="D")) == ["order-7", "order-8"]
-        # Nor can one that chooses its name write that of another before its id.
+        # Names are not joined with ids, so a name cannot make the id of another
+        # publisher's update.
         assert len(await one.append(named("2b c"), publisher="a")) == 1
         assert len(await one.append(named("b c"), publisher="a2")) == 1
         assert len(await one.append(named("c"), publisher="a2b ")) == 1
@@ -673,7 +680,8 @@ async def test_the_subscribers_of_a_silent_node_are_handed_to_another_node(
         await alive.announce([departure(one.id, one.id) for one in beat.orphans])
         assert await alive.beat() == (1, [])
         assert [one.id for one in await silent.present()] == ["r"]
-        # It was only asleep: it is told that nobody is present on it, and says so again.
+        # It was only asleep: it learns that none of its subscribers are present, and
+        # announces them again.
         assert await silent.beat() == (0, [])
         await silent.announce([arrival("p")])
         assert await alive.beat() == (1, [])

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 def run(coroutine: Coroutine[None, None, Result]) -> Result:
-    """What a coroutine returns that never waits."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -63,7 +63,9 @@ class AgainstNaive(RuleBasedStateMachine):
 
     @rule(before=st.integers(0, 3), after=st.integers(0, 3))
     def fail_to_append(self, before: int, after: int) -> None:
-        """All or none: one of them is no Unicode, and so has no frame."""
+        """Append nothing, because one update has a lone surrogate, so it has no
+        frame.
+        """
         good = Update(("t",), id="a")
         with pytest.raises(UnicodeEncodeError):
             run(self.log.append([*[good] * before, Update(("t",), "\ud800", id="b"), *[good] * after]))
@@ -159,7 +161,7 @@ async def test_pages_are_bounded_in_entries_and_in_bytes(monkeypatch: pytest.Mon
     small = Update(("t",), "x", id="i")
     monkeypatch.setattr(base, "PAGE_BYTES", 4 * small.size)
     log = MemoryHistory(Retention(max_updates=100, max_bytes=100 * small.size))
-    for size in (1, 1, 1, 1, 10, 1.5, 1.5):  # an x takes two bytes, one of them in the frame
+    for size in (1, 1, 1, 1, 10, 1.5, 1.5):  # an x takes two bytes: one in the data, one in the frame
         await log.append([Update(("t",), "x" * int(size * small.size), id="i") if size != 1 else small])
     pages = []
     after = EARLIEST

@@ -1,4 +1,4 @@
-"""Pages that many read at once, and a log that counts how often it is read."""
+"""Pages that many readers share, of a history that counts its reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The log in Redis: what a server does to it that is killed, emptied, stopped, or replaced by another one.
+"""The history in Redis, with servers that are killed, emptied, stopped or replaced.
 
-What all transports promise is in test_contract.py.
+test_contract.py tests the contract that all histories share.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
 
 @pytest.fixture
 async def node() -> AsyncIterator[Callable[..., RedisHistory]]:
-    """Open the log as one more node; each is closed, and the keys are looked at, when the test ends."""
+    """Open the history as one more node; check and close all at the end of the test."""
     opened: list[RedisHistory] = []
 
     def open_node(url: str | RedisServer, *, name: str = "mercure", **chosen: Any) -> RedisHistory:
@@ -85,7 +85,7 @@ async def node() -> AsyncIterator[Callable[..., RedisHistory]]:
 
 
 async def check_keys(log: RedisHistory) -> None:
-    """Assert every invariant of what is in the server."""
+    """Assert all invariants of the keys in the server."""
     _, ids, _, meta, nodes, _, present, *_ = log._keys
     pipeline: Any = log._client.pipeline(transaction=True)
     pipeline.zrange(ids, 0, -1).hgetall(meta).smembers(nodes).keys(f"{present}*")
@@ -141,7 +141,7 @@ async def everything(log: RedisHistory) -> list[Entry]:
 
 
 class Follower:
-    """Follows a log in a task, and takes down what it gets."""
+    """Follows a history in a task, and keeps the entries."""
 
     def __init__(self, log: RedisHistory, after: int = 0) -> None:
         self.entries: list[Entry] = []
@@ -201,7 +201,7 @@ async def back(log: RedisHistory) -> None:
             await asyncio.sleep(0.02)
 
 
-# -- a server that is killed, and keeps what it had
+# -- a killed server that keeps its data
 
 
 async def test_a_killed_server_loses_no_acknowledged_update(
@@ -296,7 +296,9 @@ async def test_a_long_outage_is_logged_once(
 
 
 async def lose_a_tail(server: RedisServer, first: RedisHistory, second: RedisHistory) -> tuple[int, int]:
-    """Both know a and b, `first` c and d too; the server comes back with a and b.  The places after a and d."""
+    """Let the server lose c and d, which only `first` knows; return the positions of a
+    and d.
+    """
     a, _ = await append(first, "a b")
     assert await second.end() == 2
     server.ask("SAVE")
@@ -362,7 +364,9 @@ async def test_a_lost_tail_is_noticed_even_if_the_entries_before_it_were_trimmed
 async def test_a_lost_tail_of_either_kind_of_entries_is_noticed(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
-    """Also if entries of the other kind stand in their places, and what came after them."""
+    """Also if entries of the other kind are at their positions, with entries after
+    them.
+    """
     for number, (lost, instead) in enumerate([(False, True), (True, False), (False, False), (True, True)]):
         first, second = node(server, name=f"{number}"), node(server, name=f"{number}", presence_updates=2)
         await append(first, "a")
@@ -465,14 +469,14 @@ async def test_without_a_loss_the_epoch_stays(server: RedisServer, node: Callabl
 async def test_a_flushed_history_is_noticed_by_its_followers(
     server: RedisServer, node: Callable[..., RedisHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)  # so that it is noticed by looking again, and not as a failure
+    monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)  # so the next look finds it, and not a timeout
     log = node(server)
     async with Follower(log) as follower:
         await append(log, "a b")
         await follower.until("b")
         server.ask("FLUSHALL")
         with pytest.raises(PositionExpired):
-            await follower.ends()  # though nothing is appended
+            await follower.ends()  # even if nothing is appended
     assert (await log.newest(), await log.read(EARLIEST), await log.end()) == (None, [], base.EPOCH)
     async with Follower(log, await log.end()) as follower:
         [c] = await append(log, "c")
@@ -533,7 +537,7 @@ async def test_epochs_grow_even_if_the_server_only_knows_earlier_ones(
     assert ids(await everything(second)) == "a"
     assert await first.end() == base.EPOCH + 1
     server.ask("FLUSHALL")
-    await append(node(server), "b")  # which knows none of this
+    await append(node(server), "b")  # a node that knows nothing of the first history
     for log in first, second:
         assert ids(await everything(log)) == "b"
         await off(log, 1)
@@ -541,7 +545,7 @@ async def test_epochs_grow_even_if_the_server_only_knows_earlier_ones(
     assert await first.find("b") is None, "who told of it could not know what was there before"
 
 
-# -- a server that does not answer, or does not want to
+# -- a server that does not answer, or refuses
 
 
 @pytest.fixture
@@ -586,7 +590,9 @@ async def test_the_timeout_includes_the_wait_for_a_turn(server: RedisServer, nod
 
 
 class Proxy:
-    """Between a node and the server; a connection is cut after so many bytes to the server, or back."""
+    """Between a node and the server; cuts a connection after some bytes to or from the
+    server.
+    """
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
@@ -653,7 +659,7 @@ async def test_a_server_that_refuses_writes_is_unavailable_and_changes_nothing(
         ),
     ):
         if reason == "read only":
-            other.pause()  # lest it hands over its own, empty, data
+            other.pause()  # otherwise it would hand over its own, empty data
         server.ask(*refuse)
         loaded = await log.read(0)
         for write in (
@@ -795,7 +801,7 @@ async def test_a_password_is_never_shown(
         assert secret not in told
 
 
-# -- what it keeps
+# -- kept and forgotten entries
 
 
 async def test_trimmed_entries_are_removed_from_all_keys(
@@ -909,7 +915,9 @@ async def test_a_node_that_counted_as_dead_registers_again(
 
 
 def expire(server: RedisServer, *nodes: RedisHistory) -> None:
-    """Have the time of these nodes be over, as when it has passed since their last beat."""
+    """Have the time of these nodes be over, as when it has passed since their last
+    beat.
+    """
     for each in nodes:
         server.ask("DEL", f"{{mercure}}:alive:{each._node[0]}")
 
@@ -1002,7 +1010,7 @@ async def test_sentinel_names_the_new_server_after_a_failover(
         await back(log)
         await append(log, "c")
         await follower.until("c")
-        master.start()  # it comes back as a replica
+        master.start()  # it starts again as a replica
         await append(log, "d")
         await follower.until("d")
     assert ids(follower.entries) == "a b c d"
@@ -1028,7 +1036,7 @@ async def test_entries_that_a_replica_lacks_after_a_failover_are_noticed_as_lost
 
 
 async def ready(log: RedisHistory, replica: RedisServer, *, entries: int) -> None:
-    """Wait until it has got so many, and may be made the master."""
+    """Wait until the replica has `entries`, and may become the master."""
     assert log._sentinel is not None
     await until(lambda: replica.ask("XLEN", "{mercure}:log") == f":{entries}")
     async with asyncio.timeout(HANG):
@@ -1114,7 +1122,7 @@ def test_a_url_has_the_address_and_the_name_of_the_history(url: str, expected: d
 
 
 def test_the_scripts_are_in_the_package() -> None:
-    """All that scripts.py loads, and nothing else; each is a text of its own."""
+    """They are exactly the files that scripts.py loads, and no two are equal."""
     found = {
         path.name.removesuffix(".lua") for path in files("hub.history.redis").iterdir() if path.name.endswith(".lua")
     }

@@ -1,4 +1,6 @@
-"""The log in a file: processes that are killed or stopped, a full disk, damage, and other files in its place."""
+"""The log in a file: processes that are killed or stopped, a full disk, damage, and
+other files in its place.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ async def log_at(
 
 
 class Process:
-    """One that appends to the log as fast as it can, and says what was acknowledged."""
+    """A process that appends as fast as it can, and reports acknowledged appends."""
 
     def __init__(self, path: str, code: str = "await log.append([Update(('t',), id=f'{name} {n}')]); print(n)") -> None:
         program = f"""
@@ -85,7 +87,7 @@ asyncio.run(main())
             self.acknowledged.append(int(self.process.stdout.readline()))
 
     def end(self, number: int = signal.SIGKILL) -> None:
-        """End it, and hear what it has said until then."""
+        """End it with a signal, and read its reports until then."""
         self.process.send_signal(number)
         assert self.process.stdout is not None
         self.acknowledged += [int(line) for line in self.process.stdout.read().split("\n") if line]
@@ -112,7 +114,7 @@ async def test_r41_killed_processes_lose_no_acknowledged_update(path: str) -> No
             await pages.aclose()  # type: ignore[attr-defined]
             for process in processes:
                 of_it = [id for id in seen if id.startswith(process.name + " ")]
-                # In order, each once; what it was killed over may be there too.
+                # In order, each once, and perhaps one more that it was killed at.
                 assert of_it == [f"{process.name} {n}" for n in range(len(of_it))]
                 assert len(of_it) in (len(process.acknowledged), len(process.acknowledged) + 1)
         await log.append(named("last"))
@@ -136,7 +138,7 @@ async def test_a_process_that_is_stopped_while_it_writes_makes_others_unavailabl
         with pytest.raises(HistoryUnavailable) as refused:
             await log.append(named("refused"))
         assert "locked" in refused.value.reason
-        assert ids_of(await everything(log)) == ["before"]  # who reads is not held up
+        assert ids_of(await everything(log)) == ["before"]  # readers do not wait
         process.end()
         await log.append(named("after"))
         assert ids_of(await everything(log)) == ["before", "after"]
@@ -157,7 +159,7 @@ async def test_many_appends_share_a_commit(path: str) -> None:
         entries = await asyncio.gather(*(log.append(named(f"a{n}", f"b{n}")) for n in range(200)))
         assert commits <= 3
         assert [entry.position for one in entries for entry in one] == list(range(2, 402))
-        # One that cannot be written does not keep the others out.
+        # An append that fails does not stop the others.
         results = await asyncio.gather(
             log.append(named("good")), log.append(named("\ud800")), log.append(named("too")), return_exceptions=True
         )
@@ -177,13 +179,13 @@ async def test_a_full_disk_makes_the_history_unavailable_until_there_is_room(pat
         assert "full" in full.value.reason
         assert "full" not in str(full.value)
         assert ids_of(await everything(log)) == ["before"]
-        # A connection that has failed is given up; a new one has as much room as there is.
+        # The connection that failed was closed; a new one has no `max_page_count`.
         await log.append(named("after", data="x" * 100_000))
         assert ids_of(await everything(log)) == ["before", "after"]
 
 
 async def test_a_file_that_cannot_grow_is_unavailable_and_loses_nothing(path: str) -> None:
-    """As on a full disk, where writes fail in the middle."""
+    """As on a full disk, a write fails in the middle."""
     async with log_at(path) as log:
         await log.append(named("before"))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -272,10 +274,10 @@ async def test_setting_the_clock_changes_nothing_while_the_hub_runs(path: str, m
 
 
 async def test_a_reboot_leaves_no_subscriber_present(path: str) -> None:
-    """Whoever was present before the system was started again is gone, however the clocks compare."""
+    """Subscribers from before a reboot are absent, whatever the clocks say."""
     async with log_at(path, since_boot=lambda: 5_000.0) as log:
         await log.announce([Change(Present("p", ()), True, [])])
-        log._database.is_closed = True  # the power goes
+        log._database.is_closed = True  # the power fails
         log._database.close()
     for uptime in (3.0, 4_999.0, 5_011.0):
         now = uptime
@@ -291,7 +293,9 @@ async def test_a_reboot_leaves_no_subscriber_present(path: str) -> None:
 
 
 def damage(path: str, pages: int, *, last: bool = True) -> None:
-    """Overwrite some of its pages of 4,096 bytes, the last ones or those in the middle, as another process would."""
+    """Overwrite some pages of 4,096 bytes, the last or middle ones, in another
+    process.
+    """
     program = (
         "import sys; path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n"
         "with open(path, 'r+b') as file: file.seek(first * 4096); file.write(b'\\xff' * 4096 * count)"
@@ -319,9 +323,9 @@ async def test_a_file_with_a_damaged_page_is_put_aside_and_its_readable_entries_
         waiting = asyncio.ensure_future(anext(follower))
         await asyncio.sleep(0)
         damage(path, 3, last=last)
-        for node in (log, other):  # what they have read is in their memory
+        for node in (log, other):  # otherwise they would read from their page cache
             node._database.opened().close_readers()
-        with suppress(PositionExpired):  # whoever was reading then
+        with suppress(PositionExpired):  # the first reader notices the damage
             await everything(log)
         found = await everything(log)
         ids = [int(id) for id in ids_of(found)]
@@ -329,7 +333,7 @@ async def test_a_file_with_a_damaged_page_is_put_aside_and_its_readable_entries_
         assert ids == sorted(set(ids))
         assert [entry.position for entry in found] == list(range(found[0].position, found[0].position + len(found)))
         assert found[0].position > base.EPOCH
-        # Only ids after which nothing is lost are known.
+        # An id is known only if nothing after it was lost.
         holes = [n for n in range(2_000) if n not in set(ids)]
         for id in ids:
             assert (await log.find(str(id)) is not None) == (id > holes[-1])
@@ -384,7 +388,7 @@ async def test_a_rescue_keeps_only_valid_rows_and_skips_gaps(path: str) -> None:
             await log.append(named(*(f"{n} {m}" for m in range(2_000))), presence=True)
         await log.append(named("b", "c"))
     with closing(sqlite3.connect(path)) as connection, connection:
-        # So long a gap would take for ever, position by position.
+        # So long a gap cannot be read position by position.
         connection.execute("UPDATE log SET position = position + 1000000000000 WHERE id IN ('b', 'c')")
         connection.execute("UPDATE log SET topics = '{' WHERE id = 'b'")
     async with log_at(path, presence_updates=2) as log:
@@ -441,7 +445,7 @@ async def test_a_history_of_an_unknown_version_is_refused(path: str) -> None:
 
 @pytest.mark.processes
 async def test_an_interrupted_rescue_is_completed(path: str) -> None:
-    """And nothing that belongs to the damaged file is taken for its own."""
+    """It does not use files that belong to the damaged one."""
     await filled(path, 100)
     os.rename(path, path + ".salvaged")
     async with log_at(path) as log:
@@ -476,7 +480,7 @@ async def test_if_two_processes_meet_damage_one_of_them_repairs_it(path: str, mo
         await asyncio.to_thread(copying.wait, HANG)
         with pytest.raises(HistoryUnavailable):
             await asyncio.to_thread(other._database.repair, files[1], sqlite3.DatabaseError("damaged"))
-        with pytest.raises(HistoryUnavailable):  # and nobody writes into what is being put aside
+        with pytest.raises(HistoryUnavailable):  # and no node writes into the file that is being replaced
             await other.append(named("lost"))
         go_on.set()
         await salvaging
@@ -575,7 +579,7 @@ async def test_a_removed_file_is_replaced_by_a_new_history_in_a_new_epoch(path: 
 async def test_an_append_that_waits_is_not_written_to_a_replaced_file(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would be acknowledged in a file that is not the log any more."""
+    """Otherwise, it would be acknowledged in a file that is no longer the history."""
     async with log_at(path) as log:
         await log.append(named("before"))
         real = sqlite_file.begin
@@ -601,7 +605,7 @@ async def test_own_entries_are_followed_in_order_and_not_kept(path: str) -> None
         seen: list[str] = []
         while len(seen) < 20:
             seen += ids_of(await asyncio.wait_for(anext(pages), HANG))
-        assert seen == [str(n) for n in range(20)]  # though some were appended here, and others came between
+        assert seen == [str(n) for n in range(20)]  # in the order of the appends, even if two nodes appended them
         await log.append(named("last"))
         assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["last"]
         assert not log._following._fresh
@@ -621,11 +625,13 @@ async def test_an_older_copy_under_the_same_name_is_another_history(path: str) -
         with pytest.raises(PositionExpired):
             await log.read(2)
         assert await log.end() == base.EPOCH + 2
-        assert await log.find("b") is None  # as what came after it is not there
+        assert await log.find("b") is None  # because the entries after it are lost
 
 
 async def test_replacing_a_file_while_it_is_written_does_no_harm(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody reads meanwhile, and opens the new one: the writer goes on with its own connection."""
+    """A reader opens the new file meanwhile; the writer continues with its own
+    connection.
+    """
     async with log_at(path) as log:
         await log.append(named("before"))
         real = transaction.Writing.finish
@@ -716,7 +722,7 @@ async def test_a_backup_of_a_live_history_has_a_new_epoch(path: str, tmp_path: P
         assert log._database.opened().writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         found = ids_of(await everything(log))
         assert found[:10] == [f"{process.name} {n}" for n in range(10)]
-        assert await log.find(found[-1]) is None  # what came after it was in the log, and is not here
+        assert await log.find(found[-1]) is None  # the entries after it were lost
         assert await log.present() == []
         await log.append(named("new"))
         assert await log.find("new") == len(found) + 1
@@ -743,13 +749,16 @@ async def test_after_a_power_cut_a_history_that_may_have_lost_its_end_starts_a_n
     async with log_at(path, synchronous=synchronous) as log:
         await log.append(named("c"))
         monkeypatch.setattr(sqlite_file, "_boot", lambda: "two")
-        for file in sqlite_file.files_of(path):  # as it was when the power went
-            # By another process: to open it here would take SQLite's locks away.
+        for file in sqlite_file.files_of(path):  # the files at the moment of a power failure
+            # In another process, because opening the file here would release SQLite's
+            # locks.
             subprocess.run(["cp", file, file.replace("log.db", "cut.db")], check=True)
-    async with log_at(path.replace("log.db", "cut.db"), synchronous="full") as log:  # however it is opened then
+    async with log_at(
+        path.replace("log.db", "cut.db"), synchronous="full"
+    ) as log:  # the mode at the next start does not matter
         assert ids_of(await everything(log)) == ["a", "b", "c"]
         assert (await log.find("c") is None) == renewed
-    async with log_at(path, synchronous=synchronous) as log:  # which was shut down as it should
+    async with log_at(path, synchronous=synchronous) as log:  # this one was shut down normally
         assert await log.find("c") == 3
 
 

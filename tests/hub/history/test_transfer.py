@@ -1,4 +1,6 @@
-"""`hub history`: what comes out of a log, what goes into one, and that no half of it is taken for the whole."""
+"""`hub history`: export and import, and that no incomplete file passes for a complete
+one.
+"""
 
 from __future__ import annotations
 
@@ -104,14 +106,14 @@ def run(*arguments: object, **variables: str | None) -> Result:
 
 
 def told(ended: Result, status: int) -> str:
-    """What it says of an error, and nothing else."""
+    """Return the error message; assert that there is no other output."""
     assert (ended.exit_code, ended.stdout) == (status, ""), ended.output
     assert ended.stderr.startswith("hub: ")
     return ended.stderr[5:].strip()
 
 
 def none(_: object) -> None:
-    """Nobody looks at the steps."""
+    """Ignore the progress."""
 
 
 @pytest.fixture
@@ -423,7 +425,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
     assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
 
 
-# -- no half is taken for the whole
+# -- incomplete files
 
 
 def test_an_existing_file_is_not_overwritten(tmp_path: Path, log: str) -> None:
@@ -517,7 +519,7 @@ def test_only_the_owner_can_read_an_export_or_backup(tmp_path: Path, log: str) -
 
 
 class Forgetful(MemoryHistory):
-    """It keeps 10 updates from when it is asked for the second page."""
+    """A history that keeps only 10 updates once the second page is read."""
 
     async def read(self, after: int) -> Page:
         if after != EARLIEST:
@@ -575,7 +577,7 @@ def test_a_change_of_the_epoch_during_an_export_is_an_error(tmp_path: Path, coun
     assert raised.value.reason == "it is in another epoch since the export began; export again"
 
 
-# -- what cannot be imported
+# -- lines that cannot be imported
 
 LINE = {
     "position": 2, "time": NOON, "id": "b", "topics": ["a"], "private": False, "type": None, "retry": None, "data": "",
@@ -705,7 +707,7 @@ def test_parquet_may_have_other_time_units(tmp_path: Path) -> None:
         assert [entry.time for entry in entries_of(there)] == [NOON, NOON + 1]
 
 
-# -- beside a hub
+# -- with a running hub
 
 
 def test_an_export_while_a_hub_writes_has_no_gap(tmp_path: Path, start_hub: Callable[..., HubProcess]) -> None:

@@ -1,4 +1,4 @@
-"""Frames, byte by byte; `test_event_stream` has what parsers make of them."""
+"""Frames, byte by byte; `test_event_stream` reads them with parsers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.hub.test_event_stream import UPDATES
 @pytest.mark.parametrize(
     ("update", "expected"),
     [
-        (Update(("a",), id="1"), b"id: 1\ndata: \n\n"),  # a data line even if there is none
+        (Update(("a",), id="1"), b"id: 1\ndata: \n\n"),  # a data line even if there is no data
         (Update(("a", "b"), "x", private=True, id="1"), b"id: 1\ndata: x\n\n"),  # topics and privacy do not show
         (Update(("a",), "x", id="1", type="t", retry=0), b"id: 1\nevent: t\ndata: x\nretry: 0\n\n"),
         (Update(("a",), "x", id="1", retry=10**15 - 1), b"id: 1\ndata: x\nretry: 999999999999999\n\n"),

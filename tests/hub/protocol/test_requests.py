@@ -1,4 +1,4 @@
-"""What a client sent -> values; and any bytes at all -> values, or an error that says no more than it should."""
+"""Parsing of requests: any bytes become values, or an error that reveals no secret."""
 
 from __future__ import annotations
 

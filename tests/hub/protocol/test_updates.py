@@ -1,4 +1,4 @@
-"""Update: what nobody may publish, whatever its token; over HTTP it is in `test_publish`."""
+"""Updates that are invalid, whatever the token; `test_publish` tests them over HTTP."""
 
 from __future__ import annotations
 

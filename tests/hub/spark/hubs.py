@@ -1,4 +1,6 @@
-"""What the tests of the format "mercure" share: what is published to a hub, what is in it, and other hubs."""
+"""Helpers for tests of the format "mercure": publish, read back, and hubs with fewer
+features.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def events_in(hub: HubProcess, *, match: str = "*") -> list[Event]:
 
 
 def metadata_in(hub: HubProcess) -> list[dict[str, Any]]:
-    """What the comments before the events say, of all that the hub has."""
+    """Return the metadata comments of all events that the hub has."""
     headers = {"Prefer": "wait=0, metadata", "Last-Event-ID": "earliest", "Authorization": f"Bearer {hub.token}"}
     response = httpx2.get(hub.url, params={"match": "*"}, headers=headers)
     return [json.loads(line[2:]) for line in response.text.split("\n") if line.startswith(": {")]
@@ -68,20 +70,21 @@ def updates_and_sessions(spark: SparkSession, tables: Path) -> tuple[DataFrame, 
 
 
 class OtherHub:
-    """A hub that knows no lines of JSON, no preference not to wait, and of no id that it was given before.
+    """A hub without JSON lines, `Prefer: wait=0` and idempotent publishing.
 
-    Streams stay open, and have a comment now and then.  With `behind`, it hands to that hub what is published.
+    Its streams stay open, with a comment now and then.  With `behind`, it passes
+    updates on to that hub.
     """
 
     def __init__(self) -> None:
         self.updates: list[dict[str, list[str]]] = []
         self.types: list[str] = []
         self.refusals: list[int] = []
-        """Statuses of the next answers; 200 is for one that is not refused."""
+        """The statuses of the next responses; 200 accepts the request."""
         self.behind: str | None = None
         self.frames: list[bytes] = []
         self.applied = ""
-        """The preferences that it says that it applied; without wait=0, a stream stays open."""
+        """Its header `Preference-Applied`; without wait=0, a stream stays open."""
         self.asked: list[str] = []
         """The methods of the requests for events."""
         self.beat = 0.02

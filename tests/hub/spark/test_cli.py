@@ -1,4 +1,4 @@
-"""python -m hub.spark, what the README shows of the format "mercure", and the examples."""
+"""python -m hub.spark, the README's examples of the format "mercure", and examples/."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Flights through a hub that runs, to sockets that come and go; and what its tables say that each of them got.
+"""Sockets that come and go receive flights from a running hub, as the hub's tables say.
 
-departures ─► hub ─► sockets, each with its own name among its selectors        what came, byte by byte
-               └───► event log ─► tables ─► match(…, by="position")             the same, update by update
+departures ─► hub ─► sockets, each with its own name among its selectors        received bytes
+               └───► event log ─► tables ─► match(…, by="position")             the same updates
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ SILENT = "https://desk.example/"
 
 @dataclass
 class Passenger:
-    """A subscriber: its number, which one of its selectors says; its socket, and what came."""
+    """A subscriber: its number, which is also in a selector; its socket and received
+    bytes.
+    """
 
     number: int
     reply: Reply
     reading: asyncio.Task[bytes] | None
-    """None for one that reads nothing before it leaves."""
+    """None if it reads nothing before it leaves."""
     came: bytes = field(default=b"", repr=False)
 
     async def leave(self) -> None:
-        """Say that no more is to be sent, and read what was."""
+        """Close the sending side, and read the rest."""
         self.reply.writer.write_eof()
         reading = self.reading or asyncio.ensure_future(self.reply.reader.read())
         self.came = await asyncio.wait_for(reading, HANG)
@@ -61,7 +63,9 @@ class Passenger:
 
 
 def updates_of(flights: Sequence[dict[str, str]], random: Random) -> list[dict[str, Any]]:
-    """An update a flight, with a topic in the words of each matcher type; some are private, some have one topic."""
+    """An update a flight, with a topic in the words of each matcher type; some are
+    private, some have one topic.
+    """
     made = []
     for number, row in enumerate(flights):
         origin, to, flight = row["origin"], row["dest"], row["carrier"] + row["flight"]
@@ -79,7 +83,9 @@ def updates_of(flights: Sequence[dict[str, str]], random: Random) -> list[dict[s
 
 
 def interest(number: int, flights: Sequence[dict[str, str]], random: Random) -> tuple[list[tuple[str, str]], Granted]:
-    """What a passenger asks for, in one of the dialects, and what a token of that dialect is to allow."""
+    """Return a passenger's selectors, in one of the dialects, and the grant of its
+    token.
+    """
     row = random.choice(flights)
     origin, to, carrier, flight = row["origin"], row["dest"], row["carrier"], row["carrier"] + row["flight"]
     if random.random() < 0.4:
@@ -97,7 +103,7 @@ def interest(number: int, flights: Sequence[dict[str, str]], random: Random) -> 
         ("exact", f"flights.{origin}.{to}.{carrier}"),
         ("uritemplate", f"https://flights.example/{{from}}/{to}/{{flight}}"),
         ("urlpattern", f"https://flights.example/{origin}/:to/{carrier}:flight"),
-        ("urlpattern", f"./{origin}/:to/*"),  # which is relative, as the third topic of a flight is
+        ("urlpattern", f"./{origin}/:to/*"),  # relative, like the third topic of a flight
         ("amqp", f"flights.{origin}.*.{carrier}"),
         ("amqp", f"flights.#.{carrier}"),
         ("mqtt", f"{origin}/+/{flight}"),
@@ -125,9 +131,10 @@ def token_of(hub: HubProcess, granted: Granted, asked: list[tuple[str, str]]) ->
 
 
 async def fly(hub: HubProcess, *, flights: int, passengers: int, slow: float, seed: int) -> list[Passenger]:
-    """Publish so many flights while so many passengers come and go; all of them, when all have left.
+    """Publish `flights` while `passengers` come and go; return all passengers at the
+    end.
 
-    A share of them is `slow`, and reads nothing before it leaves.
+    A share of them, `slow`, reads nothing before it leaves.
     """
     random = Random(seed)
     rows = departures("2013-07-04")[:flights]
@@ -229,7 +236,7 @@ def received_one_by_one(updates: DataFrame, sessions: DataFrame, base_url: str) 
 def check(
     spark: SparkSession, hub: HubProcess, path: Path, *, flights: int, passengers: int, slow: float, seed: int
 ) -> Received:
-    """Run it, and have sockets, tables and matchers agree; who received what."""
+    """Assert that sockets, tables and matchers agree; return the received updates."""
     flown = asyncio.run(fly(hub, flights=flights, passengers=passengers, slow=slow, seed=seed))
     hub.stop()
     tables(spark, str(path / "events"), str(path / "tables"))

@@ -1,4 +1,6 @@
-"""hub.spark.sink: every row is an update, once where the hub remembers ids, and what is refused is named."""
+"""hub.spark.sink publishes each row, once if the hub remembers ids, and names refused
+rows.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ def test_an_invalid_update_names_its_row_and_column(row: dict[str, Any], told: s
 
 
 def schema_of(text: str) -> StructType:
-    """As StructType.fromDDL, which asks Spark."""
+    """Return the same as StructType.fromDDL, which needs a Spark session."""
     columns = [column.split(" ") for column in text.split(", ")]
     simple = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
@@ -165,7 +167,7 @@ def test_valid_columns_are_accepted() -> None:
     for retry in ("tinyint", "smallint", "int", "bigint"):
         check_columns(schema_of(f"topic string, id string, data string, private boolean, retry {retry}"), None)
     check_columns(schema_of("topics array<string>, type string"), True)
-    check_columns(SCHEMA, None)  # those of the source
+    check_columns(SCHEMA, None)  # the columns of the source
 
 
 def test_a_table_or_an_option_must_say_whether_updates_are_private() -> None:
@@ -207,7 +209,7 @@ def test_requests_have_all_rows_in_order_within_their_bounds(
     for lines in made:
         assert 1 <= len(lines) <= max_rows
         assert len(lines) == 1 or sum(len(line) + 1 for _, line in lines) <= max_bytes
-    for lines, following in pairwise(made):  # none is cut short without need
+    for lines, following in pairwise(made):  # no request is smaller than it must be
         size = sum(len(line) + 1 for _, line in lines)
         assert len(lines) == max_rows or size + len(following[0][1]) + 1 > max_bytes
 
@@ -251,7 +253,8 @@ def test_a_refused_row_is_named_and_nothing_of_its_request_is_published(hub: Hub
                 publish(sink, iter([pa.RecordBatch.from_pylist(table)]))
             assert hub.token not in str(raised.value)
             there = {event.id for event in events_in(hub, match="a")}
-            # What is too large is looked for in smaller requests, so that what came before it is published.
+            # Smaller requests find the row that is too large, so the rows before it are
+            # published.
             assert there == ({"0", "1", "2"} if bad["topic"][0] != "x" else {"0", "1", "2", "3", "4"})
 
 
@@ -343,7 +346,8 @@ def test_rows_of_failed_tasks_are_published_once_with_a_window_and_at_least_once
     )
     for window in ("0", "600"):
         hub = start_hub(HUB_IDEMPOTENCY_WINDOW=window, HUB_SUBSCRIPTIONS="false")
-        # Two requests fail, after five or six others; so one or two tasks do, and are tried again from the beginning.
+        # Two requests fail, after five or six others; so one or two tasks do, and are
+        # tried again from the beginning.
         other.behind, other.refusals = hub.url, [200] * 5 + [403, 200, 403]
         writer = rows.write.format("mercure").mode("append").option("maxRowsPerRequest", "40")
         writer.options(url=other.url, tokenFile=token_file(hub, tmp_path)).save()

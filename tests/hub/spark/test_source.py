@@ -1,4 +1,6 @@
-"""hub.spark.source: what a hub has comes as rows, each once, whatever is lost, trimmed, restarted or tried again."""
+"""hub.spark.source reads each event once, despite lost connections, trims, restarts and
+retries.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def ids_of(batches: Iterable[pa.RecordBatch]) -> list[str]:
 
 
 def read_all(reader: StreamReader, start: dict[str, Any], limit: Any = EVERYTHING) -> Iterator[tuple[Any, list[str]]]:
-    """The batches of a stream from an offset on, as Spark asks for them: where each ends, and its ids."""
+    """Yield the end offset and the ids of each batch from `start` on, in the way of
+    Spark.
+    """
     while (end := reader.latestOffset(start, limit)) != start:
         yield end, [id for part in reader.partitions(start, end) for id in ids_of(reader.read(part))]
         reader.commit(end)
@@ -130,7 +134,7 @@ COLUMNS = ("topics", "private", "ts", "position", "epoch")
 
 
 def told_of(comment: str, *, applied: bool = True, before: bytes = b"", between: bytes = b"") -> tuple[Any, ...]:
-    """The columns of an event that comes with a comment."""
+    """Return the metadata columns of an event that has a comment."""
     parser = EventParser(metadata=applied)
     frame = before + b": " + comment.encode() + b"\n" + between + b"id: 1\ndata: x\n\n"
     second = b"id: 2\ndata: y\n\n"
@@ -356,7 +360,7 @@ def test_with_repeated_ids_single_runs_come_to_an_end(hub: HubProcess, ids: str)
     offset: dict[str, Any] = StreamReader(source_of(hub)).initialOffset()
     seen: list[str] = []
     for _ in range(10):
-        reader = StreamReader(source_of(hub))  # as a job that is started every hour has it
+        reader = StreamReader(source_of(hub))  # a new reader, as in a job that starts every hour
         reader.prepareForTriggerAvailableNow()
         told = list(read_all(reader, json.loads(json.dumps(offset))))
         if not told:
@@ -455,7 +459,7 @@ def test_a_missing_hub_is_an_error(hub: HubProcess) -> None:
         measure(source_of(hub, retries="1"), EARLIEST_ID)
 
 
-# -- a hub that goes away and comes back
+# -- lost and restarted hubs
 
 
 def restart(start_hub: Callable[..., HubProcess], hub: HubProcess, **environment: str) -> HubProcess:
@@ -468,7 +472,8 @@ def test_a_restart_in_the_middle_loses_nothing_and_repeats_nothing(
 ) -> None:
     log = {"HUB_HISTORY_URL": f"sqlite:///{tmp_path}/log.db"}
     hub = start_hub(**log)
-    # More than the buffers between the two hold, so that the hub is in the middle of it.
+    # More than the buffers between the two hold, so that the hub is in the middle of
+    # it.
     ids = publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
     for _ in range(24):
         ids += publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
@@ -531,7 +536,7 @@ def test_a_hub_without_metadata_leaves_nulls_or_is_refused_at_once(applied: str)
         hub.asked.clear()
         with pytest.raises(BadInput, match=r"the hub does not report the topics .* metadata=auto"):
             StreamReader(needy).initialOffset()
-        assert hub.asked == ["HEAD"]  # nothing was read
+        assert hub.asked == ["HEAD"]  # no events were read
         with pytest.raises(BadInput, match="the hub does not report the topics"):
             list(StreamReader(needy).read(partition))  # by an executor that reaches another hub
 
@@ -619,7 +624,7 @@ def stream_of(spark: SparkSession, hub: HubProcess, **options: str) -> DataFrame
 
 
 def run(frame: DataFrame, folder: Path) -> StreamingQuery:
-    """Write all that is available now, each batch into a folder of its own, which is named by its number."""
+    """Write all events available now, each batch into a folder named by its number."""
 
     def write(batch: DataFrame, number: int) -> None:
         batch.write.mode("overwrite").json(f"{folder}/out/{number}")
@@ -658,7 +663,8 @@ def test_a_stream_continues_from_its_checkpoint_with_the_same_batches(
     run(stream_of(mercure, hub, **options), tmp_path)
     assert batches(mercure, tmp_path) == first | {3: ids[10:]}
 
-    # A batch that was planned, and not committed: it is the same, though there is more by now.
+    # A batch that was planned and not committed stays the same, even if there are more
+    # events by now.
     (tmp_path / "checkpoint/commits/3").unlink()
     (tmp_path / "checkpoint/commits/.3.crc").unlink(missing_ok=True)
     ids += publish(hub, *({"topic": "a"} for _ in range(2)))
@@ -675,7 +681,7 @@ def test_a_first_batch_from_latest_is_the_same_when_it_is_planned_again(
 ) -> None:
     publish(hub, {"topic": "a"})
     frame = stream_of(mercure, hub, startingFrom="latest")
-    run(frame, tmp_path)  # nothing, from then on
+    run(frame, tmp_path)  # starts after the newest event, and finds none
     ids = publish(hub, {"topic": "a"}, {"topic": "a"})
     for number in (0, 1):  # neither was committed; the newest event is another one now
         for file in tmp_path.glob(f"checkpoint/commits/*{number}*"):
@@ -702,7 +708,8 @@ def test_a_task_that_fails_after_some_rows_is_read_again(mercure: SparkSession, 
 
 
 def test_a_query_comes_to_rest_despite_presence_updates(mercure: SparkSession, hub: HubProcess, tmp_path: Path) -> None:
-    # Its own coming and going would be news, and those of the batch that brings these.
+    # Otherwise, the query's own connections would be updates, which need new
+    # connections to read them.
     frame = stream_of(mercure, hub, tokenFile=token_file(hub, tmp_path))
     query = frame.writeStream.format("memory").queryName("follows").start()
     try:

@@ -1,4 +1,6 @@
-"""The tables of an event log: each line once, whatever was killed, and none that is no record."""
+"""The tables of an event log: each valid line once, even if jobs and hubs are
+killed.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ def log(spark: SparkSession, tmp_path: Path) -> Log:
 
 
 def in_utc(row: Row) -> dict[str, Any]:
-    """Its values; Spark has given its times as those of this machine's zone."""
+    """Return the values of a row; Spark returns times in the zone of this machine."""
     values = row.asDict(recursive=True)
     return {name: one.astimezone(UTC) if isinstance(one, datetime) else one for name, one in values.items()}
 
@@ -105,7 +107,7 @@ def types_of(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema]
 
 
-# -- what a line becomes
+# -- rows
 
 
 def test_a_line_becomes_a_row_of_the_schema(log: Log) -> None:
@@ -220,7 +222,9 @@ def test_a_job_killed_before_its_commit_writes_no_row_twice(log: Log, told: bool
 
 
 def forget_last(folder: Path) -> None:
-    """As if the job had been killed before it wrote the last of these."""
+    """Remove the last file of a log, as if the job had been killed before it
+    wrote it.
+    """
     last = max((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     last.unlink()
     (folder / f".{last.name}.crc").unlink(missing_ok=True)
@@ -303,7 +307,9 @@ BAD_EVENTS: list[tuple[dict[str, Any] | bytes, str]] = [
 
 
 def test_an_invalid_line_is_reported_with_its_file_and_column(spark: SparkSession, tmp_path: Path) -> None:
-    """All in one job, as what is wrong with a line is a column before it is an error."""
+    """All lines are in one job, because the fault of a line is a column before it is an
+    error.
+    """
     for schema, fault, good, cases in (
         (made._UPDATE, made._update_fault(), update(1), BAD_UPDATES),
         (made._EVENT, made._event_fault(), connect(1), BAD_EVENTS),
@@ -356,7 +362,7 @@ EVENTS = st.lists(
         st.tuples(st.just("end"), NODES, st.sampled_from([None, False, True]), MOMENTS, PLACES),
         st.tuples(st.just("gap"), NODES, st.none(), MOMENTS, PLACES),
     ),
-    max_size=60,  # of many nodes, as a job takes seconds however few events it has
+    max_size=60,  # of many nodes, because a job takes seconds even for one event
     unique_by=lambda event: event[:3] if "connect" in event[0] else event[:2],
 )
 
@@ -429,7 +435,7 @@ def test_possible_gaps_are_a_table_that_outlives_the_sessions(log: Log) -> None:
     log.add("sessions", gap(node="h", **left_out | {"found": NOON * 1_000 - 9}))
     old = end(node="d")
     del old["clean"]
-    log.add("sessions", old)  # before ends said how they came
+    log.add("sessions", old)  # an earlier version did not write `clean`
     log.run()
     complete = {(row.node, row.number): row.complete for row in log.table("sessions", SESSIONS).collect()}
     assert complete == {("b", 1): True, ("b", 2): False, ("c", 1): True, ("e", 1): False}
@@ -470,7 +476,7 @@ def test_a_write_of_sessions_that_fails_loses_none(log: Log, monkeypatch: pytest
     write, codec = files.write, "spark.sql.parquet.compression.codec"
 
     def fails(*arguments: Any) -> None:
-        log.spark.conf.set(codec, "lzo")  # which there is none of
+        log.spark.conf.set(codec, "lzo")  # not available, so the write fails
         write(*arguments)
 
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`hub verify`: what it makes of made-up histories, and what it says of hubs that are well, go down, or lie."""
+"""`hub verify`, on invented histories, and on correct, killed and faulty hubs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOSING = COUNT - 1
 
 
 def made_up(**changed: Any) -> list[Update]:
-    """`changed` is a serial after an underscore, and what is different about it."""
+    """Return updates; `_3={"sent": 1}` changes fields of update 3."""
     updates = [Update(1, n, n, n + 0.5, n + 0.6, f"urn:{n}", f"urn:{n}") for n in range(COUNT)]
     for name, change in changed.items():
         for field, value in change.items():
@@ -79,7 +79,7 @@ def test_a_missing_update_is_a_loss() -> None:
 
 
 def test_a_stretch_must_have_all_updates_of_the_final_history_after_its_first() -> None:
-    # All of them were sent at once, so that times tell nothing.
+    # All were sent at the same time, so their times do not order them.
     updates = [Update(n, 1, 0, 5, 5, f"urn:{n}", f"urn:{n}") for n in range(COUNT)]
     last = [3, 1, 2, 0, *range(4, COUNT)]
     assert found(stretch(1, 0, *range(4, COUNT)), last=last, updates=updates).counts == {"loss": 1}
@@ -98,12 +98,13 @@ def test_a_client_that_does_not_reach_the_end_lost_the_rest() -> None:
 
 
 def test_updates_hidden_by_an_announced_gap_are_counted_and_not_lost() -> None:
-    # The log has lost 3 and 4, which one client had, and has told both so.
+    # The history has lost 3 and 4, which one client has received; both clients had a
+    # gap announced.
     told = stretch(0, 1, 2, 5, 6, 7, 8, 9, since=4.7, announced=True)
     findings = found([stretch(0, 1, 2, 3, 4), told], [stretch(0, 1, 2), told], last=[0, 1, 2, 5, 6, 7, 8, 9])
     assert findings.counts == {"lost": 2}
     assert (findings.gaps, findings.missed) == (2, 2)
-    # Who was not told has lost them.
+    # For a client without an announcement, it is a loss.
     findings = found([stretch(0, 1, 2, 3, 4), told], stretch(0, 1, 2, 5, 6, 7, 8, 9), last=[0, 1, 2, 5, 6, 7, 8, 9])
     assert findings.counts == {"lost": 2, "loss": 2}
 
@@ -118,7 +119,7 @@ def test_an_unanswered_update_that_one_client_received_is_expected_by_all() -> N
     without = stretch(0, 1, 2, 4, 5, 6, 7, 8, 9)
     assert found(ALL, updates=updates).counts == {}
     assert found(ALL, without, updates=updates).counts == {"disagreement": 1}
-    # Also where the log has it no more.
+    # Also if the history has forgotten it.
     assert found(ALL, without, updates=updates, last=range(5, COUNT)).counts == {"disagreement": 1}
     assert found(without, updates=made_up(_3=NEVER), last=without.serials).counts == {}
 
@@ -133,7 +134,8 @@ def test_a_repeated_update_is_a_duplicate_unless_a_gap_was_announced() -> None:
 
 
 def test_an_order_other_than_that_of_the_final_history_is_a_reordering() -> None:
-    # 2 and 3 were under way at a time, so that either order would do: but the same for all.
+    # 2 and 3 were being published at the same time: either order is correct, if all
+    # clients have the same.
     updates = made_up(_2={"acknowledged": 3.5, "seen": 3.6})
     swapped = stretch(0, 1, 3, 2, 4, 5, 6, 7, 8, 9)
     assert found(swapped, updates=updates, last=swapped.serials).counts == {}
@@ -141,7 +143,7 @@ def test_an_order_other_than_that_of_the_final_history_is_a_reordering() -> None
     assert findings.counts == {"reordering": 1}
     what = "publisher 1 number 2 (urn:2) comes after publisher 1 number 3 (urn:3)"
     assert findings.examples["reordering"] == [("client 1", 3, what)]
-    # Also where the log has them no more.
+    # Also if the history has forgotten them.
     assert found(ALL, swapped, updates=updates, last=range(5, COUNT)).counts == {"reordering": 1}
 
 
@@ -218,19 +220,20 @@ def test_a_correct_hub_has_no_findings_and_planted_faults_are_found() -> None:
 
 
 def simulated(random: Random) -> tuple[list[Update], list[History], History, int]:
-    """What clients of a correct hub have, whose log forgets its oldest entries, and at times loses its newest.
+    """Return the histories of clients of a correct hub, and its updates.
 
-    One thing happens a second: an update begins, comes into the log, or is acknowledged; a client reads, loses its
-    connection, or comes back.
+    The hub's history forgets its oldest entries, and sometimes loses its newest.  Each
+    second one thing happens: an update is sent, is appended, or is acknowledged; a
+    client reads, loses its connection, or reconnects.
     """
     updates: list[Update] = []
     pending: list[int] = []
     unanswered: list[int] = []
     log: list[int] = []
-    fresh = 0  # from where on a place in the log is behind all that was lost
+    fresh = 0  # entries from this index on were appended after the last loss
     clients = [History(f"client {n}") for n in range(4)]
     cursors: list[int | None] = [None] * len(clients)
-    places: list[int | None] = [None] * len(clients)  # how much of the log those have who are connected
+    places: list[int | None] = [None] * len(clients)  # the index that each connected client has read up to
 
     def read(n: int, place: int, now: float, limit: int) -> None:
         for serial in log[place : place + limit]:
@@ -257,12 +260,12 @@ def simulated(random: Random) -> tuple[list[Update], list[History], History, int
                 pending.append(len(updates) - 1)
             case "append" if pending:
                 serial = pending.pop(random.randrange(len(pending)))
-                if random.random() < 0.9:  # else it never gets there
+                if random.random() < 0.9:  # otherwise the update never arrives
                     log.append(serial)
                     unanswered.append(serial)
             case "answer" if unanswered:
                 serial = unanswered.pop(random.randrange(len(unanswered)))
-                if random.random() < 0.9:  # else nobody hears it
+                if random.random() < 0.9:  # otherwise the response is lost
                     updates[serial].acknowledged = now
             case "read" if (place := places[n]) is not None:
                 read(n, place, now, 2)
@@ -278,7 +281,7 @@ def simulated(random: Random) -> tuple[list[Update], list[History], History, int
                 else:
                     del log[-some:]
                     fresh = len(log)
-                places = [None] * len(clients)  # they would have to go on from what is gone
+                places = [None] * len(clients)  # the entries that they would continue from are gone
     ends = [come(n, 400) if place is None else place for n, place in enumerate(places)]
     closing = len(updates)
     updates.append(Update(0, closing, 401, 402))
@@ -292,7 +295,7 @@ def simulated(random: Random) -> tuple[list[Update], list[History], History, int
 
 
 class Proxy:
-    """Stands before a hub.  A case overrides what it does otherwise, to what publisher 1 sends with the number 2."""
+    """A proxy for a hub.  Subclasses add a fault, to update 2 of publisher 1."""
 
     def __init__(self, hub: HubProcess) -> None:
         self.hub = hub
@@ -307,11 +310,11 @@ class Proxy:
         return cursor, {}
 
     def spoil(self, event: bytes, following: bytes) -> list[bytes]:
-        """What a client gets for two events of which the first is the one."""
+        """Return the events that a client gets for the update and the next one."""
         return [event, following]
 
     async def publish(self, pass_on: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer to the one; b"" cuts the connection."""
+        """Return the response to its publication; b"" cuts the connection."""
         return await pass_on()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -406,14 +409,14 @@ class TakesAndForgets(Proxy):
 
 
 class LiesAboutGaps(Proxy):
-    """Goes on from now, and says that it goes on from the cursor."""
+    """Continues from now, and claims to continue from the cursor."""
 
     def ask(self, cursor: str | None) -> tuple[str | None, dict[str, str]]:
         return (None, {"mercure-last-event-id": cursor}) if cursor not in (None, "earliest") else (cursor, {})
 
 
 class RepeatsAll(Proxy):
-    """Replays everything, and says that it goes on from the cursor."""
+    """Replays everything, and claims to continue from the cursor."""
 
     def ask(self, cursor: str | None) -> tuple[str | None, dict[str, str]]:
         return ("earliest", {"mercure-last-event-id": cursor}) if cursor is not None else (cursor, {})
@@ -472,18 +475,18 @@ def shared_hub() -> Iterator[HubProcess]:
     [
         (Drops, {"loss"}, set()),
         (Repeats, {"duplicate"}, set()),
-        (Swaps, {"reordering"}, {"duplicate", "loss"}),  # its cursor goes back, and it may have left in between
-        (ChangesData, {"corruption"}, {"loss", "lost", "disagreement"}),  # as nobody has what was published
+        (Swaps, {"reordering"}, {"duplicate", "loss"}),  # the cursor goes back, and the client may have left in between
+        (ChangesData, {"corruption"}, {"loss", "lost", "disagreement"}),  # no client has the published data
         (ChangesIds, {"corruption"}, set()),
         (TakesAndForgets, {"lost", "loss"}, set()),
         (LiesAboutGaps, {"loss"}, {"unfinished"}),
-        (RepeatsAll, {"duplicate"}, {"reordering"}),  # of what it had not asked for
+        (RepeatsAll, {"duplicate"}, {"reordering"}),  # it did not ask for these
     ],
 )
 async def test_a_faulty_hub_is_found(
     shared_hub: HubProcess, fault: type[Proxy], expected: set[str], possible: set[str]
 ) -> None:
-    # Patience takes time only if something is lost.
+    # The patience is only used up if something is lost.
     patience = "4" if "loss" in expected | possible else str(HANG)
     status, report = await verified_behind(fault(shared_hub), "--may-lose", "--patience", patience)
     assert expected <= kinds(report) <= expected | possible, report
@@ -513,7 +516,7 @@ async def test_a_replay_that_takes_longer_than_a_connection_comes_to_its_end(sha
 
 
 class RefusesAndCutsOff(Proxy):
-    """By turns, and sometimes though it has passed the update on."""
+    """Alternates between both, sometimes after it has passed the update on."""
 
     async def publish(self, pass_on: Callable[[], Awaitable[bytes]]) -> bytes:
         self.left -= 1
