@@ -5,8 +5,8 @@
 A subscriber is admitted before any expensive work is done for it.  Its ticket counts
 from then on until its connection ends.
 
-Source: the rates are token buckets: J. Turner, New directions in communications, 1986,
-where the same is described as a leaky bucket, which fills up instead of running empty.
+Source: the rates are token buckets.  J. Turner, New directions in communications, 1986,
+describes the same as a leaky bucket, which fills up instead of running empty.
 """
 
 from __future__ import annotations
@@ -66,14 +66,16 @@ class Admission:
         # The client's own rate comes first, so that a client that connects too often
         # does not use up the tokens of all.
         if self._rates is not None and (wait := self._rates.take(client)):
-            raise LimitExceeded("the limit of subscriptions a second for one client is exceeded").retry_after(wait)
+            raise LimitExceeded("the limit of new subscribers a second for one client is exceeded").retry_after(wait)
         if self._rate is not None and self._rate.take(self._clock()):
             # A random time, because clients with the same time would return together.
             raise Busy("the limit of new subscribers a second is exceeded").retry_after(self._random.uniform(1, 10))
         if self._connections >= settings.max_connections:
             raise LimitExceeded(f"the limit of {settings.max_connections} subscribers is reached")
         if 0 < settings.max_connections_per_client <= self._clients[client]:
-            raise LimitExceeded(f"the limit of {self._clients[client]} subscribers for one client is reached")
+            raise LimitExceeded(
+                f"the limit of {settings.max_connections_per_client} subscribers for one client is reached"
+            )
         self._clients[client] += 1
         self._connections += 1
         return Ticket(self, client)

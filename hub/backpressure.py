@@ -31,8 +31,8 @@ MAX_UPDATES: Final = 1_024
 class Backpressure:
     """The room for updates in flight: up to `max_updates`, and up to `max_bytes`.
 
-    A single update that is larger than `max_bytes` may be in flight alone.  If
-    `max_updates` is over MAX_UPDATES or below 1, the nearest of these counts.
+    A single update that is larger than `max_bytes` may be in flight alone.
+    `max_updates` is limited to 1 … MAX_UPDATES.
     """
 
     def __init__(self, broadcaster: Broadcaster, *, max_updates: int, max_bytes: int) -> None:

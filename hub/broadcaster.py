@@ -43,7 +43,10 @@ BYTES_PER_WRITE: Final = 2**12
 JOINS_PER_WRITE: Final = 32
 """Updates that cost about as much to join as one more write."""
 SLICE_TOPICS: Final = 16
-"""Topics that are matched before other tasks may run: at most about 2 ms."""
+"""Topics of one update, or updates of a page, that are matched before other tasks run.
+
+16 topics take at most about 2 ms.
+"""
 SLICE_IDS: Final = 2**13
 """Ids that are grouped before other tasks may run: about 2 ms."""
 SLICE_SETS: Final = 2**9
@@ -81,9 +84,10 @@ class Receiver(Protocol):
     For a live receiver, `Broadcaster.reached` may return a newer one.
     """
     written: float
-    """The time of the last write to it, by the broadcaster's clock.
+    """The time from which its next heartbeat counts, by the broadcaster's clock.
 
-    The broadcaster sets it.
+    The broadcaster sets it, when it connects or writes to the receiver, or when a
+    heartbeat was due.
     """
 
     number: int
@@ -120,8 +124,9 @@ class Broadcaster:
     A live receiver has been sent every entry that it wants up to `position`, or gets it
     from the dispatch that is running.  All other receivers read the history themselves.
 
-    A dispatch and a round of heartbeats never run at the same time, so a heartbeat
-    never comes in the middle of a dispatch.
+    A dispatch and a round of heartbeats never run at the same time.  Therefore a
+    receiver that leaves the live set because a heartbeat did not fit has been sent
+    everything up to `dispatched`, and nothing older is written after the heartbeat.
 
     `heartbeat` is the interval in seconds; 0 turns heartbeats off.  `cached_topics` is
     the number of topics whose receivers are cached.  Relative patterns are resolved

@@ -78,18 +78,18 @@ class Dispatcher:
                     try:
                         await self._broadcaster.dispatch(entries)
                     except Exception:
-                        # If the dispatch had begun, some connections were not written
-                        # to.  Close all, because none must miss an entry.
+                        # The dispatch had begun, so some connections were written to
+                        # and others not.  Close all, because none must miss an entry.
                         if self._broadcaster.position == entries[-1].position:
                             await self._close_all("a dispatch failed")
                         raise
                     if self._event_log is not None:
                         self._event_log.dispatched(entries)
             except PositionExpired as error:
-                # The history forgot entries before they were dispatched, so continue at
-                # its end.  Clients that reconnect learn of the gap by their cursors
-                # (N108).
-                log.error("dispatch fell behind the history; all streams are closed", reason=str(error))
+                # Entries were forgotten before they were dispatched, or a new epoch has
+                # begun.  Continue at the end.  Clients that reconnect learn of the gap
+                # by their cursors (N108).
+                log.error("entries were lost before they were dispatched; all streams are closed", reason=str(error))
                 await self._retry(self._find_end)
                 await self._close_all("updates were lost")
             except HistoryUnavailable as error:
@@ -105,7 +105,7 @@ class Dispatcher:
 
         The page is empty if there are no more.  Waits while the history is unavailable.
         Raises `PositionExpired` if the history forgot published updates after the
-        position.
+        position, or if the position is of an earlier epoch.
         """
         broadcaster = self._broadcaster
         while after != (dispatched := broadcaster.position):

@@ -59,12 +59,15 @@ log = structlog.stdlib.get_logger("hub")
 SLICE_TOPICS: Final = 64
 """Topics of a request that are checked before other tasks may run.
 
-A topic takes up to 40 µs, and a long one 200 µs.
+A usual topic takes up to 40 µs, and a very long one 200 µs.
 """
 SLICE_MATCHES: Final = 1_000
-"""Tests of a topic against a matcher before other tasks may run; a test takes 6 µs."""
+"""Tests of a topic against a matcher before other tasks may run: up to 6 µs each."""
 LAST_ANNOUNCEMENTS_SECONDS: Final = 2.0
-"""The maximum seconds until the last streams have ended, and that is announced."""
+"""Seconds that the end of `running` waits for the last streams and their announcements.
+
+Other nodes announce the departures that are still missing then.
+"""
 
 
 class Hub:
@@ -125,8 +128,9 @@ class Hub:
     async def publish(self, *updates: Update, grant: Grant | None = None) -> None:
         """Append `updates` to the history, from which all nodes dispatch them.
 
-        Either all of them are appended, or none.  Without `grant`, the program itself
-        publishes, and may publish to every topic.
+        They are appended in order, in one step.  With an idempotency window, updates
+        whose id the same publisher has already used are left out.  Without `grant`, the
+        program itself publishes, and may publish to every topic.
 
         Waits while dispatch is far behind the history, but never for a subscriber.
 
@@ -323,7 +327,7 @@ class Hub:
             self.event_log.connected(receiver, receiver.position)
 
     def reading(self, receiver: Receiver) -> Reading:
-        """Return a reading of the history from the receiver's position on."""
+        """Return a Reading of the dispatched entries after the receiver's position."""
         passes = partial(self.broadcaster.passes, receiver)
         return Reading(self.dispatcher.read, passes, receiver.subscriber, receiver.position, self.slices)
 
@@ -333,7 +337,9 @@ class Hub:
         self.presence.depart(receiver.subscriber)
 
     def _add(self, receiver: Receiver) -> None:
-        """Add a connection to the broadcaster; it ends soon if its token expires."""
+        """Add a connection to the broadcaster; close it if its token is about to
+        expire.
+        """
         try:
             self.broadcaster.connect(receiver)
         except LimitError as error:
@@ -347,7 +353,7 @@ class Hub:
         """Remove a connection, and record in the event log how far it came."""
         if self.event_log is not None:
             position, more = receiver.delivered()
-            # It has read nothing, so its begin is not recorded: record it now.
+            # It has read nothing, so its beginning is not recorded yet: do it now.
             if position == EARLIEST:
                 position = self.broadcaster.position
                 self.event_log.connected(receiver, position)

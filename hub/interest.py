@@ -31,7 +31,7 @@ Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
 
 
 class Interested(Protocol):
-    """A receiver, of which only the subscriber counts here."""
+    """The part of a receiver that the indexes use."""
 
     @property
     def subscriber(self) -> Subscriber:
@@ -46,8 +46,8 @@ class Interest:
     """
 
     def __init__(self, base_url: str) -> None:
-        # No limits here: the number and length of a receiver's matchers were limited
-        # when they were parsed, and the number of URL Patterns when they were compiled.
+        # The number of matchers was limited when they were parsed, and the number of
+        # URL Patterns when they were compiled.  Only similar patterns are limited here.
         index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=sys.maxsize)
         self._subscribed, self._granted = index(), index()
         # The prefix of the topics of presence updates.

@@ -83,8 +83,9 @@ class Presence:
         self._settings = settings
         self._history = history
         self._broadcaster = broadcaster
-        # In the history, presence updates have bounds of their own.  Many nodes may
-        # announce at once, so a node takes only a part of them.
+        # Presence updates have bounds of their own in the history, smaller than those
+        # of published updates.  Many nodes may announce at the same time, so a node
+        # takes only a part of them.
         self._backpressure = Backpressure(
             broadcaster,
             max_updates=settings.presence_updates // IN_FLIGHT_DIVISOR,
@@ -211,7 +212,7 @@ class Presence:
                 waiting[:] = [announcement._replace(done=None) for announcement in waiting]
                 return
             except Exception as error:
-                # With another error, a part of the batch may be published all the same.
+                # After any other error, parts of the batch may have been published.
                 for announcement in batch:
                     if announcement.active:
                         # The arrival may be published: announce its end.
@@ -248,15 +249,15 @@ class Presence:
         Publishes a single change that is too large in parts, one after the other.
         """
         rest: list[list[Update]] = []
-        # Only a single change can be too large.  The list changes with its first part.
+        # Only a single change can be too large.  Its first part also changes the list
+        # of present subscribers.
         if len(changes) == 1:
             subscriber, active, updates = changes[0]
             first, *rest = list(self._backpressure.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
         entries = await self._backpressure.append(updates, partial(self._history.announce, changes))
-        # If there are no entries, another node has announced the departure, with all
-        # its updates.
+        # Without entries, another node announces the departure, with all its updates.
         for part in rest if entries else []:
             await self._backpressure.append(part, partial(self._history.append, part, presence=True))
         for subscriber, active, _ in changes:

@@ -71,12 +71,12 @@ class Reading:
         """Return the wanted entries of the next page, or None if it has no entries.
 
         After None, the history may have more entries later: call it again.  Raises
-        `PositionExpired` if the history forgot entries that the subscriber may want,
-        and the errors of `read`.
+        `PositionExpired` if the history forgot entries that the subscriber may want, or
+        has begun a new epoch, and the errors of `read`.
         """
         page, subscriber = await self._read(self._after), self._subscriber
-        # A subscriber that starts at EARLIEST gets what the history still has: it does
-        # not miss the presence updates that are forgotten by now.
+        # A subscriber that starts at EARLIEST asked for all that the history still has,
+        # so presence updates that are already forgotten are no gap for it.
         if self._after == EARLIEST:
             subscriber.presence_after = max(subscriber.presence_after, page.forgotten)
         page.require_presence(max(self._after, subscriber.presence_after))

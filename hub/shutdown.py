@@ -48,7 +48,7 @@ class Shutdown:
         self._clock = clock
         self._random = random
         self._timeouts: set[asyncio.Timeout] = set()  # of requests that wait for their client
-        self._draining: asyncio.Task[None] | None = None  # ends the streams; None if none does
+        self._draining: asyncio.Task[None] | None = None  # ends the streams; None before `begin`
 
     def begin(self, *, at_once: bool = False) -> None:
         """Refuse updates from now on, and end all streams.
@@ -111,8 +111,9 @@ class Shutdown:
 def before_signals(callback: Callable[[], None]) -> Iterator[None]:
     """Schedule `callback` in this event loop at each SIGINT and SIGTERM.
 
-    This holds inside of the context.  The handlers that were set before are then called
-    too.  At the end they are restored, unless another handler was set meanwhile.
+    This holds inside of the context.  A signal first schedules `callback`, and then
+    calls the handler that was set before.  At the end that handler is restored, unless
+    another one was set meanwhile.
 
     Does nothing outside of the main thread, because only that thread gets signals, and
     nothing for a signal without a Python handler.

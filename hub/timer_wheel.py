@@ -1,6 +1,6 @@
 """Wheel: the due times of thousands of connections, with a single timer.
 
-    slot       1041        1042    1043   …    one slot for each tick; nothing is sorted
+    slot       1041        1042    1043   …    a slot for each tick, with unsorted items
     items      {a, d}      {}      {b}
 
 Setting or discarding an item takes O(1).  A turn takes O(1) for each slot that has

@@ -6,7 +6,8 @@
     redis://  rediss://               a stream in Redis or Valkey, for many machines
     redis+sentinel://
 
-To add one, write a class with the methods of `base.History`, and add a line here.
+To add one, write a class with the methods of `base.History` and the class method
+`from_url`, and add a line here.
 """
 
 from __future__ import annotations

@@ -116,7 +116,8 @@ class Page(list[Entry]):
     """Consecutive entries; only forgotten presence updates are missing between them.
 
     `forgotten` is the position of the newest presence update that was forgotten when
-    the page was read.  `full` is whether no more entries can be added to the page.
+    the page was read.  `full` is whether the page ends at a multiple of PAGE_ENTRIES,
+    so that all readers who read it later get the same entries.
     """
 
     def __init__(self, entries: Iterable[Entry] = (), *, forgotten: int = 0, full: bool = False) -> None:
@@ -222,7 +223,7 @@ class History(Protocol):
     async def end(self) -> int:
         """Return the position of the newest entry.
 
-        If the history is empty, it is the position before its first entry.
+        If the history is empty, return the position before its next entry.
         """
         ...
 
@@ -233,9 +234,9 @@ class History(Protocol):
         PAGE_ENTRIES and PAGE_BYTES.  If entries are small, it ends at a multiple of
         PAGE_ENTRIES, so that many readers read the same pages.
 
-        Raises PositionExpired if published updates after the position are forgotten.
-        If only presence updates are forgotten, it raises nothing, and the page reports
-        them as `Page.forgotten`.
+        Raises PositionExpired if published updates after the position are forgotten,
+        or if it is of an earlier epoch.  If only presence updates are forgotten, it
+        raises nothing, and the page reports them as `Page.forgotten`.
         """
         ...
 
@@ -281,6 +282,9 @@ class History(Protocol):
         The node should call it a few times in `node_timeout` seconds.  The subscribers
         stay in the list, and several nodes may get the same ones, until one node
         announces their departure.
+
+        Also forgets entries beyond the bounds, so that they expire even if no update is
+        published.
         """
         ...
 
@@ -350,7 +354,7 @@ def position_expired(after: int, forgotten: int) -> PositionExpired:
 
 
 def pruned_to(max_updates: int, max_bytes: int, max_age: float) -> Retention:
-    """Return the bounds of `History.prune`, with age as the only one for presence."""
+    """Return the bounds of `History.prune`; only age limits presence updates."""
     return Retention(max_updates, max_bytes, max_age, sys.maxsize, sys.maxsize)
 
 

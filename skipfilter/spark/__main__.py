@@ -229,7 +229,8 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
         with step(f"{tables}/report"):
             updates, sessions = _updates(spark, tables), _sessions(spark, tables)
             base_url, gaps = base_url or _hub(sessions), _gaps(spark, tables)
-            # Without an end, `by` makes no difference: it only selects gaps after it.
+            # Without an end, `by` makes no difference: it decides only about gaps after
+            # it.
             by = "time" if end is None else _by(updates, sessions)
             found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps, by=by)
             found.write(f"{tables}/report")

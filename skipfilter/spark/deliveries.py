@@ -49,6 +49,8 @@ FEW_PAIRS: Final = 64
 """A key with at most this number of pairs is counted together with other such keys."""
 UPDATES_AT_ONCE: Final = 1_000_000
 """The number of updates that are collected before they are counted together."""
+_MEMBER_BYTES: Final = 40
+"""Bytes of a member of an audience: 4 for the id, 4 for its place, 32 for times."""
 
 
 class Sessions(NamedTuple):
@@ -82,8 +84,8 @@ class Sessions(NamedTuple):
 class _Members:
     """Part of an audience: ids in ascending order, and when each is connected.
 
-    Times are looked up when they are first needed.  An id then takes up to 40 bytes: 4
-    for the id, 4 for its place, and 8 for each of its four times.
+    Times are looked up when they are first needed.  An id then takes up to
+    _MEMBER_BYTES.
     """
 
     def __init__(self, bits: BitMap, sessions: Sessions) -> None:
@@ -201,8 +203,8 @@ class _Audiences:
             if private:
                 bits = bits & self._union("authorised", numbers)
             found = bits, _Members(bits, self._sessions)
-            # Counted as 36 bytes for a member, and 2 for its id in the bitmap.
-            self._large.remember((numbers, private), found, 400 + 38 * len(bits))
+            # A member also takes about 2 bytes in the bitmap.
+            self._large.remember((numbers, private), found, 400 + (_MEMBER_BYTES + 2) * len(bits))
         return found
 
     def _union(self, role: Literal["subscribed", "authorised"], numbers: tuple[int, ...]) -> BitMap:
@@ -392,7 +394,7 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
             if large is not None:
                 if large not in waiting:
                     waiting[large] = []
-                    held += 36 * len(large.ids)  # bytes
+                    held += _MEMBER_BYTES * len(large.ids)
                 waiting[large].append(at[start:stop])
                 count += stop - start
         # Waiting audiences stay in memory, even if the cache has dropped them.

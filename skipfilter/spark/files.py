@@ -242,8 +242,8 @@ class _Store:
     def remove(self, path: str, *, filled: bool = True) -> None:
         """Remove a path if it exists.
 
-        If `filled` is False, a directory with content stays.  Raises PipelineError if
-        the path still exists afterwards.
+        If `filled` is False, a directory with content stays, and Hadoop's error is
+        raised.  Raises PipelineError if the path still exists afterwards.
         """
         if not self._system.delete(self._path(path), filled) and self.exists(path):
             raise PipelineError(f"{path}: it cannot be removed")

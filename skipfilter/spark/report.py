@@ -58,7 +58,7 @@ GROWTH: Final = 2.0
 def period_of(updates: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
     """Return start and end as one row.
 
-    By default, the start is that of the first update, and the end is one microsecond
+    By default, the start is the time of the first update, and the end one microsecond
     after the last.  They are null if there are no updates.
     """
     after_last = F.timestamp_micros(F.unix_micros(F.max("ts")) + 1)
@@ -71,8 +71,8 @@ def period_of(updates: DataFrame, start: datetime | None = None, end: datetime |
 def hot_topics(published: DataFrame, top: int = TOP) -> DataFrame:
     """Return topic, updates, private_updates, deliveries of the `top` hottest topics.
 
-    Hottest by deliveries.  An update on two topics counts for both, so the sum may
-    exceed the total.
+    The hottest topics have the most deliveries.  An update on two topics counts for
+    both, so the sum may exceed the total.
     """
     topics = published.select(F.explode("topics").alias("topic"), "private", "fanout")
     table = topics.groupBy("topic").agg(*_counts())
@@ -195,8 +195,8 @@ def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | N
                        authorised
 
     A session is authorised for an update if one of its grants matches one of the
-    update's topics.  Every unauthorised update reached no session.  For the other
-    updates that reached none, no authorised session was subscribed and connected.
+    update's topics.  No unauthorised update reached a session.  If another private
+    update reached none, no authorised session was subscribed and connected at its time.
 
     Runs a job before it returns: it fetches the distinct granted patterns that are not
     exact.
@@ -417,7 +417,7 @@ def _bins(period: DataFrame, per: Per) -> DataFrame:
 
 
 def _known(period: DataFrame) -> DataFrame:
-    """Return the period as constants in the plan, so that it is computed once."""
+    """Return the period as constants: computed once, and without an executor."""
     micros = [F.unix_micros(name).alias(name) for name in period.columns]
     found = period.sparkSession.createDataFrame(period.select(micros).collect(), "start long, end long")
     return found.select(*(F.timestamp_micros(name).alias(name) for name in found.columns))

@@ -4,7 +4,8 @@ A node sends its anchors with each script: the newest entry of each kind that it
 The script first looks for them.
 
 1. If an anchor is absent or is another entry, the server has lost entries.  The script
-   begins a new epoch, in which n continues.
+   begins a new epoch, in which n continues after the newest entry that is left.  If a
+   key is missing or the keys disagree, it deletes all entries, and n starts again at 1.
 2. If an anchor was forgotten, the script cannot look for it.  For the published anchor,
    all positions before the newest forgotten update have expired anyway.  For the
    presence anchor, only presence updates may be missing, which the reply reports.
@@ -19,9 +20,9 @@ Durability is that of the server.  With `appendfsync always`, entries survive if
 disk does.  With `everysec`, they survive the end of the server's process, but a power
 failure may lose the last second.  Without an append-only file, the server returns to
 its last snapshot.  Replicas receive entries after the answer, so a failover by Sentinel
-may lose the newest ones.  A loss begins a new epoch if a node was running before and
-after it; another loss cannot be detected.  `maxmemory-policy` must be noeviction: if
-one key is evicted, all entries are lost.
+may lose the newest ones.  A missing key is always detected.  If the server returns to
+an older state, that is detected only if a node was running before and after it.
+`maxmemory-policy` must be noeviction: if one key is evicted, all entries are lost.
 """
 
 from __future__ import annotations
@@ -57,11 +58,12 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 TIMEOUT: Final = 5.0
-"""Seconds that an operation may take, including the wait for a connection."""
+"""Seconds that a command may take, including the wait for a connection."""
 CONNECTIONS: Final = 16
-"""Connections for ordinary calls, in addition to one for each `follow`."""
+"""Connections for ordinary calls.  Iterators of `follow`, beats and `leave` have
+others."""
 CHECK_SECONDS: Final = 1.0
-"""How often a waiting follower wakes to check that the epoch has not changed."""
+"""Seconds after which a waiting follower checks that the epoch has not changed."""
 BACK_OFF: Final = 0.05, 2.0
 """Seconds between two attempts of a follower: at random, from the first number up to a
 bound that doubles with each failure until it is the second number."""
@@ -230,8 +232,8 @@ class RedisHistory:
             try:
                 if end is not None:
                     # XREAD only wakes this iterator: the page below has the entries,
-                    # and its script checks the anchors.  XREAD also returns if the
-                    # stream is deleted.
+                    # and its script checks the anchors.  XREAD does not return if the
+                    # stream is deleted, so it waits for CHECK_SECONDS at most.
                     logs = self._keys[0], self._keys[8]
                     wait = "BLOCK", round(CHECK_SECONDS * 1_000), "COUNT", 1, "STREAMS", *logs, f"{end}-0", f"{end}-0"
                     async with self._reaching():
@@ -405,7 +407,7 @@ def _position(entry: Entry) -> int:
 def _entries(*found: Iterable[tuple[bytes, list[bytes]]], offset: int) -> Iterator[Entry]:
     """Yield the entries of replies of XRANGE.
 
-    `found` has the id of a stream entry, and its fields: t, time, u, update.
+    Each of `found` is a list of (stream id, [b"t", time, b"u", update]).
     """
     for id, (_, time, _, update) in itertools.chain(*found):
         position = offset + int(id.partition(b"-")[0])

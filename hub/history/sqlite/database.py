@@ -143,9 +143,10 @@ class Database:
     # -- from the writer's thread
 
     def mend(self, file: File, error: sqlite3.Error, *, last: bool) -> None:
-        """Repair or reopen the file, so that the caller can retry; or raise.
+        """Repair a damaged file, so that the caller can retry, or raise.
 
-        Raises HistoryUnavailable if another attempt would not help.
+        Raises HistoryUnavailable if the error is not damage, if this was the last
+        attempt, or if the repair fails.
         """
         if is_damage(error) and not last:
             self.repair(file, error)

@@ -49,7 +49,7 @@ more than a quarter of all pages are free."""
 
 _SCHEMA: Final = """
 CREATE TABLE log (
-    position INTEGER PRIMARY KEY,  -- from 1, by 1; only entries about presence leave gaps
+    position INTEGER PRIMARY KEY,  -- 1, 2, …; only forgotten presence updates leave gaps
     time INTEGER NOT NULL,         -- ms since 1970
     size INTEGER NOT NULL,         -- bytes, as the bound counts them
     hash INTEGER NOT NULL,         -- of the id: the index is half as large as one of ids
@@ -63,21 +63,21 @@ CREATE TABLE log (
 CREATE INDEX log_hash ON log (hash);
 CREATE TABLE state (
     epoch TEXT NOT NULL,
-    since INTEGER NOT NULL,        -- before this position something is missing
+    since INTEGER NOT NULL,        -- entries before this position may be missing
     bytes INTEGER NOT NULL,        -- sum(size)
-    boot TEXT NOT NULL             -- of the system, when a process that may lose its end has opened it
+    boot TEXT NOT NULL             -- of the system, if a power failure may lose the newest entries; or ''
 );
 CREATE TABLE node (
     name TEXT PRIMARY KEY,
     seen REAL NOT NULL,            -- seconds, of the clock since boot
-    bell INTEGER NOT NULL          -- UDP port on 127.0.0.1 to be told of new entries; 0 for none
+    bell INTEGER NOT NULL          -- UDP port on 127.0.0.1 for notices of new entries; 0 for none
 ) WITHOUT ROWID;
 CREATE TABLE present (id TEXT PRIMARY KEY, node TEXT NOT NULL, matchers TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX present_node ON present (node);
 """
 _SINCE_2: Final = """
 CREATE TABLE seen (
-    number INTEGER PRIMARY KEY,    -- the oldest first
+    number INTEGER PRIMARY KEY,    -- ascending: the oldest first
     time INTEGER NOT NULL,         -- ms since 1970
     hash BLOB NOT NULL UNIQUE      -- of an id and its publisher
 );
@@ -117,8 +117,8 @@ class File:
     is the file that this process had open before, or None: it decides whether the
     positions of this process go on or leap.
 
-    Raises ConfigurationError if the file is not a history, and sqlite3.Error if it
-    cannot be opened.  Call it while holding `alone`.
+    Raises ConfigurationError if the file is not a history or is of a newer version, and
+    sqlite3.Error or OSError if it cannot be opened.  Call it while holding `alone`.
     """
 
     def __init__(self, path: str, synchronous: str, previous: File | None) -> None:
@@ -325,7 +325,8 @@ def alone(path: str) -> Iterator[None]:
         yield
         return
     deadline = busy_until()
-    directory = os.open(os.path.dirname(path), os.O_RDONLY)  # it exists, and stays if the file is replaced
+    # The lock is on the directory, because the file itself may be replaced.
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)
     try:
         while True:
             try:
@@ -343,7 +344,11 @@ def alone(path: str) -> Iterator[None]:
 
 
 def put_aside(path: str, aside: str) -> None:
-    """Rename the files of a history.  Files with the new names are replaced."""
+    """Rename the files of a history.
+
+    Files with the new names are replaced.  Their -wal and -shm are always removed,
+    because they belong to another database.
+    """
     for old, new in zip(files_of(path), files_of(aside), strict=True):
         if os.path.exists(old):
             os.replace(old, new)

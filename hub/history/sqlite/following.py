@@ -105,7 +105,7 @@ class Following:
         self._grown = asyncio.Event()
 
     async def _listen(self, touch: Callable[[], Awaitable[None]]) -> None:
-        """Listen to the bell, and look for entries of other processes when it rings."""
+        """Listen to the bell, and look for entries of other processes."""
         with self.bell.listening():
             # Write the port.  If that fails, the next beat writes it.
             with contextlib.suppress(HistoryUnavailable):
@@ -113,7 +113,7 @@ class Following:
             await self._look()
 
     async def _look(self) -> None:
-        """At each ring, look whether the history has grown or is another file.
+        """Look, at each ring and every POLL_SECONDS, for new entries or another file.
 
         SQLite's data_version changes if another connection has written.
         """

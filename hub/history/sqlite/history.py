@@ -5,9 +5,9 @@ does, also after a power failure.  With `normal`, they survive the end of any pr
 any moment, but a power failure may lose the last updates and begin a new epoch.
 
 If the file is damaged, it is renamed to `.damaged`, and a new file continues with the
-readable part, in a new epoch.  Pages have no checksums: damage that SQLite does not
-notice stays unnoticed.  If another file is put at the path while the hub runs, it is
-another history, in another epoch.
+readable part, in a new epoch.  SQLite's pages have no checksums: damage that it does
+not notice stays unnoticed.  If another file is put at the path while the hub runs, it
+is another history, in another epoch.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class SqliteHistory:
         rows_of_changes = [(change, [row_of(update) for update in change.updates]) for change in changes]
 
         def announce(writing: Writing) -> list[Entry]:
-            """Make the changes in a transaction; a subscriber needs a live node."""
+            """Make the changes in a transaction."""
+            # Without a row in `node`, the new subscribers would count as orphans.
             self._touch(writing)
             entries = []
             for (subscriber, active, _), rows in rows_of_changes:

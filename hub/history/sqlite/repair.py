@@ -146,7 +146,8 @@ def copy(damaged: sqlite3.Connection, target: str, end: int) -> tuple[int, int]:
         last = max(last, reached)
         if reached < last or not has_end:
             since = kept + 1
-        # 5. Write the counts, and copy the nodes and their subscribers.
+        # 5. Write the counts, and copy the nodes and their subscribers.  Remembered ids
+        # are not copied: a repeated update is appended again after a repair.
         with transaction(new.writer, math.inf):
             new.writer.execute("UPDATE state SET since = ?", (since,))
             for kind, condition in (("published", "NOT IN"), ("presence", "IN")):

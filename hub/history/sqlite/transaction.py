@@ -1,7 +1,9 @@
 """Transactions of a history: what one can write, what one can read, and their rows.
 
-    Writing     append    ─► log, presence, seen     trim, prune ─► forget the oldest
-                announce  ─► present                 beat, touch ─► node
+    Writing     append             ─► log, presence, seen
+                trim, prune        ─► forget the oldest
+                arrives, departs   ─► present
+                beat, touch, leave ─► node
     Reading     find, newest, end, read, present, stats, back_up
 
 Positions in the file count from 1; `offset` is added for the positions of this process.
@@ -375,7 +377,8 @@ class Reading:
     def back_up(self, target: str) -> None:
         """Write a copy into a new file: in a new epoch, and without subscribers.
 
-        Removes the file if that fails.  Raises sqlite3.Error.
+        `target` must not exist: the file there is removed if the copy fails.  Raises
+        sqlite3.Error.
         """
         try:
             with contextlib.closing(connect(self._path)) as connection:

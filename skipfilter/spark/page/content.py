@@ -1,6 +1,6 @@
 """Content: the rows that the page shows, fetched from the tables of a report.
 
-Every list of topics or bins has a maximum length, which the constants below define.
+The constants below bound every list of topics or bins, except lists of years.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 TOPICS: Final = 20
 """The maximum number of topics in the table and the heat map."""
 BARS: Final = 100
-"""The maximum number of bins of a bar plot and of a table."""
+"""The maximum number of whole bins of a bar plot and of a table; a part may be
+added."""
 MOMENTS: Final = 1_500
 """The maximum number of bins of concurrency that are fetched for its line."""
 POINTS: Final = 400
@@ -108,7 +109,7 @@ def _rows(table: DataFrame) -> list[Row]:
 
 
 def _highest(moments: list[Row]) -> list[Row]:
-    """Return at most POINTS of the moments: of each few neighbours the highest."""
+    """Return at most POINTS of the moments: the highest of each group of neighbours."""
     step = -(-len(moments) // POINTS) or 1
     several = (moments[at : at + step] for at in range(0, len(moments), step))
     return [max(some, key=lambda row: row["peak"]) for some in several]

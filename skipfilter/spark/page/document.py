@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from importlib.resources import files
+from math import log2
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined
@@ -71,12 +72,8 @@ def _heat(content: Content) -> dict[str, Any] | None:
 
 
 def _shade(count: int, most: int) -> float:
-    """Return roughly the logarithm of `count`, as a share of that of `most`."""
-    if not count:
-        return 0
-    # It is linear between two powers of 2.
-    fraction: float = count / 2 ** count.bit_length()
-    return min(1, (count.bit_length() - 1 + fraction) / most.bit_length())
+    """Return the logarithm of `count` + 1, as a share of that of `most` + 1."""
+    return log2(count + 1) / log2(most + 1)
 
 
 def _capacity(content: Content) -> list[dict[str, Any]]:
