@@ -337,9 +337,7 @@ class Hub:
         self.presence.depart(receiver.subscriber)
 
     def _add(self, receiver: Receiver) -> None:
-        """Add a connection to the broadcaster; close it if its token is about to
-        expire.
-        """
+        """Add a connection; close it if its token is about to expire."""
         try:
             self.broadcaster.connect(receiver)
         except LimitError as error:

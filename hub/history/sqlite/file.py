@@ -346,8 +346,8 @@ def alone(path: str) -> Iterator[None]:
 def put_aside(path: str, aside: str) -> None:
     """Rename the files of a history.
 
-    Files with the new names are replaced.  Their -wal and -shm are always removed,
-    because they belong to another database.
+    Files with the new names are replaced.  Their -wal and -shm are replaced
+    or removed, because they belong to another database.
     """
     for old, new in zip(files_of(path), files_of(aside), strict=True):
         if os.path.exists(old):
