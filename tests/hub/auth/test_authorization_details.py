@@ -1,5 +1,5 @@
-"""The grants of the authorization_details of a current token, and its invalid
-details.
+"""The `authorization_details` of a current token: what they grant, and which are
+invalid.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def test_n77_values_above_the_limits_are_refused() -> None:
     assert refused(detail(*[{"match": "a"}] * 6)) == "the token has 6 topics; the limit is 5 (N77)"
     assert refused(detail(*[{"match": "a"}] * 3), detail(*[{"match": "a"}] * 3)).startswith(
         "the token has 6 topics"
-    )  # of all together
+    )  # all details together
     assert refused(detail({"match": "a"}, {"match": "x" * 51})) == "a pattern has 51 bytes; the limit is 50"
 
 

@@ -236,7 +236,7 @@ def test_v34_the_key_that_examples_use_is_long_enough() -> None:
     assert lines == []
 
 
-# -- which dialect
+# -- the dialect
 
 
 def test_v81_an_at_jwt_is_checked_as_a_current_token() -> None:
@@ -244,7 +244,7 @@ def test_v81_an_at_jwt_is_checked_as_a_current_token() -> None:
         token = sign({"mercure": {"publish": ["*"]}}, header={"typ": typ})
         assert refused(token) == "iss null is not trusted"
     assert "signature" in refused(current(detail({"match": "a"}), key=PUBLISHER_KEY, mercure={"publish": ["*"]}))
-    # A hub with classic keys alone does not take an at+jwt for a classic token either.
+    # If a hub has only classic keys, it does not accept an at+jwt as a classic token.
     alone = authorizer(issuers=())
     assert "no trusted issuers" in refused(sign({"mercure": {"publish": ["*"]}}, header={"typ": "at+jwt"}), hub=alone)
 
@@ -270,7 +270,7 @@ def test_v81_the_claim_of_a_classic_token_counts_and_its_details_do_not(name: st
             grant = verified(token)
             assert patterns(grant.publish) == [("topic", topic) for topic in claim.get("publish", [])]
             assert (grant.subscribe, grant.classic) == ((), True)
-    both = current(detail({"match": "b"}), mercure={"publish": ["a"]})  # an at+jwt: the other way round
+    both = current(detail({"match": "b"}), mercure={"publish": ["a"]})  # in an at+jwt, the details count
     assert patterns(verified(both).publish) == [("exact", "b")]
 
 

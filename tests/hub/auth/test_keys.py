@@ -50,7 +50,7 @@ def pem(key: Any, private: bool = False) -> str:
 
 
 def public(key: Any, **members: Any) -> dict[str, Any]:
-    """`key` as an entry of a key set."""
+    """Return `key` as an entry of a key set."""
     return {**key.as_dict(private=False), **members}
 
 
@@ -59,7 +59,7 @@ def key_set(*entries: Any) -> bytes:
 
 
 def signed(key: Any, algorithm: str = "ES256", **header: Any) -> str:
-    """A current token for the hub that `hub_of` makes."""
+    """Return a current token for the hub that `hub_of` makes."""
     return current(detail({"match": "a"}), key=pem(key, private=True), algorithm=algorithm, header=header)
 
 
@@ -72,7 +72,7 @@ def extract(token: str) -> jws.CompactSignature:
 
 @dataclass
 class KeyServer:
-    """Answers every request with `answer`, once `gate` is open."""
+    """A server that answers every request with `answer` once `gate` is open."""
 
     answer: bytes = b""
     requests: list[str] = field(default_factory=list)
@@ -125,7 +125,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def remote(server: KeyServer, clock: Clock) -> AsyncIterator[Callable[..., RemoteKeys]]:
-    """Make sources that ask the server; the end of the test closes them."""
+    """Return a function that makes sources of the server's keys; close them at
+    the end.
+    """
     made = []
 
     def make(**values: Any) -> RemoteKeys:
@@ -144,7 +146,7 @@ def hub_of(server: KeyServer, clock: Clock, **values: Any) -> Authorizer:
 
 
 async def verify(hub: Authorizer, token: str) -> bool:
-    """Whether `token` is valid."""
+    """Return whether `token` is valid."""
     try:
         return bool((await hub.verify("publish", token, resource=RESOURCE)).publish)
     except InvalidToken:
@@ -163,7 +165,7 @@ async def test_n71_v32_a_key_set_is_fetched_at_its_first_use_and_then_cached(ser
         assert await verify(hub, token)
     assert len(server.requests) == 1
     classic = sign({"mercure": {"publish": ["a"]}}, key=pem(EC, private=True), algorithm="ES256")
-    assert await verify(hub, classic)  # from a key set of its own
+    assert await verify(hub, classic)  # its key set is fetched separately
     assert len(server.requests) == 2
     await hub.aclose()
 
@@ -208,7 +210,7 @@ async def test_a_verified_token_is_verified_again_after_the_keys_change(server: 
     assert second is not first
     server.serve(public(OTHER_EC, kid="two"))
     assert await verify(hub, signed(OTHER_EC, kid="two"))  # the unknown key id makes the hub ask again at once
-    assert not await verify(hub, token)  # the first was withdrawn
+    assert not await verify(hub, token)  # its key was withdrawn
     await hub.aclose()
 
 
@@ -353,7 +355,7 @@ async def test_n71_a_server_that_stops_sending_times_out(
     assert caught.value.reason.endswith("TimeoutError")
 
 
-# -- one flight
+# -- concurrent requests
 
 
 async def test_a_key_set_is_fetched_once_for_all_waiting_requests(
@@ -421,7 +423,7 @@ async def test_closing_ends_a_fetch_and_its_waiting_requests_fail(
     assert len(server.requests) == 1
 
 
-# -- which key
+# -- the choice of the key
 
 
 async def test_n66_kid_is_only_a_hint_among_trusted_keys(server: KeyServer, clock: Clock) -> None:
@@ -431,7 +433,7 @@ async def test_n66_kid_is_only_a_hint_among_trusted_keys(server: KeyServer, cloc
         (EC, "ES256", {"kid": "one"}, True),
         (EC, "ES256", {"kid": "two"}, False),
         (OTHER_EC, "ES256", {"kid": "two"}, True),
-        (EC, "ES256", {}, True),  # each is tried
+        (EC, "ES256", {}, True),  # each key is tried
         (OTHER_EC, "ES256", {}, True),
         (RSA, "RS256", {}, True),
         (RSA, "RS256", {"kid": "one"}, False),
@@ -540,7 +542,7 @@ def verifies(keys: TrustedKeys, token: str) -> bool:
 
 
 def weak_rsa() -> dict[str, Any]:
-    """A modulus of 1024 bits, which need not be one."""
+    """Return a key of 1,024 bits; its modulus need not be a product of primes."""
     return {"kty": "RSA", "e": "AQAB", "n": "w" + "A" * 169 + "E"}
 
 

@@ -1,4 +1,4 @@
-"""How a request presents its token, and which of several counts."""
+"""How a request presents its token, and which one counts if there are several."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_n58_a_short_header_is_an_invalid_token() -> None:
         publisher(request("Bearer a"))
 
 
-# -- which counts
+# -- precedence
 
 
 def test_n61_v40_the_header_comes_before_the_query_and_the_query_before_the_cookie() -> None:

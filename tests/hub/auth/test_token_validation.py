@@ -123,7 +123,7 @@ def test_n66_keys_inside_a_token_are_ignored() -> None:
     brought = {"jwk": mine.as_dict(), "jku": "https://evil.example/keys", "x5u": "https://evil.example/x", "x5c": [pem]}
     for name, value in brought.items():
         assert "signature matches no HS256 key" in refused(current(A, key=mine.raw_value.hex(), header={name: value}))
-        assert verified(current(A, header={name: value})).publish  # they do no harm either
+        assert verified(current(A, header={name: value})).publish  # such a header does no harm
 
 
 def test_n66_a_kid_does_not_matter_if_there_is_one_key() -> None:
@@ -274,7 +274,7 @@ def test_a_publisher_is_a_subject_or_else_an_issuer_and_its_topics() -> None:
     assert len({verified(token).publisher for token in (*alike, *others)}) == 6
 
 
-# -- any text
+# -- arbitrary text
 
 
 @settings(deadline=None)
@@ -380,7 +380,7 @@ def test_a_token_has_a_maximum_length() -> None:
         assert f"the limit is {longest}" in refused(fits + "x" * 4, hub)
 
 
-# -- tokens that were verified
+# -- cached tokens
 
 
 def test_a_verified_token_is_cached() -> None:

@@ -1,4 +1,4 @@
-"""The commands: `python -m hub serve`, and `uvicorn hub:app` with either of its HTTP
+"""The commands `hub serve` and `hub token`, and `uvicorn hub:app` with both HTTP
 parsers and event loops.
 """
 
@@ -88,7 +88,7 @@ def test_a_port_in_use_is_named() -> None:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """The settings of hubs that would have been served."""
+    """The settings of the hubs that would run if `run` were not replaced."""
     started: list[Settings] = []
 
     def serve(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
@@ -101,12 +101,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 def start(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Start a hub in this process, in development."""
+    """Start a hub in this process, in development mode."""
     return run("serve", "--port", "0", *arguments, **{"HUB_DEV": "1", "HUB_HISTORY_URL": "memory://"} | variables)
 
 
 def refused(*arguments: str, **variables: str) -> str:
-    """The one sentence with which a start ends, before the welcome."""
+    """Return the error of a start that fails; assert that it is the only output."""
     ended = start(*arguments, **variables)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("hub: ")
@@ -137,7 +137,7 @@ def test_a_file_without_permission_prevents_the_start(tmp_path: Path, monkeypatc
     def refuse(*_: object) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(database, "alone", refuse)  # root may do anything
+    monkeypatch.setattr(database, "alone", refuse)  # because root has every permission
     url = f"sqlite:///{tmp_path}/log.db"
     told = refused(HUB_HISTORY_URL=url)
     assert told == f"history_url: {tmp_path}/log.db: there is no permission to read and write it"
@@ -157,7 +157,7 @@ def test_an_event_log_that_is_not_a_directory_prevents_the_start(tmp_path: Path)
 @pytest.mark.usefixtures("served")
 def test_an_address_that_cannot_be_used_prevents_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused("--host", "a..b") == "cannot listen on a..b port 0: this is not a host name"
-    told = refused("--host", "192.0.2.1", "--dev-anywhere")  # an address of no machine (RFC 5737)
+    told = refused("--host", "192.0.2.1", "--dev-anywhere")  # no machine has this address (RFC 5737)
     assert told == "cannot listen on 192.0.2.1 port 0: Cannot assign requested address"
 
     def unknown(*_: object, **__: object) -> NoReturn:
@@ -192,7 +192,7 @@ def test_the_hub_waits_for_an_unavailable_history(served: list[Settings]) -> Non
     assert f"in redis at 127.0.0.1:{port}" in ended.stdout
 
 
-# -- development is for this machine
+# -- development mode
 
 
 @pytest.mark.parametrize("chosen", ["flag", "environment"])
@@ -301,7 +301,7 @@ async def test_r13_a_development_token_is_valid_at_the_default_address(start_hub
         signed = run("token", "--dev", *arguments, *audience)
         assert (signed.returncode, signed.stderr) == (0, "")
         async with await subscribe(hub, ("match", "*"), token=signed.stdout.strip()) as reader:
-            if not audience:  # the usual address has another port
+            if not audience:  # the default address has another port
                 assert reader.status == 401
                 continue
             topic, private = ("topic", "https://example.com/1?q=1"), ("private", "")
@@ -368,7 +368,7 @@ class UvicornProcess:
     token: str = DEVELOPMENT_TOKEN
 
     async def log_until(self, text: str) -> str:
-        """The lines of its log up to the one with this text."""
+        """Return the lines of the log up to the first one with `text`."""
         lines = ""
         while text not in lines:
             line = await asyncio.wait_for(self.log.readline(), HANG)
@@ -379,7 +379,9 @@ class UvicornProcess:
 
 @contextlib.asynccontextmanager
 async def uvicorn(*arguments: str) -> AsyncIterator[UvicornProcess]:
-    """`uvicorn hub:app` on a free port, in development mode, with its log in memory."""
+    """`uvicorn hub:app` on a free port, in development mode, with its history in
+    memory.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-X", "dev", "-m", "uvicorn", "hub:app", "--port", "0", *arguments),
         env=environment(HUB_DEV="1", HUB_HISTORY_URL="memory://"),
@@ -420,7 +422,7 @@ async def test_uvicorn_serves_the_application_and_stops_in_time(loop: str, http:
         server.port = int(log.rpartition("running on http://127.0.0.1:")[2].split()[0])
         async with await subscribe(server, ("topic", "a"), token="nonsense") as refused:
             assert refused.status == 401
-        assert "nonsense" not in await server.log_until("request refused")  # also without any configuration of logging
+        assert "nonsense" not in await server.log_until("request refused")  # even if logging is not configured
         stuck = await subscribe(server, ("topic", "big"), receive_buffer=4096)
         healthy = await subscribe(server, ("topic", "big"))
         expected = [f"{n} " + "x" * 200_000 for n in range(60)]
@@ -428,7 +430,7 @@ async def test_uvicorn_serves_the_application_and_stops_in_time(loop: str, http:
             await publish(server, ("topic", "big"), ("data", data))
         assert [event.data for event in await healthy.until("end")] == expected
         assert [event.data for event in await stuck.until("end")] == expected
-        for data in [*expected, "end"]:  # and it gets stuck once more
+        for data in [*expected, "end"]:  # one client gets stuck again
             await publish(server, ("topic", "big"), ("data", data))
         assert [event.data for event in await healthy.until("end")] == expected
         server.process.send_signal(signal.SIGTERM)

@@ -55,14 +55,16 @@ Record = dict[str, Any]
 
 
 class Session(NamedTuple):
-    """A connection, from its lines in the event log."""
+    """A connection, as its lines in the event log describe it."""
 
     come: Record
     until: int | None
-    """The position at its end, or None if it is still open."""
+    """The position at its end, or None if the connection is still open."""
 
     def received(self, updates: Iterable[Record]) -> list[str]:
-        """Which of `updates` it was written, by asking each matcher."""
+        """Return the ids of the updates that the connection received, according to its
+        lines.
+        """
         assert self.until is not None
         return [
             update["id"]
@@ -80,7 +82,7 @@ class Session(NamedTuple):
 
 
 def lines_of(folder: Path) -> list[Record]:
-    """The lines of all closed segments, in the order of their names."""
+    """Return the lines of all closed segments, in the order of their names."""
     segments = sorted(folder.glob("*.jsonl"))
     assert all(path.stat().st_size for path in segments)
     return [json.loads(line) for path in segments for line in path.read_text("utf-8").split("\n") if line]
@@ -99,13 +101,13 @@ def updates_in(directory: Path) -> list[Record]:
 
 
 def gaps_in(directory: Path) -> list[Record]:
-    """The marks that something may be missing."""
+    """Return the lines that say that something may be missing."""
     lines = lines_of(directory / "sessions")
     return [line for line in lines if line["event"] == "gap" or (line["event"] == "end" and not line["clean"])]
 
 
 def sessions_in(directory: Path) -> dict[str, Session]:
-    """Subscriber -> its session."""
+    """Return the session of each subscriber."""
     come, gone, ends = dict[tuple[str, int], Record](), dict[tuple[str, int], Record](), dict[str, Record]()
     for line in lines_of(directory / "sessions"):
         match line["event"]:
@@ -155,7 +157,9 @@ def test_the_lines_of_a_connection_agree_with_the_written_bytes(actions: list[An
 
 
 def check(here: World, directory: Path) -> None:
-    """Assert that each connection of a finished world got what the event log says."""
+    """Assert that each connection of a finished world received what the event
+    log says.
+    """
     updates, sessions = updates_in(directory), sessions_in(directory)
     assert [update["id"] for update in updates] == [entry.update.id for entry in here.entries]
     assert gaps_in(directory) == []
@@ -272,8 +276,8 @@ async def test_a_connection_from_earliest_begins_at_the_start_of_the_history(tmp
 async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
     tmp_path: Path, start_hub: Callable[..., HubProcess]
 ) -> None:
-    """After the end of the hub, a client still receives all that the socket had
-    taken.
+    """After the end of the hub, a client still receives what its socket had
+    accepted.
     """
     hub = start_hub(HUB_EVENT_LOG=str(tmp_path), HUB_SUBSCRIPTIONS="0", HUB_SEND_BUFFER="4096", HUB_DRAIN="0")
     streams = [await subscribe(hub, ("topic", "a"), receive_buffer=4096) for _ in range(4)]
@@ -293,11 +297,11 @@ async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
             await reply.body()
             assert reply.status == 200
         if n == 30:
-            half.writer.write_eof()  # it is sent the write that waits, and no other
+            half.writer.write_eof()  # it receives the waiting write, and no other
     halves = events(await asyncio.wait_for(half.reader.read(), HANG))
-    # Two of them read a part of the write that waits.
+    # Two of the clients read a part of the waiting write.
     parts = [await stream.reader.readexactly(size) for stream, size in zip(streams, (0, 0, 9_000, 14_000), strict=True)]
-    await asyncio.sleep(0.1)  # and the hub hands over more
+    await asyncio.sleep(0.1)  # the hub hands more to the sockets
     hub.stop()
     rests = [await asyncio.wait_for(stream.reader.read(), HANG) for stream in streams]
     received = [events(part + rest) for part, rest in zip(parts, rests, strict=True)]
@@ -310,8 +314,9 @@ async def test_an_incomplete_write_counts_up_to_its_last_complete_event(
 
 
 def events(stream: bytes) -> list[str]:
-    """The ids of the whole events in the rest of a chunked response; it may have been
-    cut off anywhere.
+    """Return the ids of the complete events in the rest of a chunked response.
+
+    The response may be cut off anywhere.
     """
     body, rest = b"", stream
     while b"\r\n" in rest:
@@ -332,12 +337,13 @@ def events(stream: bytes) -> list[str]:
 def test_missing_lines_of_a_killed_node_are_after_its_mark(
     actions: list[Any], chosen: dict[str, Any], survives: bool
 ) -> None:
-    """At any moment, and of a log that is behind: of every two actions it is given time
-    to write after one.
+    """The node is killed at any moment, and its event log is behind.
+
+    It gets time to write only after every second action.
     """
 
     async def play(directory: str) -> None:
-        # The next node has another clock, by which all segments are too old to be kept.
+        # According to the clock of the next node, all segments are too old to be kept.
         settings = plain(heartbeat=10, event_log=directory, event_log_keep=0, **chosen)
         async with world(settings, SlowHistory(Retention(max_updates=10_000, max_bytes=2**26))) as here:
             node, log = here.hub.event_log, here.log
@@ -353,11 +359,11 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
         step(next_one, epoch=epoch if survives else "another")
         [gap] = gaps_in(Path(directory))
         written = updates_in(Path(directory))
-        may_lack_updates = not survives or not written  # the first ones may be forgotten by the next node
+        may_lack_updates = not survives or not written  # the history may have forgotten the first ones
         assert (gap["updates"], gap["epoch"], gap["hub"]) == (may_lack_updates, epoch, settings.url)
         assert len(written) >= gap["until"]
         entries = [codec.record(entry) | {"epoch": epoch} for entry in here.entries]
-        if survives:  # the next node continues where the dead one stopped
+        if survives:  # the next node records the rest
             written = entries
         place = {entry["id"]: entry["position"] for entry in entries}
         sessions = sessions_in(Path(directory))
@@ -427,7 +433,7 @@ async def test_a_mark_is_not_ahead_of_waiting_or_new_connections(
         await come()
         await come()
         assert await node._try_round() is not None
-        assert mark() == began  # one of both is not written yet
+        assert mark() == began  # one of the two connections is not written yet
         assert await node._try_round() is not None
         assert mark()[2:] == (2, began.time + 2 * 10**6)
         monkeypatch.setattr(node._updates, "write", slowly)
@@ -486,8 +492,8 @@ async def test_missing_lines_of_a_killed_hub_are_after_its_mark(
     marks = {gap["node"]: gap["until"] for gap in gaps}
     told = [session.received(updates) for session in sessions.values()]
     nodes = [session.come["node"] for session in sessions.values()]
-    # It is unknown which socket belongs to which session.  Each got all updates, or all
-    # since it connected.
+    # It is unknown which socket belongs to which session.  Each socket received all
+    # updates, or all since it connected.
     for ids, node in zip(told, nodes, strict=True):
         [whole] = {tuple(one) for one in got if ids and one[0] == ids[0]} or {()}
         assert ids == list(whole[: len(ids)])
@@ -608,7 +614,7 @@ async def test_a_hub_that_is_killed_repeatedly_writes_every_update_once(
     assert [update["id"] for update in updates_in(directory)] == ids
     assert [(gap["clean"], gap["updates"]) for gap in gaps_in(directory)] == [(False, False)] * 3
     nodes = {line["node"] for line in lines_of(directory / "sessions") if line["event"] == "end"}
-    for session in sessions_in(directory).values():  # one that was killed at once may have no lines
+    for session in sessions_in(directory).values():  # some are missing if their node was killed at once
         assert session.come["node"] in nodes
         assert session.until is not None
     assert len(nodes) == 4
@@ -622,7 +628,7 @@ async def seen(directory: Path, id: str) -> None:
 
 
 def existing(folder: Path) -> Iterator[Path]:
-    """Yield the segments that exist; the recorder may rename them meanwhile."""
+    """Yield the segments that still exist, because the recorder renames them."""
     for path in sorted(folder.glob("*.jsonl*")):
         if path.exists():
             yield path
@@ -833,7 +839,7 @@ def test_the_file_of_a_dead_node_shows_possible_gaps(
     assert (end["until"], end["updates"], end["clean"]) == (until, updates, False)
     assert end["time"] == moment or moment is None
     node.close(said(node), True)
-    assert len(lines_of(tmp_path / "sessions")) == 1  # a node that ends by itself and had no connection needs no line
+    assert len(lines_of(tmp_path / "sessions")) == 1  # no line if a node ends normally and had no connection
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -994,7 +1000,7 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_lef
                 [line] = [line for line in map(json.loads, part.read_text().splitlines()) if line["event"] == "gap"]
                 assert line["found"] is None
             await asyncio.sleep(0)
-            assert log._sessions._open  # one is there still
+            assert log._sessions._open  # the second connection is still open
         await until(lambda: not log._sessions._open)
         before = time.time()
     [opened, closed] = gaps_in(path)
@@ -1139,7 +1145,7 @@ async def test_updates_trimmed_before_they_were_recorded_are_marked(
     assert [update["position"] for update in updates_in(path)] == [*range(16, 27)]
     [gap] = gaps_in(path)
     assert (gap["after"], gap["until"], gap["updates"]) == (0, 15, True)
-    assert 0 < gap["time"] <= gap["found"]  # when it began, and not 1970
+    assert 0 < gap["time"] <= gap["found"]  # the time when the gap began, and not 1970
 
 
 async def test_updates_trimmed_before_the_event_log_began_are_not_missing(tmp_path: Path, quick: None) -> None:

@@ -1,5 +1,5 @@
-"""The contract of `base.History`, for all histories: against a list, and with several
-nodes.
+"""The contract of `base.History`: every history agrees with a list, even if several
+nodes share it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def new_url(tmp_path: Path, redis_server: RedisServer) -> Callable[[str], str]:
-    """Return the URL of an unused history."""
+    """Return a function that returns the URL of an unused history of a kind."""
 
     def new(kind: str) -> str:
         urls = {
@@ -100,7 +100,7 @@ def ids_of(entries: Sequence[Entry]) -> list[str]:
     return [entry.update.id for entry in entries]
 
 
-# -- one order
+# -- order
 
 
 def test_every_transport_is_tested() -> None:
@@ -108,7 +108,7 @@ def test_every_transport_is_tested() -> None:
 
 
 class Model(RuleBasedStateMachine):
-    """A log of one or two nodes, with tiny bounds, against a list."""
+    """A history of one or two nodes, with tiny bounds, compared with a list."""
 
     kind = "memory"
     url: str
@@ -148,8 +148,11 @@ class Model(RuleBasedStateMachine):
         self.forget(self.most)
 
     def forget(self, most: dict[bool, int]) -> None:
-        """Find the forgotten entries: the oldest of each kind, and at most those beyond
-        the limit.
+        """Remove the forgotten entries from `kept`.
+
+        Asserts that they are the oldest of their kind.  A published update is only
+        forgotten if there are more than the limit, and a presence update also if it is
+        older than all published ones.
         """
         left = {entry.position for entry in self.run(everything(self.node(0)))}
         of_kind = {kind: [p for p, _ in self.kept if (p in self.presence) == kind] for kind in (False, True)}
@@ -184,7 +187,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), before=st.integers(0, 3), after=st.integers(0, 3), presence=st.booleans())
     def fail_to_append(self, which: int, before: int, after: int, presence: bool) -> None:
-        """Append nothing, because one update has a lone surrogate."""
+        """An append fails as a whole if one of its updates has a lone surrogate."""
         good = Update(("t",), id="a")
         updates = [*[good] * before, Update(("t",), "\ud800", id="b"), *[good] * after]
         with pytest.raises(UnicodeEncodeError):
@@ -231,7 +234,9 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: bool(getattr(self, "followers", None)))
     @rule(which=st.integers(0, 9))
     def see(self, which: int) -> None:
-        """A follower sees all entries, or gets PositionExpired."""
+        """A follower gets the next entries, or PositionExpired if some were
+        forgotten.
+        """
         pages, place = self.followers.pop(which % len(self.followers))
         if place == self.end:
             self.followers.append((pages, place))
@@ -490,11 +495,11 @@ async def test_presence_updates_have_bounds_of_their_own(kind: str, new_url: Cal
             assert stats.presence_bytes < 1_500_000
             for node in made:
                 assert await node.find("first") == await node.find("first", presence=False) == 1
-                assert await node.find("first", presence=True) is None  # something after it is forgotten
+                assert await node.find("first", presence=True) is None  # a presence update after it is forgotten
                 assert await node.find("came") is None
                 assert await node.find(told[-1].update.id, presence=True) == told[-1].position
                 assert await node.end() == 5_003
-                # A reader can tell from `forgotten` whether the gap concerns it.
+                # `forgotten` shows a reader whether the gap concerns it.
                 after = await node.read(1)
                 assert after[0].position > came.position + 1
                 assert after[0].position == after.forgotten + 1
@@ -532,7 +537,7 @@ async def test_presence_updates_are_trimmed_by_age_and_before_the_oldest_publish
         await node.append(named("r"), presence=True)
         assert await node.prune(max_updates=1, max_bytes=2**30, max_age=math.inf) == 3
         assert ids_of(await everything(node)) == ["b", "r"]
-        assert ids_of(await node.read(2)) == ["b", "r"]  # only presence updates are missing between
+        assert ids_of(await node.read(2)) == ["b", "r"]  # only presence updates are missing
         assert (await node.read(2)).forgotten == 3
         with pytest.raises(PositionExpired):
             await node.read(0)
@@ -544,7 +549,7 @@ async def test_presence_updates_are_trimmed_by_age_and_before_the_oldest_publish
             assert ids_of(await everything(node)) == ["b", "s"]  # the newest of each kind stays
 
 
-# -- ids that were seen
+# -- repeated ids
 
 
 async def later(node: Any, seconds: float) -> None:
@@ -594,8 +599,8 @@ async def test_a_remembered_id_belongs_to_its_publisher(kind: str, new_url: Call
         entries = await other.append([first, second, *named("order-8", "order-8")], publisher="A")
         assert ids_of(entries) == ["order-8"]
         assert ids_of(await one.append(named("order-7", "order-8", "order-8"), publisher="D")) == ["order-7", "order-8"]
-        # Names are not joined with ids, so a name cannot make the id of another
-        # publisher's update.
+        # The key of an id is not just name + id.  Otherwise, a publisher could choose
+        # an id that suppresses the update of another publisher.
         assert len(await one.append(named("2b c"), publisher="a")) == 1
         assert len(await one.append(named("b c"), publisher="a2")) == 1
         assert len(await one.append(named("c"), publisher="a2b ")) == 1
@@ -680,8 +685,8 @@ async def test_the_subscribers_of_a_silent_node_are_handed_to_another_node(
         await alive.announce([departure(one.id, one.id) for one in beat.orphans])
         assert await alive.beat() == (1, [])
         assert [one.id for one in await silent.present()] == ["r"]
-        # It was only asleep: it learns that none of its subscribers are present, and
-        # announces them again.
+        # The silent node was only asleep.  It learns that none of its subscribers are
+        # present, and announces them again.
         assert await silent.beat() == (0, [])
         await silent.announce([arrival("p")])
         assert await alive.beat() == (1, [])

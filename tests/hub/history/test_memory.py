@@ -1,4 +1,4 @@
-"""The log in memory, against a list; tiny bounds, so that it forgets in every run."""
+"""The history in memory agrees with a list; its bounds are tiny, so that it forgets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AgainstNaive(RuleBasedStateMachine):
             st.builds(
                 lambda name, data: Update(("t",), data, id=name), st.sampled_from("abc"), st.text("x\n", max_size=200)
             ),
-            max_size=7,  # more than the log may hold
+            max_size=7,  # more than the history may hold
         )
     )
     def append(self, updates: list[Update]) -> None:
@@ -63,7 +63,7 @@ class AgainstNaive(RuleBasedStateMachine):
 
     @rule(before=st.integers(0, 3), after=st.integers(0, 3))
     def fail_to_append(self, before: int, after: int) -> None:
-        """Append nothing, because one update has a lone surrogate, so it has no
+        """An append fails as a whole if one update has a lone surrogate, and so no
         frame.
         """
         good = Update(("t",), id="a")
@@ -113,7 +113,7 @@ async def test_n112_t85_the_history_keeps_as_much_as_its_bounds_allow_and_no_mor
         assert len(await log.read(EARLIEST)) == (3 if log._end == 3 else 4)
     assert [entry.position for entry in await log.read(EARLIEST)] == [14, 15, 16, 17]
     await log.append([Update(("t",), "x" * 9 * size, id="large")])
-    assert [entry.position for entry in await log.read(EARLIEST)] == [18]  # the newest one always
+    assert [entry.position for entry in await log.read(EARLIEST)] == [18]  # the newest entry always stays
     await log.append([Update(("t",), id="small")])
     assert [entry.update.id for entry in await log.read(EARLIEST)] == ["small"]
     exact = MemoryHistory(Retention(max_updates=10, max_bytes=3 * size))

@@ -1,4 +1,4 @@
-"""Pages that many readers share, of a history that counts its reads."""
+"""Many readers share the pages that were read from a history."""
 
 from __future__ import annotations
 

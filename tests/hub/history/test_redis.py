@@ -69,7 +69,9 @@ def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
 
 @pytest.fixture
 async def node() -> AsyncIterator[Callable[..., RedisHistory]]:
-    """Open the history as one more node; check and close all at the end of the test."""
+    """Return a function that opens the history as another node; check and close all
+    nodes at the end.
+    """
     opened: list[RedisHistory] = []
 
     def open_node(url: str | RedisServer, *, name: str = "mercure", **chosen: Any) -> RedisHistory:
@@ -141,7 +143,7 @@ async def everything(log: RedisHistory) -> list[Entry]:
 
 
 class Follower:
-    """Follows a history in a task, and keeps the entries."""
+    """A task that follows a history and keeps the entries."""
 
     def __init__(self, log: RedisHistory, after: int = 0) -> None:
         self.entries: list[Entry] = []
@@ -155,7 +157,7 @@ class Follower:
             self._grown.set()
 
     async def until(self, id: str) -> None:
-        """Wait until it has got an entry of that id."""
+        """Wait until an entry with the id has arrived."""
         while id not in {entry.update.id for entry in self.entries}:
             self._grown.clear()
             waiting = asyncio.ensure_future(self._grown.wait())
@@ -163,7 +165,7 @@ class Follower:
             waiting.cancel()
             if self._task.done():
                 self._task.result()
-            assert self._grown.is_set(), f"{id} did not come; got {ids(self.entries)}"
+            assert self._grown.is_set(), f"{id} did not arrive; got {ids(self.entries)}"
 
     async def ends(self) -> None:
         async with asyncio.timeout(HANG):
@@ -176,11 +178,13 @@ class Follower:
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
         done, _pending = await asyncio.wait([self._task], timeout=HANG)
-        assert done, "it does not hear that it is cancelled"
+        assert done, "the follower ignores that it is cancelled"
 
 
 def counted(log: RedisHistory, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """The number of calls of a method of the log from now on."""
+    """Count the calls of a method of the history; return a function that returns their
+    number.
+    """
     count, method = 0, getattr(log, name)
 
     async def call(*arguments: Any, **options: Any) -> Any:
@@ -193,7 +197,7 @@ def counted(log: RedisHistory, name: str, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 async def back(log: RedisHistory) -> None:
-    """Wait until the log can be reached."""
+    """Wait until the history is available."""
     async with asyncio.timeout(HANG):
         while True:
             with suppress(HistoryUnavailable):
@@ -292,7 +296,7 @@ async def test_a_long_outage_is_logged_once(
     assert [record.getMessage().count("the history is available; following") for record in caplog.records].count(1) == 1
 
 
-# -- a server that has lost something
+# -- a server that lost data
 
 
 async def lose_a_tail(server: RedisServer, first: RedisHistory, second: RedisHistory) -> tuple[int, int]:
@@ -317,13 +321,13 @@ async def off(log: RedisHistory, position: int) -> None:
 async def test_a_lost_tail_starts_a_new_epoch(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
     first, second = node(server), node(server)
     after_a, after_d = await lose_a_tail(server, first, second)
-    assert await first.find("a") is None, "something was lost after it"
+    assert await first.find("a") is None, "entries after it were lost"
     assert await first.find("d") is None
     for log in first, second:
         for position in 0, after_a, after_d:
             if log is first or position != after_d:
                 await off(log, position)
-        assert ids(await everything(log)) == "a b", "all that is left"
+        assert ids(await everything(log)) == "a b", "only a and b are left"
     [e] = await append(second, "e")
     assert ids(await first.read(await first.end() - 1)) == ids([e])
     assert (await first.end()) > base.EPOCH
@@ -343,7 +347,7 @@ async def test_a_lost_tail_is_noticed_even_after_as_many_new_appends(
 ) -> None:
     first, second = node(server), node(server)
     after_a, after_d = await lose_a_tail(server, first, second)
-    *_, e = await append(second, "C D E")  # it has no reason to think that anything is lost
+    *_, e = await append(second, "C D E")  # the second node cannot know that anything was lost
     await off(first, after_d)
     await off(first, after_a)
     assert await first.find("C") is None
@@ -357,15 +361,15 @@ async def test_a_lost_tail_is_noticed_even_if_the_entries_before_it_were_trimmed
     first, second = node(server), node(server, max_updates=2)
     _, after_d = await lose_a_tail(server, first, second)
     await append(second, "C D E F")
-    assert ids(await everything(second)) == "E F", "so that the place after d is the place before the oldest"
+    assert ids(await everything(second)) == "E F", "the oldest entry is right after the position of d"
     await off(first, after_d)
 
 
 async def test_a_lost_tail_of_either_kind_of_entries_is_noticed(
     server: RedisServer, node: Callable[..., RedisHistory]
 ) -> None:
-    """Also if entries of the other kind are at their positions, with entries after
-    them.
+    """The loss is noticed even if entries of the other kind take the lost positions,
+    and more entries follow.
     """
     for number, (lost, instead) in enumerate([(False, True), (True, False), (False, False), (True, True)]):
         first, second = node(server, name=f"{number}"), node(server, name=f"{number}", presence_updates=2)
@@ -392,7 +396,7 @@ async def test_a_node_with_trimmed_anchors_recognizes_another_history(
     await append(first, "b c")
     [known] = await first.append([update("d")], presence=True)
     await asyncio.to_thread(server.restart)
-    await append(second, "B C D")  # which has no reason to think that anything is lost
+    await append(second, "B C D")  # the second node cannot know that anything was lost
     for text in "E F G":
         await second.append([update(text)], presence=True)
     published, _ = await append(second, "X Y")
@@ -400,7 +404,7 @@ async def test_a_node_with_trimmed_anchors_recognizes_another_history(
     await off(first, known.position)
     assert "its positions expire" in caplog.text
     assert await first.end() == base.EPOCH + await second.end()
-    assert await first.find("Y") == base.EPOCH + published.position + 1, "it is no loss for the others"
+    assert await first.find("Y") == base.EPOCH + published.position + 1, "the other nodes lost nothing"
     assert ids(await everything(first)) == "X Y"
 
 
@@ -433,8 +437,8 @@ async def test_a_history_of_0_1_0_is_upgraded_once(server: RedisServer, node: Ca
     await client.hset(meta, "before", before)
     about = ("bytes", "before", "forgotten")
     await client.hdel(meta, "forgotten", *(f"presence_{name}" for name in about))
-    assert ids(await everything(log)) == "b c", "and its anchor holds"
-    assert ids(await early.read(1)) == "b c", "and one of what was forgotten last"
+    assert ids(await everything(log)) == "b c", "the anchor of this node holds"
+    assert ids(await early.read(1)) == "b c", "an anchor at the last forgotten entry holds, too"
     with pytest.raises(PositionExpired):
         await log.read(0)
     await append(log, "d")
@@ -469,7 +473,7 @@ async def test_without_a_loss_the_epoch_stays(server: RedisServer, node: Callabl
 async def test_a_flushed_history_is_noticed_by_its_followers(
     server: RedisServer, node: Callable[..., RedisHistory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)  # so the next look finds it, and not a timeout
+    monkeypatch.setattr(module, "TIMEOUT", 10 * HANG)  # so the next check notices the loss, not a timeout
     log = node(server)
     async with Follower(log) as follower:
         await append(log, "a b")
@@ -533,19 +537,19 @@ async def test_epochs_grow_even_if_the_server_only_knows_earlier_ones(
 ) -> None:
     first, second = node(server), node(server)
     await append(first, "a")
-    server.ask("HINCRBY", "{mercure}:meta", "epoch", str(10**9))  # a clock that was days ahead, since then set right
+    server.ask("HINCRBY", "{mercure}:meta", "epoch", str(10**9))  # as if the clock had been days ahead
     assert ids(await everything(second)) == "a"
     assert await first.end() == base.EPOCH + 1
     server.ask("FLUSHALL")
-    await append(node(server), "b")  # a node that knows nothing of the first history
+    await append(node(server), "b")  # this node knows nothing of the first history
     for log in first, second:
         assert ids(await everything(log)) == "b"
         await off(log, 1)
     assert int((await first.stats()).epoch) == int((await second.stats()).epoch)
-    assert await first.find("b") is None, "who told of it could not know what was there before"
+    assert await first.find("b") is None, "the node that appended it did not know the first history"
 
 
-# -- a server that does not answer, or refuses
+# -- a server that does not answer or refuses writes
 
 
 @pytest.fixture
@@ -590,7 +594,7 @@ async def test_the_timeout_includes_the_wait_for_a_turn(server: RedisServer, nod
 
 
 class Proxy:
-    """Between a node and the server; cuts a connection after some bytes to or from the
+    """A proxy that cuts each connection after a number of bytes to or from the
     server.
     """
 
@@ -659,7 +663,7 @@ async def test_a_server_that_refuses_writes_is_unavailable_and_changes_nothing(
         ),
     ):
         if reason == "read only":
-            other.pause()  # otherwise it would hand over its own, empty data
+            other.pause()  # otherwise, the server would copy its empty data
         server.ask(*refuse)
         loaded = await log.read(0)
         for write in (
@@ -672,7 +676,7 @@ async def test_a_server_that_refuses_writes_is_unavailable_and_changes_nothing(
             with pytest.raises(HistoryUnavailable) as caught:
                 await write()
             assert reason in caught.value.reason
-        assert ids(await everything(log)) == "a", "reading goes on"
+        assert ids(await everything(log)) == "a", "reading still works"
         server.ask(*accept)
         await back(log)
         other.resume()
@@ -739,7 +743,7 @@ async def test_a_slow_follower_gets_entries_that_arrived_meanwhile_at_once(
     await append(log, "a")
     pages = log.follow(0)
     assert ids(await anext(pages)) == "a"
-    for presence in (False, True, True, False):  # of either kind
+    for presence in (False, True, True, False):  # entries of both kinds
         await log.append([update("b")], presence=presence)
         assert ids(await asyncio.wait_for(anext(pages), HANG)) == "b"
     await pages.aclose()  # type: ignore[attr-defined]
@@ -761,7 +765,7 @@ async def test_the_history_works_over_tls(
 
 
 def certified(directory: Path) -> tuple[str, str]:
-    """Files with a certificate of 127.0.0.1 that signs itself, and with its key."""
+    """Write a self-signed certificate for 127.0.0.1 and its key; return their paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -801,7 +805,7 @@ async def test_a_password_is_never_shown(
         assert secret not in told
 
 
-# -- kept and forgotten entries
+# -- trimming
 
 
 async def test_trimmed_entries_are_removed_from_all_keys(
@@ -834,7 +838,7 @@ async def test_a_large_history_is_trimmed_in_portions(server: RedisServer, node:
     for _ in range(5):
         await append(log, "b")
         held.append((await log.stats()).updates)
-    assert held == [512, 513, 514, 512, 513], "when one part in 256 is too many"
+    assert held == [512, 513, 514, 512, 513], "trims if the excess is more than one part in 256"
 
 
 async def test_old_entries_are_trimmed_at_the_next_beat(server: RedisServer, node: Callable[..., RedisHistory]) -> None:
@@ -846,7 +850,7 @@ async def test_old_entries_are_trimmed_at_the_next_beat(server: RedisServer, nod
     assert ids(await everything(log)) == "now old new"
     strict = node(server, max_age=3_200)
     await strict.beat()
-    assert ids(await everything(log)) == "now old new", "it goes from the oldest on, which is young here"
+    assert ids(await everything(log)) == "now old new", "trimming starts with the first entry, which is young"
     assert await log.prune(max_updates=2, max_bytes=2**30, max_age=3_600) == 1
     await strict.beat()
     assert [(entry.update.id, entry.time) for entry in await everything(log)] == [("new", now - 3_000_000)]
@@ -903,9 +907,9 @@ async def test_a_node_that_counted_as_dead_registers_again(
     expire(server, stuck)
     assert names((await alive.beat()).orphans) == {"a", "b"}
     assert ids(await goes(alive, "a", "b")) == "a goes b goes"
-    assert await goes(stuck, "a") == [], "it was announced already"
+    assert await goes(stuck, "a") == [], "the other node announced it already"
     assert await alive.beat() == (1, [])
-    assert server.ask("SCARD", "{mercure}:nodes") == ":1", "it is forgotten"
+    assert server.ask("SCARD", "{mercure}:nodes") == ":1", "the dead node is forgotten"
     assert await stuck.beat() == (0, [])
     await comes(stuck, "b")
     assert await alive.beat() == (1, [])
@@ -915,8 +919,8 @@ async def test_a_node_that_counted_as_dead_registers_again(
 
 
 def expire(server: RedisServer, *nodes: RedisHistory) -> None:
-    """Have the time of these nodes be over, as when it has passed since their last
-    beat.
+    """Make nodes count as dead, as if `node_timeout` had passed since their
+    last beat.
     """
     for each in nodes:
         server.ask("DEL", f"{{mercure}}:alive:{each._node[0]}")
@@ -932,7 +936,7 @@ async def test_nodes_do_not_count_as_dead_because_of_an_outage_of_the_server(
     await first.beat()
     await second.beat()
     server.restart()
-    server.ask("HINCRBY", "{mercure}:meta", "heard", f"{-HANG * 1_000:.0f}")  # and was away for as long
+    server.ask("HINCRBY", "{mercure}:meta", "heard", f"{-HANG * 1_000:.0f}")  # the server was away for as long
     expire(server, first, second)
     await back(first)
     assert await first.beat() == (1, [])
@@ -969,7 +973,7 @@ async def test_a_node_that_leaves_is_forgotten_unless_it_has_subscribers(
     await leaves.aclose()
     await crashes.aclose()
     assert server.ask("SCARD", "{mercure}:nodes") == ":2"
-    assert names((await stays.beat()).orphans) == {"b"}, "at once, rather than when its time is over"
+    assert names((await stays.beat()).orphans) == {"b"}, "immediately, and not after `node_timeout`"
 
 
 @pytest.mark.usefixtures("_quick")
@@ -1010,7 +1014,7 @@ async def test_sentinel_names_the_new_server_after_a_failover(
         await back(log)
         await append(log, "c")
         await follower.until("c")
-        master.start()  # it starts again as a replica
+        master.start()  # it becomes a replica
         await append(log, "d")
         await follower.until("d")
     assert ids(follower.entries) == "a b c d"
@@ -1036,7 +1040,7 @@ async def test_entries_that_a_replica_lacks_after_a_failover_are_noticed_as_lost
 
 
 async def ready(log: RedisHistory, replica: RedisServer, *, entries: int) -> None:
-    """Wait until the replica has `entries`, and may become the master."""
+    """Wait until the replica has that number of entries and the sentinel knows it."""
     assert log._sentinel is not None
     await until(lambda: replica.ask("XLEN", "{mercure}:log") == f":{entries}")
     async with asyncio.timeout(HANG):
@@ -1112,7 +1116,7 @@ def test_a_url_has_the_address_and_the_name_of_the_history(url: str, expected: d
         known["cert_reqs"] = connection.ssl_context.cert_reqs
     assert {name: known[name] for name in expected} == expected
     assert log._keys[0] == ("{x}:log" if "name=x" in url else "{mercure}:log")
-    assert connection.retry.get_retries() == 0, "nothing is sent twice"
+    assert connection.retry.get_retries() == 0, "no command is sent twice"
     if log._sentinel is not None:
         asked = [sentinel.connection_pool.connection_kwargs for sentinel in log._sentinel.sentinels]
         assert [(each["host"], each["port"], each.get("password")) for each in asked] == [
@@ -1122,7 +1126,9 @@ def test_a_url_has_the_address_and_the_name_of_the_history(url: str, expected: d
 
 
 def test_the_scripts_are_in_the_package() -> None:
-    """They are exactly the files that scripts.py loads, and no two are equal."""
+    """The package has exactly the scripts that scripts.py loads, and no two are
+    equal.
+    """
     found = {
         path.name.removesuffix(".lua") for path in files("hub.history.redis").iterdir() if path.name.endswith(".lua")
     }

@@ -1,5 +1,5 @@
-"""The log in a file: processes that are killed or stopped, a full disk, damage, and
-other files in its place.
+"""The history in SQLite, with killed or stopped processes, a full disk, damage, and
+replaced files.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ asyncio.run(main())
             self.acknowledged.append(int(self.process.stdout.readline()))
 
     def end(self, number: int = signal.SIGKILL) -> None:
-        """End it with a signal, and read its reports until then."""
+        """End the process with a signal, and read its remaining reports."""
         self.process.send_signal(number)
         assert self.process.stdout is not None
         self.acknowledged += [int(line) for line in self.process.stdout.read().split("\n") if line]
@@ -114,7 +114,8 @@ async def test_r41_killed_processes_lose_no_acknowledged_update(path: str) -> No
             await pages.aclose()  # type: ignore[attr-defined]
             for process in processes:
                 of_it = [id for id in seen if id.startswith(process.name + " ")]
-                # In order, each once, and perhaps one more that it was killed at.
+                # Its entries are in order, and each occurs once.  There may be one more
+                # if the process was killed before it reported the append.
                 assert of_it == [f"{process.name} {n}" for n in range(len(of_it))]
                 assert len(of_it) in (len(process.acknowledged), len(process.acknowledged) + 1)
         await log.append(named("last"))
@@ -159,7 +160,7 @@ async def test_many_appends_share_a_commit(path: str) -> None:
         entries = await asyncio.gather(*(log.append(named(f"a{n}", f"b{n}")) for n in range(200)))
         assert commits <= 3
         assert [entry.position for one in entries for entry in one] == list(range(2, 402))
-        # An append that fails does not stop the others.
+        # If one append fails, the others do not.
         results = await asyncio.gather(
             log.append(named("good")), log.append(named("\ud800")), log.append(named("too")), return_exceptions=True
         )
@@ -185,7 +186,7 @@ async def test_a_full_disk_makes_the_history_unavailable_until_there_is_room(pat
 
 
 async def test_a_file_that_cannot_grow_is_unavailable_and_loses_nothing(path: str) -> None:
-    """As on a full disk, a write fails in the middle."""
+    """A write fails in the middle, as on a full disk."""
     async with log_at(path) as log:
         await log.append(named("before"))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -274,10 +275,12 @@ async def test_setting_the_clock_changes_nothing_while_the_hub_runs(path: str, m
 
 
 async def test_a_reboot_leaves_no_subscriber_present(path: str) -> None:
-    """Subscribers from before a reboot are absent, whatever the clocks say."""
+    """Subscribers from before a reboot are absent, even if the uptime is longer than
+    before.
+    """
     async with log_at(path, since_boot=lambda: 5_000.0) as log:
         await log.announce([Change(Present("p", ()), True, [])])
-        log._database.is_closed = True  # the power fails
+        log._database.is_closed = True  # as if the power failed
         log._database.close()
     for uptime in (3.0, 4_999.0, 5_011.0):
         now = uptime
@@ -293,7 +296,7 @@ async def test_a_reboot_leaves_no_subscriber_present(path: str) -> None:
 
 
 def damage(path: str, pages: int, *, last: bool = True) -> None:
-    """Overwrite some pages of 4,096 bytes, the last or middle ones, in another
+    """Overwrite pages of 4,096 bytes at the end or in the middle of a file, in another
     process.
     """
     program = (
@@ -323,7 +326,7 @@ async def test_a_file_with_a_damaged_page_is_put_aside_and_its_readable_entries_
         waiting = asyncio.ensure_future(anext(follower))
         await asyncio.sleep(0)
         damage(path, 3, last=last)
-        for node in (log, other):  # otherwise they would read from their page cache
+        for node in (log, other):  # otherwise, both would read from their page cache
             node._database.opened().close_readers()
         with suppress(PositionExpired):  # the first reader notices the damage
             await everything(log)
@@ -337,7 +340,7 @@ async def test_a_file_with_a_damaged_page_is_put_aside_and_its_readable_entries_
         holes = [n for n in range(2_000) if n not in set(ids)]
         for id in ids:
             assert (await log.find(str(id)) is not None) == (id > holes[-1])
-        # It is another epoch, for the other node too: places of before are off the log.
+        # Both nodes are in a new epoch, and positions of the old one have expired.
         for node in (log, other):
             with pytest.raises(PositionExpired):
                 await node.read(1_999)
@@ -348,7 +351,7 @@ async def test_a_file_with_a_damaged_page_is_put_aside_and_its_readable_entries_
         await other.append(named("new"))
         assert await log.find("new") == await log.end() == base.EPOCH + len(ids) + 1
     assert os.path.exists(path + ".damaged")
-    async with log_at(path) as log:  # and it stays so
+    async with log_at(path) as log:  # the repaired history can be opened again
         assert len(await everything(log)) == len(ids) + 1
 
 
@@ -388,7 +391,7 @@ async def test_a_rescue_keeps_only_valid_rows_and_skips_gaps(path: str) -> None:
             await log.append(named(*(f"{n} {m}" for m in range(2_000))), presence=True)
         await log.append(named("b", "c"))
     with closing(sqlite3.connect(path)) as connection, connection:
-        # So long a gap cannot be read position by position.
+        # The gap is too long to be read position by position.
         connection.execute("UPDATE log SET position = position + 1000000000000 WHERE id IN ('b', 'c')")
         connection.execute("UPDATE log SET topics = '{' WHERE id = 'b'")
     async with log_at(path, presence_updates=2) as log:
@@ -445,7 +448,7 @@ async def test_a_history_of_an_unknown_version_is_refused(path: str) -> None:
 
 @pytest.mark.processes
 async def test_an_interrupted_rescue_is_completed(path: str) -> None:
-    """It does not use files that belong to the damaged one."""
+    """The rescue does not use a -wal file that belongs to the damaged history."""
     await filled(path, 100)
     os.rename(path, path + ".salvaged")
     async with log_at(path) as log:
@@ -480,14 +483,14 @@ async def test_if_two_processes_meet_damage_one_of_them_repairs_it(path: str, mo
         await asyncio.to_thread(copying.wait, HANG)
         with pytest.raises(HistoryUnavailable):
             await asyncio.to_thread(other._database.repair, files[1], sqlite3.DatabaseError("damaged"))
-        with pytest.raises(HistoryUnavailable):  # and no node writes into the file that is being replaced
+        with pytest.raises(HistoryUnavailable):  # no node writes into the file that is being replaced
             await other.append(named("lost"))
         go_on.set()
         await salvaging
         await other.append(named("new"))
         await asyncio.to_thread(
             other._database.repair, files[1], sqlite3.DatabaseError("damaged")
-        )  # which was done already
+        )  # the file is repaired already
         for log in (one, other):
             assert await log.end() == base.EPOCH + 2_001
     assert not os.path.exists(path + ".damaged1")
@@ -543,7 +546,7 @@ async def test_nodes_do_not_count_as_dead_if_no_node_could_write(path: str) -> N
         for log, name in ((one, "p"), (other, "q")):
             await log.beat()
             await log.announce([Change(Present(name, ()), True, [])])
-        now += 100  # a full disk
+        now += 100  # no node could write, perhaps because the disk was full
         assert await one.beat() == (1, [])
         now += 4
         assert await one.beat() == (1, [])
@@ -554,7 +557,7 @@ async def test_nodes_do_not_count_as_dead_if_no_node_could_write(path: str) -> N
         assert [one.id for one in found.orphans] == ["q"]
 
 
-# -- other files in its place
+# -- replaced files
 
 
 async def test_a_removed_file_is_replaced_by_a_new_history_in_a_new_epoch(path: str) -> None:
@@ -579,7 +582,9 @@ async def test_a_removed_file_is_replaced_by_a_new_history_in_a_new_epoch(path: 
 async def test_an_append_that_waits_is_not_written_to_a_replaced_file(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, it would be acknowledged in a file that is no longer the history."""
+    """Otherwise, it would be acknowledged, although its file is no longer the
+    history.
+    """
     async with log_at(path) as log:
         await log.append(named("before"))
         real = sqlite_file.begin
@@ -629,7 +634,7 @@ async def test_an_older_copy_under_the_same_name_is_another_history(path: str) -
 
 
 async def test_replacing_a_file_while_it_is_written_does_no_harm(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader opens the new file meanwhile; the writer continues with its own
+    """A reader opens the new file while the writer continues with its own
     connection.
     """
     async with log_at(path) as log:
@@ -686,7 +691,7 @@ async def test_a_node_that_is_notified_of_new_entries_does_not_poll(path: str, m
         assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["first"]
         for n in range(5):
             waiting = asyncio.ensure_future(anext(pages))
-            await other.check()  # so its bell is known
+            await other.check()  # so the file has the port of its bell
             await one.append(named(str(n)))
             assert ids_of(await asyncio.wait_for(waiting, HANG)) == [str(n)]
         await pages.aclose()  # type: ignore[attr-defined]
@@ -726,7 +731,7 @@ async def test_a_backup_of_a_live_history_has_a_new_epoch(path: str, tmp_path: P
         assert await log.present() == []
         await log.append(named("new"))
         assert await log.find("new") == len(found) + 1
-    # Put in place of the log that a hub is running on, it is another epoch.
+    # If a backup replaces the file of a running hub, a new epoch begins.
     async with log_at(path) as log:
         await log.append(named("lost"))
         for file in sqlite_file.files_of(path):

@@ -1,5 +1,5 @@
-"""`hub history`: export and import, and that no incomplete file passes for a complete
-one.
+"""`hub history` exports and imports updates, and never takes an incomplete file for a
+complete one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _umask() -> Iterator[None]:
 
 
 def made(count: int, **chosen: Any) -> list[Entry]:
-    """Entries a second apart, with one alternate topic."""
+    """Return entries with times a second apart and one alternate topic."""
     return [
         Entry(
             n, Update((f"https://example.com/{n}", "all"), f"data {n}", **{"id": f"urn:{n}"} | chosen), NOON + n * 1_000
@@ -100,13 +100,13 @@ def entries_of(url: str) -> list[Entry]:
 
 
 def run(*arguments: object, **variables: str | None) -> Result:
-    """`hub history`, in this process."""
+    """Run `hub history` in this process."""
     unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("HUB_")}
     return CliRunner().invoke(main, ["history", *map(str, arguments)], env=unset | variables, catch_exceptions=False)
 
 
 def told(ended: Result, status: int) -> str:
-    """Return the error message; assert that there is no other output."""
+    """Return the error message; assert that it is the only output."""
     assert (ended.exit_code, ended.stdout) == (status, ""), ended.output
     assert ended.stderr.startswith("hub: ")
     return ended.stderr[5:].strip()
@@ -118,13 +118,13 @@ def none(_: object) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> str:
-    """The URL of a log with 300 updates."""
+    """The URL of a history with 300 updates."""
     url = sqlite(tmp_path / "mercure.db")
     fill(url, made(300))
     return url
 
 
-# -- which log
+# -- the choice of the history
 
 
 def test_a_history_in_memory_is_refused() -> None:
@@ -258,7 +258,7 @@ def test_prune_needs_a_valid_bound(log: str) -> None:
     assert len(entries_of(log)) == 300
 
 
-# -- export and import, there and back
+# -- export and import
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=FORBIDDEN), min_size=1, max_size=9)
 ENTRIES = st.lists(
@@ -519,7 +519,7 @@ def test_only_the_owner_can_read_an_export_or_backup(tmp_path: Path, log: str) -
 
 
 class Forgetful(MemoryHistory):
-    """A history that keeps only 10 updates once the second page is read."""
+    """A history that forgets all but 10 updates before its second page is read."""
 
     async def read(self, after: int) -> Page:
         if after != EARLIEST:
