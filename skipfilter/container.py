@@ -171,7 +171,8 @@ class SkipFilter(Generic[Value, Key]):
     for which each value declares selectors.  A predicate must be pure: it is called
     once for each value and key, as long as the key stays cached.  It may add and remove
     values while it runs; the next call sees those that it added.  If it raises, the
-    caller gets the error and the cache does not change.
+    caller gets the error, and no bitmap has changed.  A new key is then not cached; a
+    cached key counts as used.
 
     `group` returns what values have in common if they give the same answer for every
     key: one test serves all values with an equal group.  The group of a value must not
