@@ -35,7 +35,8 @@ class Keys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: SecretStr | None = None
-    """A shared secret, or a public key in PEM.
+    """A shared secret, or a public key in PEM; or @ and the path of a file with one of
+    them.  The file is read once, at start.
 
     A secret must have at least 32 bytes, except in development.
     """

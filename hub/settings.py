@@ -178,7 +178,7 @@ class Settings(BaseModel):
 
     publisher_key: SecretStr | None = None
     """The key for classic tokens that publish: a secret of at least 32 bytes, or a
-    public key in PEM (V32).
+    public key in PEM; or @ and the path of a file with one of them (V32).
     """
     publisher_jwks_url: KeySetURL | None = None
     """The URL of a key set, instead of `publisher_key`."""
@@ -189,7 +189,7 @@ class Settings(BaseModel):
 
     subscriber_key: SecretStr | None = None
     """The key for classic tokens that subscribe: a secret of at least 32 bytes, or a
-    public key in PEM (V32).
+    public key in PEM; or @ and the path of a file with one of them (V32).
     """
     subscriber_jwks_url: KeySetURL | None = None
     """The URL of a key set, instead of `subscriber_key`."""

@@ -53,9 +53,7 @@ def unknown_variables(environment: Mapping[str, str], settings: Collection[str])
     ]
     nearly = [(name, meant) for name in unknown if (meant := _nearest(name.upper(), known | RENAMED.keys()))]
     if nearly:
-        raise ConfigurationError(
-            "; ".join(f"{name} is not a setting: did you mean {RENAMED.get(meant, meant)}?" for name, meant in nearly)
-        )
+        raise ConfigurationError("; ".join(f"{name} is not a setting: {_hint(name, meant)}" for name, meant in nearly))
     return unknown
 
 
@@ -66,6 +64,14 @@ def renamed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """
     given = {name.upper(): value for name, value in environment.items()}
     return {new: given[old] for old, new in RENAMED.items() if old in given and new not in given}
+
+
+def _hint(name: str, meant: str) -> str:
+    """Return what to do about a name that is almost the name `meant`."""
+    meant = RENAMED.get(meant, meant)
+    if meant.endswith("_KEY") and name.upper() == f"{meant}_FILE":
+        return f"to read the key from a file, set {meant} to @ and the path of the file"
+    return f"did you mean {meant}?"
 
 
 def _is_of_a_service(name: str, value: str) -> bool:

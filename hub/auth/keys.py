@@ -1,6 +1,7 @@
 """The keys that verify tokens, and where they come from (N65–N67, N71, V32).
 
     a secret, or a public key in PEM    one key, with one algorithm
+    @/run/secrets/key                   the same, in a file, read once, at start
     file:///keys.json                   a key set (RFC 7517), read once, at start
     https://example.com/keys            a key set, fetched when it is first needed
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -49,6 +51,8 @@ log = structlog.stdlib.get_logger("hub")
 ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
 """All algorithms that the settings may name."""
 
+_MAX_KEY_BYTES: Final = 64 * 1024
+_KEY_FILE_ENDINGS: Final = (".pem", ".key", ".crt", ".jwk")
 _MAX_SET_BYTES: Final = 256 * 1024
 _MAX_SET_KEYS: Final = 100
 _FETCH_TIMEOUT_SECONDS: Final = 5.0
@@ -159,7 +163,7 @@ def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float], 
     Raises ConfigurationError if there is no key, or if a key does not fit.
     """
     if keys.key is not None:
-        return load_key(name, keys.key.get_secret_value(), keys.algorithm, dev=dev)
+        return load_key(name, read_key(name, keys.key.get_secret_value()), keys.algorithm, dev=dev)
     assert keys.jwks_url is not None
     if keys.jwks_url.startswith("file:"):
         return _read_key_set(name, keys.jwks_url, keys.algorithms)
@@ -167,6 +171,55 @@ def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float], 
 
 
 # -- one key
+
+
+def read_key(name: str, value: str) -> str:
+    """Return the text of the key that `value` gives.
+
+    `value` is the key itself, or @ and the path of a file with the key.  One line end
+    at the end of the file does not count.
+
+    Raises ConfigurationError if `value` looks like a path without the @, or if the file
+    cannot be read.  The message has `name`, and never `value`, which may be a secret.
+    """
+    if not value.startswith("@"):
+        # A path must not become the secret: it can be guessed.  A secret in base64 may
+        # contain slashes, and even begin with one.
+        path = value.strip()
+        if os.path.exists(path) or path.lower().endswith(_KEY_FILE_ENDINGS):  # False if it is too long for a name
+            raise ConfigurationError(
+                f"{name}: this is the path of a file, not a key; to read the key from the file, put @ before the path"
+            )
+        return value
+    try:
+        with Path(value[1:]).open("rb") as file:
+            content = file.read(_MAX_KEY_BYTES + 1)
+        if len(content) > _MAX_KEY_BYTES:
+            raise ValueError(f"it is larger than {_MAX_KEY_BYTES} bytes")
+        text = content.decode("utf-8")
+    except (OSError, ValueError) as error:
+        # The text of an OSError has the path, and that of a UnicodeError a byte of the
+        # key.
+        reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, UnicodeError):
+            reason = "it is not UTF-8"
+        raise ConfigurationError(f"{name}: the file after the @ cannot be read: {reason}") from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def weakness(secret: str) -> str | None:
+    """Return why a hub refuses a secret, or None if it accepts the secret.
+
+    A hub in development mode accepts it anyway.  A secret must be as long as the output
+    of HS256 (RFC 7518, 3.2).
+    """
+    if not secret.strip():
+        wrong = "blank"
+    elif len(secret.encode("utf-8")) < _MIN_SECRET_BYTES:
+        wrong = f"shorter than {_MIN_SECRET_BYTES} bytes"
+    else:
+        return None
+    return f"this secret is {wrong}, so it can be guessed; make one: openssl rand -base64 32"
 
 
 def load_key(name: str, text: str, algorithm: str | None, *, dev: bool = False) -> TrustedKeys:
@@ -180,8 +233,8 @@ def load_key(name: str, text: str, algorithm: str | None, *, dev: bool = False) 
     """
     key, algorithm = import_key(name, text, algorithm)
     if isinstance(key, jwk.OctKey):
-        if not dev:
-            _require_strong(name, text)
+        if not dev and (reason := weakness(text)):
+            raise ConfigurationError(f"{name}: {reason}")
     elif key.is_private:
         raise ConfigurationError(
             f"{name}: this key is private, and the hub needs the public one; "
@@ -227,20 +280,6 @@ def import_key(name: str, text: str, algorithm: str | None) -> tuple[jwk.Key, st
     if not _fits(key, algorithm):
         raise ConfigurationError(f"{name}: this key is for another algorithm than {algorithm}")
     return key, algorithm
-
-
-def _require_strong(name: str, secret: str) -> None:
-    """Raise ConfigurationError if a secret is blank or too short.
-
-    It must be as long as the output of HS256 (RFC 7518, 3.2).
-    """
-    if not secret.strip():
-        wrong = "blank"
-    elif len(secret.encode("utf-8")) < _MIN_SECRET_BYTES:
-        wrong = f"shorter than {_MIN_SECRET_BYTES} bytes"
-    else:
-        return
-    raise ConfigurationError(f"{name}: this secret is {wrong}, so it can be guessed; make one: openssl rand -base64 32")
 
 
 def _strength(key: jwk.Key, algorithm: str) -> tuple[int, int]:

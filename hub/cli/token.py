@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hub.auth.keys import read_key, weakness
 from hub.auth.signing import sign_classic_token, sign_token
 from hub.errors import ConfigurationError
 from hub.issuers import Algorithm  # noqa: TC001 - Typer reads it
@@ -61,7 +61,7 @@ def token(
             raise ConfigurationError("a key is needed: --key, HUB_TOKEN_KEY, or --dev")
         if not classic and not (issuer and audience):
             raise ConfigurationError("a current token needs --issuer and --audience; --dev sets both")
-        secret = Path(key[1:]).read_text("utf-8") if key.startswith("@") else key
+        secret = read_key("the signing key", key)
         about = json.loads(payload)
         now = time.time()
         signed = (
@@ -82,9 +82,11 @@ def token(
                 now=now,
             )
         )
-    except (ConfigurationError, OSError, ValueError) as error:
+    except (ConfigurationError, ValueError) as error:
         typer.echo(f"hub: {error}", err=True)
         raise typer.Exit(2) from None
+    if algorithm.startswith("HS") and not dev and (reason := weakness(secret)):
+        typer.echo(f"hub: warning: a hub accepts this token in development mode only: {reason}", err=True)
     typer.echo(signed)
 
 

@@ -47,7 +47,6 @@ def unknown(*names: str) -> list[str]:
         ("HUB_CONNECTIONS_PER_CLIENT", "HUB_MAX_CONNECTIONS_PER_CLIENT"),
         ("HUB_CONNECTIONS_RATE_PER_CLIENT", "HUB_CONNECTION_RATE_PER_CLIENT"),
         ("HUB_PER_CLIENT_CONNECTION_RATE", "HUB_CONNECTION_RATE_PER_CLIENT"),
-        ("HUB_PUBLISHER_KEY_FILE", "HUB_PUBLISHER_KEY"),
         ("HUB_PUBLISHERS_KEYS", "HUB_PUBLISHER_KEY"),
         ("HUB_MAX_LIFETIME_SECONDS", "HUB_MAX_LIFETIME"),
         ("HUB_TRANSPORTURL", "HUB_HISTORY_URL"),
@@ -58,6 +57,16 @@ def test_a_variable_that_is_almost_a_setting_is_refused(name: str, meant: str, m
     with pytest.raises(ConfigurationError) as caught:
         settings_from_environment(dev=True)
     assert str(caught.value) == f"{name} is not a setting: did you mean {meant}?"
+
+
+def test_the_name_of_a_key_file_leads_to_the_at_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HUB_PUBLISHER_KEY", "HUB_SUBSCRIBER_KEY"):
+        monkeypatch.setenv(f"{name}_FILE", SECRET)
+        with pytest.raises(ConfigurationError) as caught:
+            settings_from_environment(dev=True)
+        monkeypatch.delenv(f"{name}_FILE")
+        hint = f"to read the key from a file, set {name} to @ and the path of the file"
+        assert str(caught.value) == f"{name}_FILE is not a setting: {hint}"
 
 
 def test_every_setting_is_known_and_refused_with_an_extra_letter() -> None:

@@ -21,7 +21,7 @@ from joserfc import jwk, jws
 from structlog.testing import capture_logs
 
 from hub import ConfigurationError
-from hub.auth.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set
+from hub.auth.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set, read_key
 from hub.errors import InvalidToken, KeysUnavailable
 from hub.issuers import PUBLIC_KEY_ALGORITHMS, Keys
 from hub.settings import DEVELOPMENT_KEY
@@ -662,6 +662,92 @@ def test_r7_a_file_without_suitable_keys_prevents_the_start(tmp_path: Path, text
     with capture_logs(), pytest.raises(ConfigurationError, match=told) as caught:
         from_file(path, algorithms=("ES256",))
     assert "keys.json" in str(caught.value)
+
+
+# -- one key, as a setting gives it
+
+
+def given(text: str) -> str:
+    return read_key("x", text)
+
+
+def key_refused(text: str) -> str:
+    """Return the error for a key; assert that it does not show the key."""
+    with pytest.raises(ConfigurationError) as caught:
+        given(text)
+    assert text.lstrip("@") not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_key_after_an_at_sign_is_read_from_a_file_without_its_line_end(tmp_path: Path, end: str) -> None:
+    (tmp_path / "key.pem").write_bytes(f"é secret\n{end}".encode())
+    assert given(f"@{tmp_path}/key.pem") == ("é secret" if not end else "é secret\n")
+
+
+def test_the_keys_of_issuers_are_read_from_files_too(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("s" * 32 + "\n")
+    keys = open_keys("x", Keys.model_validate({"key": f"@{tmp_path}/key"}), ttl=300, clock=lambda: 0.0)
+    assert isinstance(keys, TrustedKeys)
+    assert verifies(keys, sign({}, key="s" * 32, algorithm="HS256"))
+
+
+PATH_AS_KEY = "x: this is the path of a file, not a key; to read the key from the file, put @ before the path"
+
+
+def test_a_path_without_an_at_sign_is_not_used_as_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret of the hub").write_text("s" * 32)
+    monkeypatch.chdir(tmp_path)
+    for path in (
+        f"{tmp_path}/secret of the hub",
+        str(tmp_path),
+        "secret of the hub",
+        f"{tmp_path}/secret of the hub\n",
+    ):
+        assert key_refused(path) == PATH_AS_KEY
+    for ending in ("pem", "key", "crt", "jwk", "PEM", "key\n"):
+        assert key_refused(f"/etc/mercure/keys/publisher.{ending}") == PATH_AS_KEY
+        assert key_refused(f"keys/publisher.{ending}") == PATH_AS_KEY
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "/" + "a/b+" * 10 + "==", "a/b" * 20, "/a" * 3_000, "k" * 5_000, "/" + "s" * 31, "nul\0" * 10, "lone \ud800",
+        "monkey", "pem", "", pem(EC),
+    ],
+    ids=lambda secret: secret[:12].encode("ascii", "replace").decode(),
+)  # fmt: skip
+def test_a_secret_may_contain_slashes_and_have_any_length(secret: str) -> None:
+    assert given(secret) == secret
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        (b"\xff" * 32, "it is not UTF-8"),
+        (b"s" * (64 * KIB + 1), "it is larger than 65536 bytes"),
+    ],
+)
+def test_a_key_file_that_cannot_be_read_is_an_error_without_its_path(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "name").write_bytes(content)
+    assert key_refused(f"@{tmp_path}/name") == f"x: the file after the @ cannot be read: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/", "Is a directory"), ("n" * 5_000, "File name too long"), ("a\0b", "embedded null byte")],
+    ids=["directory", "too long", "NUL"],
+)
+def test_a_path_that_names_no_file_is_an_error_without_the_path(path: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^x: the file after the @ cannot be read: {reason}$"):
+        given(f"@{path}")
 
 
 # -- one key

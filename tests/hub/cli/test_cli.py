@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -314,7 +315,7 @@ async def test_r13_a_classic_token_and_a_key_from_a_file_or_the_environment(
     start_hub: type[HubProcess], tmp_path: Path
 ) -> None:
     hub = start_hub(dev=False, HUB_PUBLISHER_KEY="p" * 32, HUB_SUBSCRIBER_KEY="s" * 32)
-    (tmp_path / "key").write_text("p" * 32)
+    (tmp_path / "key").write_text("p" * 32 + "\n")
     for given, variables in (
         (["--key", f"@{tmp_path}/key"], {}),
         (["--key", "p" * 32], {}),
@@ -331,7 +332,8 @@ async def test_r13_a_classic_token_and_a_key_from_a_file_or_the_environment(
         ([], "a key is needed"),
         (["--key", "secret-text"], "needs --issuer and --audience"),
         (["--dev", "--payload", "{"], "Expecting property name"),
-        (["--dev", "--key", "@/nowhere"], "No such file"),
+        (["--dev", "--key", "@/secret-text"], "the signing key: the file after the @ cannot be read: No such file"),
+        (["--dev", "--key", "/etc/secret-text.pem"], "the signing key: this is the path of a file, not a key"),
         (["--dev", "--key", "secret-text", "--algorithm", "RS256"], "RS256"),
     ],
 )
@@ -341,6 +343,35 @@ def test_r13_options_that_make_no_token_are_named(arguments: list[str], told: st
     assert told in ended.stderr
     assert "secret-text" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_r13_a_key_that_no_hub_accepts_causes_a_warning() -> None:
+    arguments = ("token", "--issuer", "a", "--audience", "b", "--publish", "*")
+    for short in ("secret-text", " " * 40, "s" * 31):
+        ended = run(*arguments, "--key", short)
+        assert (ended.returncode, ended.stdout.count(".")) == (0, 2)
+        assert ended.stderr.startswith(
+            "hub: warning: a hub accepts this token in development mode only: this secret is "
+        )
+        assert short not in ended.stderr
+    for accepted in (("--key", "s" * 32), ("--dev", "--key", "short")):
+        ended = run(*arguments, *accepted)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("served")
+def test_the_path_of_a_key_is_refused_everywhere_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "a secret").write_text("s" * 32)
+    for path in (f"{tmp_path}/a secret", "/etc/a secret.pem", "@/etc/a secret"):
+        told = [refused(**{f"HUB_{role.upper()}_KEY": path}) for role in ("publisher", "subscriber")]
+        told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "keys": {"key": path}}])))
+        told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "publisher": {"key": path}}])))
+        reason = "the file after the @ cannot be read" if path.startswith("@") else "this is the path of a file"
+        names = ("publisher_key", "subscriber_key", "issuer 'us'", "issuer 'us' (publisher)")
+        assert [sentence.startswith(f"{name}: {reason}") for sentence, name in zip(told, names, strict=True)] == [
+            True
+        ] * 4
+        assert "a secret" not in "".join(told)
 
 
 def test_the_application_is_created_from_the_environment_at_its_first_use(
