@@ -82,10 +82,16 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
     "cors_origins": ("*",),
     "debugger": True,
     "drain": 0.0,
-    "issuers": ({"id": DEVELOPMENT_ISSUER, "keys": {"key": DEVELOPMENT_KEY}},),
     "subscriptions": True,
 }
+_DEVELOPMENT_KEYS: Final = Keys.model_validate({"key": DEVELOPMENT_KEY})
+_DEVELOPMENT_ISSUERS: Final = (Issuer.model_validate({"id": DEVELOPMENT_ISSUER, "keys": _DEVELOPMENT_KEYS}),)
 _ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
+_TRUST: Final = (
+    "issuers",
+    *(f"{role}_{name}" for role in _ROLES for name in ("key", "jwks_url", "algorithm")),
+)
+"""The settings that say which tokens are trusted."""
 
 
 class Settings(BaseModel):
@@ -104,7 +110,8 @@ class Settings(BaseModel):
     """Development mode: well-known keys, subscribers without a token, any origin, and
     the debugger.  Never use it on a public network.
 
-    Settings that are given take precedence over those of development mode.
+    Settings that are given take precedence over those of development mode.  If any key,
+    key set, algorithm or issuer is given, there are no well-known keys.
     """
 
     path: Annotated[
@@ -452,10 +459,14 @@ class Settings(BaseModel):
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         if not is_true(values.get("dev", False)):
             return values
-        roles = _ROLES if is_true(values.get("classic", True)) else ()
-        keys = {f"{role}_key": DEVELOPMENT_KEY for role in roles if values.get(f"{role}_jwks_url") is None}
         # The given values come last, because they take precedence.
-        return {**_DEVELOPMENT, **keys, **values}
+        filled = {**_DEVELOPMENT, **values}
+        # All well-known keys or none: beside a key of the operator's own, a key that
+        # everyone knows would make the own one useless.
+        if all(values.get(name) in (None, (), []) for name in _TRUST):
+            roles = _ROLES if is_true(values.get("classic", True)) else ()
+            filled |= {f"{role}_key": DEVELOPMENT_KEY for role in roles} | {"issuers": _DEVELOPMENT_ISSUERS}
+        return filled
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
@@ -471,12 +482,11 @@ class Settings(BaseModel):
                 raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
             raise ValueError("two issuers have the same id")
+        advice = "as dev has no well-known keys beside keys of your own" if self.dev else "or dev to try the hub"
         if not (self.can_publish or self.embedded):
-            raise ValueError("no publisher is allowed: set publisher_key or issuers, or dev to try the hub")
+            raise ValueError(f"no publisher is allowed: set publisher_key or issuers, {advice}")
         if not self.can_subscribe:
-            raise ValueError(
-                "no subscriber is allowed: set subscriber_key, issuers or anonymous, or dev to try the hub"
-            )
+            raise ValueError(f"no subscriber is allowed: set subscriber_key, issuers or anonymous, {advice}")
         if self.issuers and not (self.public_urls or self.resource or self.dev):
             # Otherwise a client with a token for another hub could name that hub in the
             # Host header, and the token would be accepted here.
@@ -490,6 +500,18 @@ class Settings(BaseModel):
             return None
         chosen = {"algorithms": (algorithm,)} if algorithm and url else {}
         return Keys(key=key, algorithm=algorithm if key else None, jwks_url=url, **chosen)
+
+    @property
+    def has_well_known_keys(self) -> bool:
+        """Whether anyone can sign tokens for this hub, because it has the keys of
+        development mode and no others.
+        """
+        classic = _DEVELOPMENT_KEYS if self.classic else None
+        return (
+            self.dev
+            and self.issuers == _DEVELOPMENT_ISSUERS
+            and all(self.classic_keys(role) == classic for role in _ROLES)
+        )
 
     @property
     def can_publish(self) -> bool:

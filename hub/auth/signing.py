@@ -7,6 +7,7 @@ that the settings of the hub trust.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
@@ -96,11 +97,15 @@ def sign_classic_token(
 
 
 def development_token(settings: Settings, origin: str, *, clock: Callable[[], float] = time.time) -> str:
-    """Return a token that allows everything at a hub in development mode.
+    """Return a token that allows everything at a hub with the well-known keys.
 
-    If the classic dialect is on, it is a classic token that never expires.  Otherwise
-    it is a current token for the hub at `origin` that is valid for a day.
+    Returns "" for a hub with other keys, because a hub must never sign with the keys of
+    its operator.  If the classic dialect is on, it is a classic token that never
+    expires.  Otherwise it is a current token for the hub at `origin` that is valid for
+    a day.
     """
+    if not settings.has_well_known_keys:
+        return ""
     if settings.classic:
         return DEVELOPMENT_TOKEN
     everything = [("exact", WILDCARD)]
@@ -114,6 +119,24 @@ def development_token(settings: Settings, origin: str, *, clock: Callable[[], fl
         seconds=_DAY,
         now=clock(),
     )
+
+
+def token_command(settings: Settings, origin: str) -> str:
+    """Return the command with which the operator of a hub signs a token for everything.
+
+    FILE in it stands for the file of the key; the key itself is not in it.  `origin` is
+    the scheme and authority of the hub.  Returns "" if no token can publish.
+    """
+    if keys := settings.classic_keys("publisher"):
+        kind = ["--classic"]
+    elif issuer := next((one for one in settings.issuers if one.publisher or one.keys), None):
+        keys = issuer.publisher or issuer.keys
+        kind = ["--issuer", issuer.id, "--audience", settings.resource_at(origin)]
+    if keys is None:
+        return ""
+    algorithm = (keys.algorithm or "HS256") if keys.key else "/".join(keys.algorithms)
+    chosen = [] if algorithm == "HS256" else ["--algorithm", algorithm]
+    return shlex.join(["hub", "token", "--key", "@FILE", *kind, *chosen, "--publish", "*", "--subscribe", "*"])
 
 
 def _sign(text: str, algorithm: str | None, header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:

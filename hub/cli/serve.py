@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from hub.auth.signing import development_token
+from hub.auth.signing import development_token, token_command
 from hub.errors import ConfigurationError
 from hub.http.application import create_app
 from hub.http.endpoints import DEBUGGER
@@ -69,7 +69,7 @@ def serve(
             )
         address = _resolve(host, port)
         if settings.dev and not dev_anywhere:
-            _require_loopback(host, address)
+            _require_loopback(host, address, settings)
         # If a later step fails, the listener is closed.
         with contextlib.ExitStack() as on_failure:
             listener = on_failure.enter_context(_listen(host, port, address))
@@ -107,12 +107,17 @@ def _resolve(host: str, port: int) -> _Address:
         raise OSError(f"cannot listen on {host} port {port}: {reason}") from None
 
 
-def _require_loopback(host: str, address: _Address) -> None:
+def _require_loopback(host: str, address: _Address, settings: Settings) -> None:
     """Raise ConfigurationError if other machines can reach the address."""
     if not ip_address(str(address.address[0]).partition("%")[0]).is_loopback:
+        danger = (
+            "its keys are public, so they could publish and read everything"
+            if settings.has_well_known_keys
+            else "it is open to pages of any origin, and accepts weak keys"
+        )
         raise ConfigurationError(
-            f"development mode is for this machine only, and others could reach {host}: its keys are public, "
-            "so they could publish and read everything; listen on 127.0.0.1, or allow it with --dev-anywhere"
+            f"development mode is for this machine only, and others could reach {host}: {danger}; "
+            "listen on 127.0.0.1, or allow it with --dev-anywhere"
         )
 
 
@@ -163,23 +168,40 @@ def _welcome(hub: Hub, url: str) -> str:
     if settings.debugger:
         lines.insert(2, f"Page      {url}{settings.path}{DEBUGGER}")
     if settings.dev:
-        token = development_token(settings, url)
-        selector = f"{'topic' if settings.classic else 'match_uritemplate'}=https://example.com/books/{{id}}"
-        lines += [
+        lines += _development_help(settings, url)
+    return "\n".join([*lines, "", "Ctrl-C stops it.", ""])
+
+
+def _development_help(settings: Settings, url: str) -> list[str]:
+    """Return the examples to copy in development."""
+    token, command = development_token(settings, url), token_command(settings, url)
+    selector = f"{'topic' if settings.classic else 'match_uritemplate'}=https://example.com/books/{{id}}"
+    if token:
+        lines = [
             "",
             "DEVELOPMENT MODE: the keys are public, so anyone may publish. Never use it on a public network.",
             "",
             "Token     that may publish and read everything, signed with the well-known development key:",
             f"          {token}",
-            "",
-            "Subscribe, in one terminal:",
-            "",
-            f"  curl -N -g '{url}{settings.path}?{selector}'",
+        ]
+    else:
+        lines = ["", "DEVELOPMENT MODE, with keys of your own. Never use it on a public network."]
+        if command:
+            lines += [
+                "",
+                "Sign a token for the second terminal, with the file of your key:",
+                "",
+                f"  TOKEN=$({command})",
+            ]
+    lines += ["", "Subscribe, in one terminal:", "", f"  curl -N -g '{url}{settings.path}?{selector}'"]
+    if token or command:
+        authorization = f"'Authorization: Bearer {token}'" if token else '"Authorization: Bearer $TOKEN"'
+        lines += [
             "",
             "Publish, in another:",
             "",
-            f"  curl -H 'Authorization: Bearer {token}' \\",
+            f"  curl -H {authorization} \\",
             "       -d topic=https://example.com/books/1 -d 'data=a new chapter' \\",
             f"       {url}{settings.path}",
         ]
-    return "\n".join([*lines, "", "Ctrl-C stops it.", ""])
+    return lines

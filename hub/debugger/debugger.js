@@ -9,6 +9,7 @@ let source = null;
 let received = 0;
 
 $("token").value = config.token;
+if (config.token_command) $("token").placeholder = `To sign one: ${config.token_command}`;
 $("present").hidden = !config.subscriptions;
 if (!config.classic) $("type").options[0].remove();
 

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
+from hub.auth.signing import token_command
 from hub.errors import ConfigurationError, RequestError
 from hub.history import open_history
 from hub.http import problems
@@ -178,8 +179,12 @@ def create_app(settings: Settings, *, history: History | None = None) -> HubAppl
     Raises `ConfigurationError` if a key does not fit, or if a package is missing.
     """
     configure_log()
-    if settings.dev:
-        log.warning("DEVELOPMENT MODE: the key is public, so anyone can publish")
+    if settings.has_well_known_keys:
+        log.warning("DEVELOPMENT MODE: the keys are public, so anyone can publish")
+    elif settings.dev:
+        # The default address: the server's own is not known yet.
+        origin = (settings.public_urls or ("http://localhost:3000",))[0]
+        log.warning("DEVELOPMENT MODE, with keys of your own", to_sign_a_token=token_command(settings, origin))
     if history is None:
         history = open_history(settings.history_url.get_secret_value(), settings.retention)
     return HubApplication(Hub(settings, history))

@@ -40,7 +40,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hub.auth.grant import DETAIL_TYPE
-from hub.auth.signing import development_token
+from hub.auth.signing import development_token, token_command
 from hub.errors import (
     HistoryUnavailable,
     Misdirected,
@@ -383,12 +383,18 @@ class Endpoints:
         return FileResponse(_DEBUGGER_FILES / "index.html")
 
     async def debugger_config(self, request: Request) -> Response:
-        """Return the settings of the debugger's page; in development, a token too."""
+        """Return the settings of the debugger's page; in development, a token too.
+
+        It is signed with the well-known key.  If the hub has other keys, its operator
+        signs a token with the command.
+        """
         settings = self._hub.settings
+        token = development_token(settings, request.origin)
         return JSONResponse(
             {
                 "hub": settings.path,
-                "token": development_token(settings, request.origin) if settings.dev else "",
+                "token": token,
+                "token_command": token_command(settings, request.origin) if settings.dev and not token else "",
                 "cookie": settings.cookie,
                 "classic": settings.classic,
                 "subscriptions": settings.subscriptions,

@@ -193,7 +193,13 @@ async def test_r29_the_page_and_its_configuration(classic: bool) -> None:
         assert config.headers["cache-control"] == "no-store"
         document = config.json()
         token = bearer(document.pop("token"))
-        assert document == {"hub": PATH, "cookie": "mercure_access_token", "classic": classic, "subscriptions": True}
+        assert document == {
+            "hub": PATH,
+            "token_command": "",
+            "cookie": "mercure_access_token",
+            "classic": classic,
+            "subscriptions": True,
+        }
         fields = [("content-type", "application/x-www-form-urlencoded"), token]
         assert (await ask(app, "POST", document["hub"], fields, b"topic=a")).status == 200
         assert (await ask(app, "GET", f"{PATH}/subscriptions", [token])).status == 200

@@ -490,15 +490,47 @@ def test_dev_fills_in_settings_that_are_not_given() -> None:
         assert keys is not None
         assert keys.key is not None
         assert keys.key.get_secret_value() == DEVELOPMENT_KEY
-    chosen = Settings(dev=True, anonymous=False, cookie="x", issuers=[], cors_origins="", publisher_key=KEY)
-    assert (chosen.anonymous, chosen.cookie, chosen.issuers, chosen.cors_origins) == (False, "x", (), ())
-    assert chosen.publisher_key is not None
-    assert chosen.publisher_key.get_secret_value() == KEY
+    assert settings.has_well_known_keys
+    chosen = Settings(dev=True, anonymous=False, cookie="x", cors_origins="", subscriptions=False)
+    assert (chosen.anonymous, chosen.cookie, chosen.cors_origins, chosen.subscriptions) == (False, "x", (), False)
+    for name, nothing in (("issuers", []), ("issuers", ()), ("publisher_key", None), ("classic", False)):
+        assert Settings(dev=True, **{name: nothing}).has_well_known_keys
 
 
-def test_dev_fills_in_no_key_beside_a_key_set() -> None:
-    settings = Settings(dev=True, publisher_jwks_url="https://x/keys")
-    assert (settings.publisher_key, settings.subscriber_key is None) == (None, False)
+OWN_KEYS: dict[str, dict[str, Any]] = {
+    "publisher_key": {"publisher_key": KEY},
+    "publisher_jwks_url": {"publisher_jwks_url": "https://x/keys"},
+    "subscriber_key": {"subscriber_key": KEY, "embedded": True},
+    "subscriber_jwks_url": {"subscriber_jwks_url": "https://x/keys", "embedded": True},
+    "issuers": {"issuers": [{"id": "us", "keys": {"key": KEY}}]},
+    "text": {"issuers": json.dumps([{"id": "us", "keys": {"key": KEY}}])},
+    "the same key": {"publisher_key": DEVELOPMENT_KEY},
+    "the same issuer": {"issuers": [{"id": DEVELOPMENT_ISSUER, "keys": {"key": DEVELOPMENT_KEY}}]},
+    "another key of the same issuer": {"issuers": [{"id": DEVELOPMENT_ISSUER, "keys": {"key": KEY}}]},
+}
+
+
+@pytest.mark.parametrize("given", OWN_KEYS.values(), ids=OWN_KEYS)
+def test_dev_fills_in_no_keys_beside_keys_that_are_given(given: dict[str, Any]) -> None:
+    settings, alone = Settings(dev=True, **given), Settings(anonymous=True, public_urls=["https://x"], **given)
+    for name in (
+        "issuers",
+        *(f"{role}_{kind}" for role in ("publisher", "subscriber") for kind in ("key", "jwks_url")),
+    ):
+        assert getattr(settings, name) == getattr(alone, name)
+    assert not settings.has_well_known_keys
+
+
+def test_dev_fills_in_no_keys_beside_an_algorithm_or_keys_for_the_other_role() -> None:
+    told = (
+        "no publisher is allowed: set publisher_key or issuers, as dev has no well-known keys beside keys of your own"
+    )
+    assert refused("no publisher", dev=True, subscriber_key=KEY) == told
+    assert refused("no publisher", dev=True, publisher_algorithm="HS384") == told
+    told = refused("no subscriber is allowed", dev=True, publisher_key=KEY, anonymous=False)
+    assert told.endswith(
+        "set subscriber_key, issuers or anonymous, as dev has no well-known keys beside keys of your own"
+    )
 
 
 def test_without_dev_nothing_is_filled_in() -> None:

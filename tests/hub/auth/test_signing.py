@@ -9,10 +9,12 @@ import pytest
 from joserfc import jwk, jws
 from structlog.testing import capture_logs
 
-from hub import ConfigurationError
+from hub import ConfigurationError, Settings
+from hub.auth.authorizer import Authorizer
 from hub.auth.grant import Action
 from hub.auth.keys import ALGORITHMS, REGISTRY
-from hub.auth.signing import development_token, sign_classic_token, sign_token
+from hub.auth.signing import development_token, sign_classic_token, sign_token, token_command
+from hub.protocol.topics import MatcherCompiler
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.hub.signing import (
     ISSUER,
@@ -24,7 +26,6 @@ from tests.hub.signing import (
     at_once,
     authorizer,
     patterns,
-    settings,
 )
 
 
@@ -139,18 +140,11 @@ def test_v34_a_short_secret_signs() -> None:
 
 
 def test_v34_the_development_token_may_do_everything() -> None:
-    classic = settings(dev=True)
-    assert development_token(classic, ORIGIN) == DEVELOPMENT_TOKEN
-    only: dict[str, Any] = {
-        "dev": True,
-        "classic": False,
-        "publisher_key": None,
-        "subscriber_key": None,
-        "public_urls": (),
-    }
-    hub = authorizer(**only, issuers=settings(dev=True, issuers=DEVELOPMENT_ISSUERS).issuers)
+    assert development_token(Settings(dev=True), ORIGIN) == DEVELOPMENT_TOKEN
+    only = Settings(dev=True, classic=False)
+    hub = Authorizer(only, MatcherCompiler(only.url), clock=lambda: NOW)
     for origin in ("http://localhost:3000", ORIGIN):
-        token = development_token(settings(**only), origin, clock=lambda: NOW)
+        token = development_token(only, origin, clock=lambda: NOW)
         headers = [(b"authorization", f"Bearer {token}".encode())]
         for action in get_args(Action):
             grant = at_once(hub.authorize(action, headers, origin=origin))
@@ -158,4 +152,33 @@ def test_v34_the_development_token_may_do_everything() -> None:
             assert grant.expires == NOW + 86_400
 
 
-DEVELOPMENT_ISSUERS = [{"id": "https://issuer.example", "keys": {"key": PUBLISHER_KEY}}]
+def test_a_hub_with_other_keys_has_no_development_token() -> None:
+    for own in ({"publisher_key": "p" * 32}, {"issuers": [{"id": "us", "keys": {"key": "k" * 32}}]}):
+        for dev in (True, False):
+            settings = Settings(dev=dev, anonymous=True, public_urls=[ORIGIN], **own)
+            assert development_token(settings, ORIGIN) == ""
+
+
+@pytest.mark.parametrize(
+    ("own", "options"),
+    [
+        ({"publisher_key": "p" * 32}, "--classic"),
+        ({"publisher_key": "pem", "publisher_algorithm": "ES256"}, "--classic --algorithm ES256"),
+        ({"publisher_jwks_url": "https://x/keys", "publisher_algorithm": "ES256"}, "--classic --algorithm ES256"),
+        (
+            {"issuers": [{"id": "us & them", "keys": {"key": "k" * 32}}]},
+            f"--issuer 'us & them' --audience {ORIGIN}/.well-known/mercure",
+        ),
+        (
+            {"issuers": [{"id": "us", "subscriber": {"key": "k"}}, {"id": "them", "publisher": {"key": "k"}}]},
+            f"--issuer them --audience {ORIGIN}/.well-known/mercure",
+        ),
+    ],
+)
+def test_the_command_to_sign_names_the_kind_of_token_and_the_algorithm(own: dict[str, Any], options: str) -> None:
+    command = token_command(Settings(dev=True, **own), ORIGIN)
+    assert command == f"hub token --key @FILE {options} --publish '*' --subscribe '*'"
+
+
+def test_there_is_no_command_if_no_token_can_publish() -> None:
+    assert token_command(Settings(dev=True, subscriber_key="k" * 32, embedded=True), ORIGIN) == ""

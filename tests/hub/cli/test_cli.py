@@ -8,25 +8,28 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner
 
 import hub
 from hub import Settings
+from hub.auth.signing import sign_classic_token, sign_token
 from hub.cli import main
 from hub.cli import serve as cli
 from hub.history.sqlite import database
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from tests.waiting import HANG
-from tests.wire import publish, subscribe
+from tests.wire import FORM, PATH, bearer, publish, request, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -291,6 +294,48 @@ async def test_a_development_hub_without_the_classic_dialect_prints_a_token_that
         assert reply.status == 401
 
 
+OWN_KEY = "a key of the operator, which is long enough"
+OWN = {
+    "publisher_key": {"HUB_PUBLISHER_KEY": OWN_KEY},
+    "both keys": {"HUB_PUBLISHER_KEY": OWN_KEY, "HUB_SUBSCRIBER_KEY": OWN_KEY},
+    "issuers": {"HUB_ISSUERS": json.dumps([{"id": "https://own.example", "keys": {"key": OWN_KEY}}])},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+async def test_a_development_hub_with_keys_of_its_own_refuses_the_well_known_key(
+    own: dict[str, Any], start_hub: type[HubProcess], tmp_path: Path
+) -> None:
+    hub = start_hub(**own)
+    common: dict[str, Any] = {"publish": ["*"], "subscribe": ["*"], "seconds": 60, "now": time.time()}
+    current = common | {"publish": [("exact", "*")], "subscribe": [("exact", "*")]}
+    public = [
+        DEVELOPMENT_TOKEN,
+        sign_classic_token(DEVELOPMENT_KEY, "HS256", **common),
+        sign_token(DEVELOPMENT_KEY, "HS256", issuer=DEVELOPMENT_ISSUER, resource=hub.url, **current),
+        sign_token(DEVELOPMENT_KEY, "HS256", issuer="https://own.example", resource=hub.url, **current),
+    ]
+    for token in public:
+        assert token not in hub.welcome
+        async with await request(hub, "POST", PATH, [FORM, bearer(token)], b"topic=a") as answer:
+            assert answer.status == 401
+        async with await subscribe(hub, ("topic", "a"), token=token) as answer:
+            assert answer.status == 401
+    # The welcome, the log and the page say how to sign a token, and the hub signs none.
+    (tmp_path / "key").write_text(OWN_KEY + "\n")
+    command = hub.welcome.partition("TOKEN=$(hub ")[2].partition(")\n")[0]
+    signed = run(*shlex.split(command.replace("FILE", f"{tmp_path}/key")))
+    assert (signed.returncode, signed.stderr) == (0, "")
+    assert await publish(hub, ("topic", "a"), token=signed.stdout.strip())
+    assert '"Authorization: Bearer $TOKEN"' in hub.welcome
+    assert f"hub {command.partition(' --audience')[0]}" in hub.log()
+    assert "anyone" not in hub.welcome + hub.log()
+    async with await request(hub, "GET", f"{PATH}/debug/config.json") as answer:
+        config = json.loads(await answer.body())
+    assert (config["token"], config["token_command"]) == ("", f"hub {command}")
+
+
 # -- hub token
 
 
@@ -363,7 +408,7 @@ def test_r13_a_key_that_no_hub_accepts_causes_a_warning() -> None:
 def test_the_path_of_a_key_is_refused_everywhere_and_not_shown(tmp_path: Path) -> None:
     (tmp_path / "a secret").write_text("s" * 32)
     for path in (f"{tmp_path}/a secret", "/etc/a secret.pem", "@/etc/a secret"):
-        told = [refused(**{f"HUB_{role.upper()}_KEY": path}) for role in ("publisher", "subscriber")]
+        told = [refused(HUB_EMBEDDED="1", **{f"HUB_{role}_KEY": path}) for role in ("PUBLISHER", "SUBSCRIBER")]
         told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "keys": {"key": path}}])))
         told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "publisher": {"key": path}}])))
         reason = "the file after the @ cannot be read" if path.startswith("@") else "this is the path of a file"
