@@ -3,7 +3,7 @@
     python examples/spark_who_received.py
 
 The day is an invented one, with 2,000 subscribers and 20,000 updates.  The example
-needs `pip install skipfilter[spark]` and Java 17 or newer.
+needs the extra `spark` and Java 17 or newer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,21 @@
-"""How an error message shows a value."""
+"""Parts of messages: a value, and how to install an extra."""
 
 from __future__ import annotations
+
+from typing import Final
+
+INSTALL: Final = "pip install '.[{extra}]' in the project's repository"
+"""How to install an extra.
+
+The project is not on PyPI yet.  A release changes this line, and the READMEs.
+"""
 
 
 def shown(value: str | bytes, longest: int = 80) -> str:
     """Return `value` as a message shows it: escaped, and shortened if it is long."""
     return repr(value) if len(value) <= longest else f"{value[:longest]!r}…"
+
+
+def missing(what: str, package: str, extra: str) -> str:
+    """Return the message that `what` needs a package of an extra."""
+    return f"{what} needs {package}: {INSTALL.format(extra=extra)}"

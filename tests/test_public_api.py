@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 
 import hub
 import skipfilter
+from skipfilter.text import INSTALL
 
 PUBLIC = {
     "skipfilter": "Amqp CompiledSelector Everything Exact FieldFilter LimitError MATCHERS Matcher Mqtt "
@@ -84,3 +86,35 @@ def test_the_extra_for_spark_has_what_spark_connect_imports() -> None:
     assert any(line.startswith("pyspark[connect]") for line in project["optional-dependencies"]["spark"])
     connect = [line for line in requires("pyspark") or [] if 'extra == "connect"' in line]
     assert {"grpcio", "grpcio-status", "googleapis-common-protos"} <= {line.partition(">")[0] for line in connect}
+
+
+# -- how to install what is missing
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_pages_and_messages_install_extras_with_one_command() -> None:
+    command = INSTALL.partition("[")[0]
+    pages = [page for page in ROOT.glob("**/*.md") if not {".venv", "node_modules"} & set(page.parts)]
+    sources = [*ROOT.glob("skipfilter/**/*.py"), *ROOT.glob("hub/**/*.py"), *ROOT.glob("examples/*.py")]
+    found = [
+        f"{file.relative_to(ROOT)}: {line}"
+        for file in pages + sources
+        for line in file.read_text("utf-8").splitlines()
+        if re.search(r"pip install \S*\[", line)
+    ]
+    assert [line for line in found if f"{command}[" not in line] == []
+    assert len(found) >= 4
+
+
+@pytest.mark.processes
+def test_the_command_without_its_packages_says_how_to_install_them() -> None:
+    program = "import sys; sys.modules['typer'] = None; from hub.__main__ import main; main()"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "hub needs typer: pip install '.[hub]' in the project's repository\n"
+
+
+def test_the_command_is_the_same_with_and_without_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["scripts"] == {"hub": "hub.__main__:main"}

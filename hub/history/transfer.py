@@ -44,6 +44,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable, InvalidRequest, P
 from hub.history import codec, open_history
 from hub.history.base import EARLIEST, Retention
 from hub.protocol.topics import check_text
+from skipfilter.text import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -429,7 +430,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ConfigurationError("Parquet needs pyarrow: pip install skipfilter[parquet]") from None
+        raise ConfigurationError(missing("Parquet", "pyarrow", "parquet")) from None
     return pyarrow, parquet
 
 

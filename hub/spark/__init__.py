@@ -12,7 +12,7 @@ format      ─ the format "mercure": gives Spark its readers and writers
   │         └► retry · options · errors    ─ for both
   └  tables    ─ a hub's event log as tables
 
-It needs `pip install skipfilter[hub,spark]`, and Java 17 or newer.
+It needs the extras `hub` and `spark`, and Java 17 or newer.
 """
 
 from __future__ import annotations

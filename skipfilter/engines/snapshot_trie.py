@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Generic
 
 from skipfilter.engines.base import Value
 from skipfilter.errors import not_copied
+from skipfilter.text import missing
 from skipfilter.trie import find_all, find_simple, finds
 from skipfilter.words import MANY, ONE
 
@@ -142,7 +143,7 @@ class SnapshotTrie(Generic[Value]):
         try:
             from immutables import Map
         except ImportError as error:
-            raise ImportError("SnapshotTrie needs immutables: pip install skipfilter[snapshot]") from error
+            raise ImportError(missing("SnapshotTrie", "immutables", "snapshot")) from error
         self._grammar = grammar
         self._empty: _Node[Value] = _Node(Map())  # stands for a node that does not exist
         self._none: Map[Value, int] = Map()  # the counts of a pattern without subscriptions

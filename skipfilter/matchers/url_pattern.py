@@ -7,7 +7,7 @@
 Both the pattern and the topic are normalised as URLs, so `https://EXAMPLE.com:443/a/../b`
 is `https://example.com/b`.  Relative ones are resolved against `base_url`.
 
-The package `urlpattern` does the matching: `pip install skipfilter[urlpattern]`.  Its
+The package `urlpattern`, of the extra of that name, does the matching.  Its
 regular expressions do not backtrack, but a topic costs its length times the size of the
 compiled pattern: a{60000} is as large as it says, a Unicode class such as \\w takes
 hundreds of kilobytes, and `*` and `:name` are regular expressions too.  So a pattern
@@ -30,6 +30,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from skipfilter.errors import PatternError
+from skipfilter.text import missing
 
 if TYPE_CHECKING:
     from urlpattern import URLPattern
@@ -68,7 +69,7 @@ class UrlPattern:
         try:
             from urlpattern import URLPattern
         except ImportError as error:
-            raise ImportError("URL Patterns need the package urlpattern: pip install skipfilter[urlpattern]") from error
+            raise ImportError(missing("a URL Pattern", "urlpattern", "urlpattern")) from error
         try:
             compiled = URLPattern(self.pattern, self.base_url)
         except (ValueError, TypeError) as error:  # TypeError: a lone surrogate

@@ -11,16 +11,19 @@ The result is which session received which update, or would have received it.
       ├► report        what happened on a day
       ├► audit         which sessions could read a topic
       │    └► fanout · gaps · files     sessions per update; lost records; tables
+      ├► generations   whether a result belongs to the present updates and sessions
       └► matching      from updates and sessions to the four outputs
            ├► partition       the sessions, one range of ids at a time
            ├► wide_selectors  widely shared selectors, and a worker's index of them
            └► deliveries      the sessions that receive each update
                 └► posting_lists · bitmaps     the ids that declare each selector
 
-The package needs `pip install skipfilter[spark]`, and Java 17 or newer.
+The package needs the extra `spark`, and Java 17 or newer.
 """
 
 from __future__ import annotations
+
+from skipfilter.text import missing
 
 try:
     from skipfilter.spark.errors import BadInput, BroadcastLimit, MissingJava, PipelineError
@@ -31,7 +34,7 @@ try:
 except ImportError as error:
     if error.name is None or error.name.startswith("skipfilter"):
         raise
-    raise ImportError(f"skipfilter.spark needs {error.name}: pip install skipfilter[spark]", name=error.name) from None
+    raise ImportError(missing("skipfilter.spark", error.name, "spark"), name=error.name) from None
 
 __all__ = [
     "BadInput",

@@ -16,6 +16,7 @@ invalid.  Standard error has the reason.
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -28,10 +29,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark import files
 from skipfilter.spark.audit import audit as who_could_read
-from skipfilter.spark.cli import Conf, Tables, job, say, step
+from skipfilter.spark.cli import Conf, Tables, job, say, step, steps
 from skipfilter.spark.errors import BadInput, MissingTable
 from skipfilter.spark.gaps import of_time, sentences
-from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
+from skipfilter.spark.generate import Workload, generate_sessions, generate_updates, require_one_run
+from skipfilter.spark.generations import Outdated, generations, marked, whole
 from skipfilter.spark.matching import BROADCAST_BYTES, Matching, of_days
 from skipfilter.spark.page import page
 from skipfilter.spark.posting_lists import postings
@@ -153,9 +155,11 @@ def match(
     """
     with job("match", conf) as spark:
         days = first and first.date(), last and last.date()
-        updates, sessions = _updates(spark, tables), _sessions(spark, tables)
+        updates, sessions = _inputs(spark, tables)
         by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
         updates, sessions = of_days(updates, sessions, *days, by)
+        with step("generations of the days"):
+            found = generations(updates, sessions, by)
         with ExitStack() as prepared:
             # The outputs share the postings and keys of each epoch.
             with step(f"postings and keys, by {by}"):
@@ -173,9 +177,10 @@ def match(
                         lambda one, other: one.unionAll(other), (each.output(name.value) for each in matchings)
                     )
                     if name == Name.RECEIVED:
-                        files.write(made, f"{tables}/{name}")
+                        files.write(made.select("*", whole(found)), f"{tables}/{name}")
                     else:
-                        files.write(made.withColumn("dt", F.to_date("ts")), f"{tables}/{name}", by_day=True, days=days)
+                        dated = marked(made.withColumn("dt", F.to_date("ts")), found)
+                        files.write(dated, f"{tables}/{name}", by_day=True, days=days)
 
 
 def _by(updates: DataFrame, sessions: DataFrame) -> By:
@@ -226,14 +231,22 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
     with job("report", conf) as spark:
         fanout = _read(spark, tables, "fanout", FANOUT)
         start, end = _moments(first, last)
-        with step(f"{tables}/report"):
-            updates, sessions = _updates(spark, tables), _sessions(spark, tables)
+        with step(f"{tables}/fanout of the present updates and sessions"):
+            updates, sessions = _inputs(spark, tables)
             base_url, gaps = base_url or _hub(sessions), _gaps(spark, tables)
             # Without an end, `by` makes no difference: it decides only about gaps after
             # it.
             by = "time" if end is None else _by(updates, sessions)
-            found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps, by=by)
-            found.write(f"{tables}/report")
+            try:
+                found = what_happened(
+                    updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps, by=by
+                )
+            except Outdated as error:
+                command = f"match {shlex.quote(tables)} --from {error.days[0]} --to {error.days[-1]}"
+                raise BadInput(f"{tables}/{error}: python -m skipfilter.spark {command}") from None
+        with steps(f"{tables}/report", len(found.tables) + 1) as begin:
+            found.write(f"{tables}/report", begins=begin)
+            begin("index.html")
             written = files.write_page(spark, page(found), f"{tables}/report")
     say(f"look at {written}")
 
@@ -254,7 +267,7 @@ def audit(
     """
     with job("audit", conf) as spark:
         start, end = _moments(first, last)
-        updates, sessions = _updates(spark, tables), _sessions(spark, tables)
+        updates, sessions = _inputs(spark, tables)
         by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
         logs = _logs(updates, sessions, by)
         with step(f"{tables}/audit"):
@@ -276,9 +289,14 @@ def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | 
     return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
 
 
-def _updates(spark: SparkSession, tables: str) -> DataFrame:
-    """Return the table of updates."""
-    return _read(spark, tables, "updates", UPDATES)
+def _inputs(spark: SparkSession, tables: str) -> tuple[DataFrame, DataFrame]:
+    """Return the tables of updates and of sessions."""
+    updates, sessions = _read(spark, tables, "updates", UPDATES), _sessions(spark, tables)
+    try:
+        require_one_run(updates, sessions)
+    except BadInput as error:
+        raise BadInput(f"{tables}: {error}: run it again") from None
+    return updates, sessions
 
 
 def _gaps(spark: SparkSession, tables: str) -> DataFrame:

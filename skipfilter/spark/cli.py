@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from skipfilter.spark.errors import PipelineError
 from skipfilter.spark.session import compare_executors, runs_elsewhere, spark_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -141,6 +143,28 @@ def step(what: str) -> Iterator[None]:
     began = time.monotonic()
     say(f"{what} ...")
     yield
+    say(f"{what}: {time.monotonic() - began:.1f} s")
+
+
+@contextmanager
+def steps(what: str, count: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function that announces each of `count` steps when it begins.
+
+    On a terminal, a bar shows how far the work is.  Elsewhere, each step is a line.
+    """
+    console = Console(stderr=True)
+    began = time.monotonic()
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=count, completed=-1)  # 0 when the first step begins
+
+        def begin(name: str) -> None:
+            """Announce the next step."""
+            if not console.is_terminal:
+                say(f"{what}/{name} ...")
+            bar.update(task, advance=1, description=f"{what}/{name}")
+
+        yield begin
     say(f"{what}: {time.monotonic() - began:.1f} s")
 
 

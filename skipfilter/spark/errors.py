@@ -6,7 +6,8 @@ SkipFilterError
     ├── MissingMaster      also RuntimeError
     ├── UnfitExecutors     also RuntimeError
     ├── BadInput           also ValueError
-    │   └── MissingTable
+    │   ├── MissingTable
+    │   └── Outdated       of skipfilter.spark.generations
     ├── BroadcastLimit     also ValueError
     └── TargetExists       of skipfilter.spark.files
 """

@@ -22,6 +22,7 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from skipfilter.spark.cli import say
 from skipfilter.spark.errors import BadInput, MissingTable, PipelineError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pyspark.sql import Column, DataFrame, DataFrameWriter
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructField
 
     Days = tuple[date | None, date | None]
 
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     """Return the Parquet table at `path` with the columns of `schema`.
 
-    A missing column is read as nulls if `schema` allows nulls in it.  A directory
+    A column that is missing in some files, or in all of them, is read as nulls if
+    `schema` allows nulls in it: earlier versions did not write it.  A directory
     without data files is an empty table.  Raises MissingTable if there is no table, and
     BadInput if a column is missing or has another type.  An unexpected null fails the
     job that reads it, with the file, the column and the row.
@@ -59,13 +61,14 @@ def read(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
             raise BadInput(f"{path}: it has no column {field.name} of type {expected}")
         if found.get(field.name, expected) != expected:
             raise BadInput(f"{path}: column {field.name} is {found[field.name]}, not {expected}")
-    return table.select(*(_checked(field, there=field.name in found) for field in schema))
+    # Spark takes the columns from one of the files, and others may have more.
+    if missing := [field for field in schema if field.name not in found]:
+        table = spark.read.schema(StructType([*table.schema, *missing])).parquet(path)
+    return table.select(*map(_checked, schema))
 
 
-def _checked(field: StructField, *, there: bool) -> Column:
+def _checked(field: StructField) -> Column:
     """Return a column of the table, in which an unexpected null fails the job."""
-    if not there:
-        return F.lit(None).cast(field.dataType).alias(field.name)
     column = F.col(field.name)
     # The value of `dt` comes from the path.  If the column were wrapped, Spark could no
     # longer skip the directories of other days.

@@ -33,12 +33,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType
 
+from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
@@ -189,7 +191,8 @@ def generate_updates(spark: SparkSession, workload: Workload, partitions: int | 
         _never_null(F.least(data_bytes, F.lit(2**20)), 1).alias("data_bytes"),
         *_nulls("data string"),
         at.alias("ts"),
-        *_nulls("position long", "hub string", "epoch string"),
+        *_nulls("position long", "hub string"),
+        _epoch(workload),
         F.to_date(at).alias("dt"),
     )
     return table.to(UPDATES)
@@ -246,11 +249,35 @@ def generate_sessions(spark: SparkSession, workload: Workload, partitions: int |
         authorised.alias("authorised"),
         F.col("connected").alias("connected_from"),
         F.when(F.col("until") < duration, F.timestamp_micros(row.micros(F.col("until")))).alias("disconnected_at"),
-        *_nulls("after long", "until long", "hub string", "epoch string", "node string", "number long"),
+        *_nulls("after long", "until long", "hub string"),
+        _epoch(workload),
+        *_nulls("node string", "number long"),
         F.to_date("connected").alias("dt"),
     )
     return table.to(SESSIONS)
 
+
+def require_one_run(updates: DataFrame, sessions: DataFrame) -> None:
+    """Raise BadInput if only one of the tables is from this run of `generate`.
+
+    If a run fails between its tables, they are of different workloads.
+    """
+    runs = [
+        {epoch for [epoch] in table.select("epoch").distinct().collect() if epoch and epoch.startswith(_GENERATED)}
+        for table in (updates, sessions)
+        if not table.isEmpty()
+    ]
+    if len(runs) == 2 and runs[0] != runs[1]:
+        raise BadInput("updates and sessions are of different runs of `generate`, which writes both")
+
+
+def _epoch(workload: Workload) -> Column:
+    """Return the epoch of generated rows, which names the workload."""
+    name = F.lit(_GENERATED + sha256(repr(workload).encode()).hexdigest()[:16])
+    return F.nullif(name, F.lit("")).alias("epoch")  # never null, but the schema allows nulls
+
+
+_GENERATED: Final = "generated "
 
 SITE: Final = "https://example.com"
 REGIONS: Final = 5

@@ -62,7 +62,7 @@ BROADCAST_BYTES: Final = 2**28
 """The maximum number of bytes of one range of ids, which every worker holds."""
 
 
-class _Window(NamedTuple):
+class ComparedBy(NamedTuple):
     """How moments are compared: an update is in a window if begins <= at < ends."""
 
     columns: list[str]
@@ -75,13 +75,13 @@ class _Window(NamedTuple):
     """The first moment after a session; null if it has not ended."""
 
 
-def _window(by: By) -> _Window:
+def window_of(by: By) -> ComparedBy:
     """Return the columns for matching by time or by position."""
     if by == "time":
         begins, ends = F.unix_micros("connected_from"), F.unix_micros("disconnected_at")
-        return _Window(["ts"], F.unix_micros("ts"), begins, ends)
+        return ComparedBy(["ts"], F.unix_micros("ts"), begins, ends)
     # after < position <= until, as a half-open range of whole numbers.
-    return _Window(["ts", "position"], F.col("position"), F.col("after") + 1, F.col("until") + 1)
+    return ComparedBy(["ts", "position"], F.col("position"), F.col("after") + 1, F.col("until") + 1)
 
 
 def match(updates: DataFrame, sessions: DataFrame, output: Output = "fanout", **options: Unpack[Options]) -> DataFrame:
@@ -161,7 +161,7 @@ class Matching:
         max_broadcast_bytes: int = BROADCAST_BYTES,
         hot: int = HOT,
     ) -> None:
-        window = _window(by)
+        window = window_of(by)
         sessions = sessions.select(
             "subscriber_id", "selectors", "authorised", window.begins.alias("begins"), window.ends.alias("ends")
         )

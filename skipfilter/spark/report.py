@@ -35,12 +35,13 @@ from skipfilter.spark.fanout import (
     with_fanout,
 )
 from skipfilter.spark.gaps import of_time
+from skipfilter.spark.generations import MARK, check
 from skipfilter.spark.schemas import GAPS
 from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import date, datetime
     from typing import Self
 
     from pyspark.sql import Column, DataFrame
@@ -311,14 +312,19 @@ class Report:
     """start and end, one row."""
     growth: float
     """The factor for the number of subscribers in the plan of capacity."""
+    unchecked: Sequence[date] = ()
+    """The days whose fan-out does not say what it was made from, in order."""
 
-    def write(self, directory: str, format: str = "parquet") -> None:
+    def write(self, directory: str, format: str = "parquet", *, begins: Callable[[str], object] | None = None) -> None:
         """Write each table to `directory`/NAME, as one file in one of Spark's formats.
 
         Replaces tables that exist.  If a table cannot be written, this one and those
-        after it stay as they were, and those before it are new.
+        after it stay as they were, and those before it are new.  Calls `begins` with
+        the name of each table before it is computed.
         """
         for name, table in self.tables.items():
+            if begins is not None:
+                begins(name)
             files.write(table.coalesce(1), f"{directory}/{name}", format=format, header="true")
 
     def __enter__(self) -> Self:
@@ -347,6 +353,9 @@ def report(
     By default the time begins with the first update and ends with the last.  Runs jobs
     before it returns, to find the time and to fetch granted patterns.
 
+    If `fanout` is FANOUT, which has the generation of each day, raises Outdated if a
+    day was not matched, or not from these updates and sessions.
+
         overview              one row of totals
         traffic               by hour: updates, deliveries, bytes
         concurrency           by hour: connected, disconnected, peak
@@ -365,6 +374,7 @@ def report(
     >>> with report(updates, sessions, fanout) as tables:  # doctest: +SKIP
     ...     tables.write("report")
     """
+    unchecked = check(updates, sessions, fanout, start, end) if MARK in fanout.columns else []
     period = _known(period_of(updates, start, end))
     within = updates.crossJoin(F.broadcast(period)).where(_within("ts")).select(updates.columns)
     published = persisted(with_fanout(within, fanout))
@@ -384,7 +394,7 @@ def report(
         "capacity": capacity(published, sessions, period, growth),
         "gaps": of_time(updates.sparkSession.createDataFrame([], GAPS) if gaps is None else gaps, start, end, by=by),
     }
-    return Report(tables, published, sessions, period, growth)
+    return Report(tables, published, sessions, period, growth, unchecked)
 
 
 # -- internals

@@ -29,8 +29,9 @@ the client does not look for that node.
 from __future__ import annotations
 
 from hub.errors import ConfigurationError
+from skipfilter.text import missing
 
 try:
     import redis.asyncio  # noqa: F401
 except ImportError:
-    raise ConfigurationError("a history_url of redis needs its client: pip install skipfilter[redis]") from None
+    raise ConfigurationError(missing("a history_url of redis", "its client", "redis")) from None

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.spark.fanout import Per
 from skipfilter.spark.gaps import sentences
+from skipfilter.spark.generations import shown
 from skipfilter.spark.report import concurrency, topic_hours, traffic
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Content(NamedTuple):
     capacity: list[Row]
     gaps: list[str]
     """A sentence for each gap."""
+    unchecked: str
+    """The days whose fan-out cannot be checked, as text; empty if there are none."""
 
 
 def collect(report: Report) -> Content:
@@ -94,6 +97,7 @@ def collect(report: Report) -> Content:
         lengths=_rows(tables["session_lengths"])[0],
         capacity=_rows(tables["capacity"]),
         gaps=sentences(tables["gaps"]),
+        unchecked=shown(list(report.unchecked)),
     )
 
 

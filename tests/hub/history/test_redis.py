@@ -1146,5 +1146,8 @@ def test_without_the_redis_package_the_error_says_what_to_install(monkeypatch: p
     spec = importlib.util.spec_from_file_location("without_redis", package.__file__)
     assert spec is not None
     assert spec.loader is not None
-    with pytest.raises(ConfigurationError, match=r"pip install skipfilter\[redis\]"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^a history_url of redis needs its client: pip install '\.\[redis\]' in the project's",
+    ):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

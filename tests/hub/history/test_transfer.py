@@ -421,7 +421,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     message = told(run("export", tmp_path / "x.parquet", "--url", log), 2)
-    assert message == "Parquet needs pyarrow: pip install skipfilter[parquet]"
+    assert message == "Parquet needs pyarrow: pip install '.[parquet]' in the project's repository"
     assert [path.name for path in tmp_path.iterdir()] == ["mercure.db"]
 
 

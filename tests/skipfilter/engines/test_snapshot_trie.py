@@ -92,4 +92,5 @@ for name, make in ENGINES.items():
         print(name, error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "snapshot_trie SnapshotTrie needs immutables: pip install skipfilter[snapshot]\n"
+    needed = "SnapshotTrie needs immutables: pip install '.[snapshot]' in the project's repository"
+    assert done.stdout == f"snapshot_trie {needed}\n"

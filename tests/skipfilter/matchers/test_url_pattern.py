@@ -71,7 +71,7 @@ def test_a_lone_surrogate_in_a_topic_is_an_ordinary_mismatch() -> None:
 
 def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "urlpattern", None)
-    with pytest.raises(ImportError, match=r"pip install skipfilter\[urlpattern\]"):
+    with pytest.raises(ImportError, match=r"^a URL Pattern needs urlpattern: pip install '\.\[urlpattern\]' in"):
         UrlPattern("https://example.com/")
 
 

@@ -45,8 +45,18 @@ def sessions(spark: SparkSession) -> list[Row]:
 
 
 def test_the_same_seed_makes_the_same_rows(spark: SparkSession) -> None:
-    assert checksum(generate_updates(spark, SMALL)) == (162825999633670121402, 3_000)
-    assert checksum(generate_sessions(spark, SMALL)) == (86177018303109567404, 2_000)
+    # The epoch names the workload, so a new option changes it.
+    updates, sessions = (generate(spark, SMALL).drop("epoch") for generate in (generate_updates, generate_sessions))
+    assert checksum(updates) == (162825999633670121402, 3_000)
+    assert checksum(sessions) == (86177018303109567404, 2_000)
+
+
+def test_the_epoch_is_that_of_the_workload(updates: list[Row], sessions: list[Row], spark: SparkSession) -> None:
+    [epoch] = {row.epoch for row in updates + sessions}
+    [other] = {row.epoch for row in generate_sessions(spark, Workload(subscribers=1, updates=3_000)).collect()}
+    assert epoch.startswith("generated ")
+    assert other.startswith("generated ")
+    assert epoch != other
 
 
 @pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.soak), 7])

@@ -57,6 +57,7 @@ def content(bins: int = 24, topics: list[str] | None = None, private: int = 300)
             {"measure": "delivered bytes", "per": "minute", "peak": 7_000_000, "at": START, "planned": 21_000_000.0},
         ],
         gaps=[f"deliveries of {EVIL} may be missing"],
+        unchecked="",
     )  # fmt: skip
 
 
@@ -163,6 +164,16 @@ def test_text_of_the_data_stays_text() -> None:
     shown = "<script>alert(1)</script>\"'&$x_1$ %s \\u0000\\u202e\\u2028"
     assert shown in read.text  # in the table
     assert read.text.count(shown) == 2  # and in the heat map
+
+
+def test_deliveries_that_cannot_be_checked_are_named_before_the_figures() -> None:
+    page = render(NOBODY._replace(unchecked="2026-01-31"), "t")
+    notice = page[page.index("<aside") : page.index("</aside>")]
+    assert page.index("</h1>") < page.index(notice) < page.index('<dl class="tiles">')
+    shown = " ".join(Read(notice + "</aside>").text)
+    assert "The deliveries cannot be checked" in shown
+    assert "Those of 2026-01-31 were matched by an earlier version" in shown
+    assert "Figures are exact, if the deliveries belong to these updates and sessions." in page
 
 
 def test_possible_gaps_are_shown_before_the_figures() -> None:

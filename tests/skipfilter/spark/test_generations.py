@@ -1,0 +1,265 @@
+"""Generations: a result of `match` is used only with the rows that it was made from."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from skipfilter.spark import BadInput, Workload, files, generate_sessions, generate_updates
+from skipfilter.spark.generate import require_one_run
+from skipfilter.spark.generations import MARK, Outdated, check, generations, shown
+from skipfilter.spark.schemas import FANOUT, SESSIONS, UPDATES
+from tests.skipfilter.spark.test_cli import done, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from skipfilter.spark.matching import By
+
+FIRST = datetime(2026, 1, 31, tzinfo=UTC)
+"""The first of two days."""
+HOUR = timedelta(hours=1)
+MQTT = [("mqtt", "#")]
+EXACT = [("exact", "a")]
+
+
+def update(hour: int, **changes: Any) -> dict[str, Any]:
+    """Return an update; its position is the hour."""
+    ts = FIRST + hour * HOUR
+    row = dict.fromkeys(UPDATES.names) | {"update_id": f"u{hour}", "topics": ["a"], "private": False, "data_bytes": 1}
+    return row | {"ts": ts, "position": hour, "epoch": "e", "dt": ts.date()} | changes
+
+
+def session(id: int, begins: int, ends: int | None, **changes: Any) -> dict[str, Any]:
+    """Return a session of the hours `begins` to before `ends`, and of their
+    positions.
+    """
+    start, end = FIRST + begins * HOUR, None if ends is None else FIRST + ends * HOUR
+    row = dict.fromkeys(SESSIONS.names) | {
+        "subscriber_id": id,
+        "subscriber": "s",
+        "selectors": MQTT,
+        "authorised": EXACT,
+    }
+    row |= {"connected_from": start, "disconnected_at": end, "after": begins - 1, "until": ends and ends - 1}
+    return row | {"epoch": "e", "dt": start.date()} | changes
+
+
+UPDATED = [update(1), update(12), update(25), update(30)]
+SEATED = [session(0, 0, 5), session(1, 0, None), session(2, 10, 30), session(3, 26, 28)]
+INPUTS = {"updates": UPDATES, "sessions": SESSIONS}
+DAYS = [date(2026, 1, 31), date(2026, 2, 1)]
+
+
+def tables(
+    spark: SparkSession, updates: list[dict[str, Any]], sessions: list[dict[str, Any]]
+) -> tuple[DataFrame, DataFrame]:
+    def table(rows: list[dict[str, Any]], schema: StructType) -> DataFrame:
+        return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema)
+
+    return table(updates, UPDATES), table(sessions, SESSIONS)
+
+
+def of(spark: SparkSession, updates: list[dict[str, Any]], sessions: list[dict[str, Any]], by: By) -> list[str]:
+    """Return the generations of both days."""
+    found = generations(*tables(spark, updates, sessions), by)
+    assert sorted(found) == DAYS
+    assert all(mark.startswith(f"{by} ") for mark in found.values())
+    return [found[day] for day in DAYS]
+
+
+LATER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "in another order": (UPDATED[::-1], SEATED[::-1]),
+    "another update of the second day": ([*UPDATED, update(40)], SEATED),
+    "an open session has ended since": (UPDATED, [*SEATED[:1], session(1, 0, 26), *SEATED[2:]]),
+    "a session after the last update of the first day": (UPDATED, [*SEATED, session(4, 13, 20)]),
+    "a session of the second day": (UPDATED, [*SEATED, session(4, 26, None)]),
+    "other columns": (
+        [row | {"data": "x", "data_bytes": 7, "type": "t"} for row in UPDATED],
+        [row | {"subscriber": "other", "complete": False, "node": "n"} for row in SEATED],
+    ),
+}
+
+
+@pytest.mark.parametrize("by", ["time", "position"])
+def test_a_day_keeps_its_generation_if_later_rows_are_appended(spark: SparkSession, by: By) -> None:
+    before = of(spark, UPDATED, SEATED, by)
+    assert before[0] != before[1]
+    for name, changed in LATER.items():
+        assert of(spark, *changed, by)[0] == before[0], name
+
+
+OTHER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "another update": ([*UPDATED, update(3)], SEATED),
+    "an update less": (UPDATED[1:], SEATED),
+    "an update twice more": ([*UPDATED, *[UPDATED[0]] * 2], SEATED),
+    "another id": ([update(1, update_id="x"), *UPDATED[1:]], SEATED),
+    "other topics": ([update(1, topics=["a", "b"]), *UPDATED[1:]], SEATED),
+    "private": ([update(1, private=True), *UPDATED[1:]], SEATED),
+    "another session": (UPDATED, [*SEATED, session(4, 2, 3)]),
+    "a session less": (UPDATED, SEATED[1:]),
+    "another number of the subscriber": (UPDATED, [session(9, 0, 5), *SEATED[1:]]),
+    "other selectors": (UPDATED, [session(0, 0, 5, selectors=EXACT), *SEATED[1:]]),
+    "other grants": (UPDATED, [session(0, 0, 5, authorised=[]), *SEATED[1:]]),
+    "an earlier end": (UPDATED, [session(0, 0, 4), *SEATED[1:]]),
+    "an end before the last update": (UPDATED, [*SEATED[:1], session(1, 0, 12), *SEATED[2:]]),
+    "another beginning": (UPDATED, [session(0, 1, 5), *SEATED[1:]]),
+}
+
+
+@pytest.mark.parametrize("by", ["time", "position"])
+def test_a_day_has_another_generation_if_anything_that_counts_has_changed(spark: SparkSession, by: By) -> None:
+    marks = {name: of(spark, *changed, by)[0] for name, changed in OTHER.items()}
+    marks["before"] = of(spark, UPDATED, SEATED, by)[0]
+    assert len(set(marks.values())) == len(marks), marks
+
+
+def test_only_the_time_counts_by_time_and_only_the_position_by_position(spark: SparkSession) -> None:
+    moved = [session(0, 0, 5, after=2, until=3), *SEATED[1:]]
+    delayed = [session(0, 0, 5, disconnected_at=FIRST + 4 * HOUR), *SEATED[1:]]
+    other = [session(0, 0, 5, epoch="other"), *SEATED[1:]]
+    for changed, same in ((moved, "time"), (other, "time"), (delayed, "position")):
+        for by in ("time", "position"):
+            assert (of(spark, UPDATED, changed, by) == of(spark, UPDATED, SEATED, by)) is (by == same)
+
+
+# -- the check
+
+
+def fanout(spark: SparkSession, rows: list[tuple[int, str | None]]) -> DataFrame:
+    """Return a table of `match` with the generation of each of the UPDATED."""
+    table = [("u", FIRST + hour * HOUR, hour, 1, mark, (FIRST + hour * HOUR).date()) for hour, mark in rows]
+    return spark.createDataFrame(table, FANOUT)
+
+
+def test_a_table_of_match_is_compared_day_by_day(spark: SparkSession) -> None:
+    inputs = tables(spark, UPDATED, SEATED)
+    [one, two], [placed, _] = (of(spark, UPDATED, SEATED, by) for by in ("time", "position"))
+
+    def outdated(*rows: tuple[int, str | None], **bounds: Any) -> list[date]:
+        with pytest.raises(Outdated) as caught:
+            check(*inputs, fanout(spark, list(rows)), **bounds)
+        assert str(caught.value) == (
+            f"fanout: it was not made from the present updates and sessions of {shown(caught.value.days)}: "
+            "`match` makes it again"
+        )
+        return caught.value.days
+
+    assert check(*inputs, fanout(spark, [(1, one), (12, one), (25, two)])) == []
+    assert check(*inputs, fanout(spark, [(1, placed), (25, two)])) == []  # a day was matched by position
+    assert check(*inputs, fanout(spark, [(1, None), (25, None)])) == DAYS  # version 0.1.0
+    assert check(*inputs, fanout(spark, [(1, one), (25, None)])) == DAYS[1:]
+    assert outdated((1, one), (25, one)) == DAYS[1:]
+    assert outdated((1, two), (25, two)) == DAYS[:1]
+    assert outdated((1, one)) == DAYS[1:]  # a day was not matched
+    assert outdated((1, None)) == DAYS[1:]
+    assert outdated() == DAYS
+    assert outdated((1, one), (12, None), (25, two)) == DAYS[:1]  # two writers have mixed their rows
+    assert outdated((1, one), (12, two), (25, two)) == DAYS[:1]
+    assert outdated((1, "time x"), (25, "neither x")) == DAYS
+    # Only days of the time count, and those that have updates.
+    middle = FIRST + 24 * HOUR
+    assert check(*inputs, fanout(spark, [(1, one), (25, "time x")]), end=middle) == []
+    assert outdated((1, one), (25, "time x"), end=middle + timedelta(microseconds=1)) == DAYS[1:]
+    assert check(*inputs, fanout(spark, [(1, "time x"), (25, two)]), start=middle) == []
+    assert outdated((1, "time x"), (25, two), start=middle - timedelta(microseconds=1)) == DAYS[:1]
+    assert check(*inputs, fanout(spark, [(1, one), (25, two), (50, "time x")])) == []
+
+
+def test_days_are_shown_in_a_few_words() -> None:
+    several = [DAYS[0] + timedelta(days=n) for n in range(4)]
+    assert shown(several[:3]) == "2026-01-31, 2026-02-01, 2026-02-02"
+    assert shown(several) == "4 days from 2026-01-31 to 2026-02-03"
+
+
+# -- the commands
+
+
+def refusal(job: str, *arguments: str | Path) -> str:
+    result = run(job, *arguments)
+    assert result.exit_code == 1
+    return result.stderr.splitlines()[-1]
+
+
+def test_a_report_of_other_inputs_than_were_matched_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "a day"
+    done("generate", place, "--subscribers", "100", "--updates", "500")
+    done("match", place)
+    done("generate", place, "--subscribers", "10", "--updates", "500")
+    said, _, command = refusal("report", place).partition(": `match` makes it again: python -m skipfilter.spark ")
+    [dt] = {path.name.removeprefix("dt=") for path in (place / "fanout").glob("dt=*")}
+    assert said == f"report: {place}/fanout: it was not made from the present updates and sessions of {dt}"
+    assert not (place / "report").exists()
+    assert shlex.split(command) == ["match", str(place), "--from", dt, "--to", dt]
+    done(*shlex.split(command))
+    updates, sessions = (files.read(spark, f"{place}/{name}", schema) for name, schema in INPUTS.items())
+    assert check(updates, sessions, files.read(spark, f"{place}/fanout", FANOUT)) == []
+
+
+def test_days_that_were_matched_one_by_one_belong_to_the_present_tables(spark: SparkSession, tmp_path: Path) -> None:
+    two_days = Workload(subscribers=50, updates=400, duration=2 * Workload().duration)
+    updates, sessions = generate_updates(spark, two_days), generate_sessions(spark, two_days)
+    days = sorted(dt for [dt] in updates.select("dt").distinct().collect())
+    # The first day only, as the tables of a hub have it in the night; then both days.
+    end = F.lit(str(days[1])).cast("timestamp")
+    until = F.when(F.col("disconnected_at") < end, F.col("disconnected_at"))
+    tonight = sessions.where(F.col("connected_from") < end).withColumn("disconnected_at", until)
+    for name, chosen in (("updates", updates.where(F.col("dt") == days[0])), ("sessions", tonight)):
+        files.write(chosen, f"{tmp_path}/{name}", by_day=name == "updates")
+    every = [part for output in ("fanout", "rows", "bitmaps", "received") for part in ("--output", output)]
+    done("match", tmp_path, *every, "--from", days[0], "--to", days[0])
+    for name, whole in (("updates", updates), ("sessions", sessions)):
+        files.write(whole, f"{tmp_path}/{name}", by_day=name == "updates")
+    with pytest.raises(Outdated) as caught:
+        check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT))
+    assert caught.value.days == days[1:]
+    done("match", tmp_path, *every, "--from", days[1])
+    assert check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT)) == []
+    # The other outputs have the same marks.
+    now = generations(updates, sessions, "time")
+    for name in ("rows", "bitmaps"):
+        marks = spark.read.parquet(f"{tmp_path}/{name}").select("dt", MARK).distinct().collect()
+        assert {row.dt: row[MARK] for row in marks} == now
+    assert spark.read.parquet(f"{tmp_path}/received").select(MARK).distinct().count() == 1
+
+
+def test_days_with_and_without_marks_are_read_together(spark: SparkSession, tmp_path: Path) -> None:
+    updates, sessions = tables(spark, UPDATED, SEATED)
+    for name, table in (("updates", updates), ("sessions", sessions)):
+        files.write(table, f"{tmp_path}/{name}", by_day=name == "updates")
+    done("match", tmp_path, "--by", "time")
+    # The first day as version 0.1.0 wrote it.  Spark takes the columns from one of the
+    # files.
+    for day in DAYS:
+        place = tmp_path / "fanout" / f"dt={day}"
+        old = spark.read.parquet(str(place)).drop(MARK).localCheckpoint()
+        kept = shutil.copytree(place, tmp_path / "kept")
+        shutil.rmtree(place)
+        old.write.parquet(str(place))
+        assert check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT)) == [day]
+        shutil.rmtree(place)
+        kept.rename(place)
+
+
+def test_tables_of_two_runs_of_generate_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    one, two = Workload(subscribers=5, updates=5), Workload(subscribers=6, updates=5)
+    files.write(generate_updates(spark, one), f"{tmp_path}/updates", by_day=True)
+    files.write(generate_sessions(spark, two), f"{tmp_path}/sessions")
+    for job, *rest in (("match",), ("audit", "a")):
+        told = refusal(job, tmp_path, *rest)
+        assert told == (
+            f"{job}: {tmp_path}: updates and sessions are of different runs of `generate`, which writes both: run it again"
+        )
+    require_one_run(generate_updates(spark, two), generate_sessions(spark, two))
+    require_one_run(generate_updates(spark, Workload(subscribers=9, updates=0)), generate_sessions(spark, two))
+    require_one_run(*tables(spark, UPDATED, SEATED))
+    with pytest.raises(BadInput, match="different runs"):
+        require_one_run(tables(spark, UPDATED, SEATED)[0], generate_sessions(spark, two))
