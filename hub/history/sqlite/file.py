@@ -441,7 +441,9 @@ def lasting_reason(path: str, error: Exception) -> str | None:
     if os.path.isdir(path):
         return "this is a directory"
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return "there is no such directory"
+        # Some directories, such as /proc, exist and have no room for new files.
+        there = os.path.isdir(os.path.dirname(path) or ".")
+        return "no file can be created there" if there else "there is no such directory"
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_NOTADB:
         return "this file is not a database"
     if isinstance(error, PermissionError) or (os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK)):

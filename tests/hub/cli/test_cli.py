@@ -134,6 +134,8 @@ def test_a_history_that_cannot_be_opened_prevents_the_start(workers: str, tmp_pa
     ):
         told = refused("--workers", workers, HUB_HISTORY_URL=f"sqlite:///{tmp_path}/{name}")
         assert told == f"history_url: {tmp_path}/{name}{reason}"
+    told = refused("--workers", workers, HUB_HISTORY_URL="sqlite:////proc/log.db")
+    assert told == "history_url: /proc/log.db: no file can be created there"
 
 
 @pytest.mark.usefixtures("served")
