@@ -3,7 +3,7 @@
     python examples/embedded.py      then open http://localhost:8000
 
 The page shows the number of votes, and updates it live.  With FastAPI it is the same:
-`app = FastAPI(lifespan=lifespan)` and `app.mount(...)`.
+`FastAPI(lifespan=lifespan)` and `app.mount(...)`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 PREFIX = "/live"
-hub = create_app(Settings(path=f"{PREFIX}/.well-known/mercure", embedded=True, anonymous=True))
 
 PAGE = f"""<!doctype html>
 <title>Votes</title>
@@ -45,29 +44,33 @@ async def page(request: Request) -> HTMLResponse:  # noqa: ARG001
 async def vote(request: Request) -> PlainTextResponse:
     """Count a vote, publish the new number to /votes, and return it."""
     votes = request.app.state.votes = request.app.state.votes + 1
-    await hub.hub.publish(Update(("/votes",), str(votes)))
+    await request.app.state.hub.publish(Update(("/votes",), str(votes)))
     return PlainTextResponse(str(votes))
 
 
-@asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Run the hub while the application runs."""
-    app.state.votes = 0
-    async with hub.running():  # Starlette does not run the lifespan of a mounted application
-        yield
+def create_application() -> Starlette:
+    """Return a new application.  A hub runs once, so each test needs one of its own."""
+    live = create_app(Settings(path=f"{PREFIX}/.well-known/mercure", embedded=True, anonymous=True))
 
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        """Run the hub while the application runs."""
+        app.state.votes, app.state.hub = 0, live.hub
+        async with live.running():  # Starlette does not run the lifespan of a mounted application
+            yield
 
-app = Starlette(
-    routes=[
-        Route("/", page),
-        Route("/vote", vote, methods=["POST"]),
-        Mount(PREFIX, hub),
-        Mount(f"/.well-known/oauth-protected-resource{PREFIX}", hub),  # the hub's metadata, outside its path
-    ],
-    lifespan=lifespan,
-)
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/vote", vote, methods=["POST"]),
+            Mount(PREFIX, live),
+            Mount(f"/.well-known/oauth-protected-resource{PREFIX}", live),  # the hub's metadata, outside its path
+        ],
+        lifespan=lifespan,
+    )
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=8000, help="the port to listen on")
-    uvicorn.run(app, port=parser.parse_args().port)
+    uvicorn.run(create_application(), port=parser.parse_args().port)

@@ -9,10 +9,11 @@ async with Client("http://localhost:3000/.well-known/mercure", token=token) as h
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
+
+from hub.protocol.data import data_text, to_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from httpx2 import ServerSentEvent
+
+    from hub.protocol.data import Data
 
 _SILENCE: Final = 120.0
 """Seconds without a byte before a stream is considered dead: three usual heartbeats."""
@@ -50,7 +53,7 @@ class Client:
     async def publish(
         self,
         *topics: str,
-        data: str = "",
+        data: Data = "",
         private: bool = False,
         id: str | None = None,
         type: str | None = None,
@@ -58,9 +61,10 @@ class Client:
     ) -> str:
         """Publish one update, and return its id.
 
-        The first topic is the canonical one; `retry` is in ms.
+        The first topic is the canonical one; `retry` is in ms.  A dict or list as data
+        is sent as compact JSON.  Raises TypeError for data of another type.
         """
-        form: dict[str, Any] = {"topic": topics, "data": data, "id": id, "type": type, "retry": retry}
+        form: dict[str, Any] = {"topic": topics, "data": data_text(data), "id": id, "type": type, "retry": retry}
         if private:
             form["private"] = "on"
         response = await self._http.post(
@@ -75,7 +79,8 @@ class Client:
         Each has a `topic`, which may be a list, and any other argument of `publish`.
         Other hubs do not support this request.
         """
-        body = "".join(json.dumps(update) + "\n" for update in updates)
+        lines = ({**update, "data": data_text(update.get("data", ""))} for update in updates)
+        body = "".join(to_json(line) + "\n" for line in lines)
         headers = {"Content-Type": "application/x-ndjson"}
         response = await self._http.post(self._url, content=body.encode(), headers=headers)
         await _check(response)

@@ -2,6 +2,7 @@
 
     HubError
     ├── ConfigurationError (ValueError)    wrong settings: the hub does not start
+    ├── NotRunning (RuntimeError)          the program uses a hub that is not running
     ├── PositionExpired (LookupError)      the history forgot entries after it
     └── RequestError                       the answer to a client
         ├── InvalidRequest          400    a field breaks a rule (N17, N41, N43 …)
@@ -42,6 +43,10 @@ class HubError(Exception):
 
 class ConfigurationError(HubError, ValueError):
     """An error in the settings; the message says what to change."""
+
+
+class NotRunning(HubError, RuntimeError):
+    """An error of the program around a hub: the hub is not running, or ran already."""
 
 
 class PositionExpired(HubError, LookupError):

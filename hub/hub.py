@@ -29,7 +29,7 @@ from hub.auth.authorizer import Authorizer
 from hub.backpressure import Backpressure
 from hub.broadcaster import LATE_SECONDS, TICK_SECONDS, Broadcaster
 from hub.dispatcher import Dispatcher
-from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded
+from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, NotRunning
 from hub.event_log.recorder import EventLog
 from hub.health import Health
 from hub.history.base import EARLIEST
@@ -90,6 +90,7 @@ class Hub:
         random = random or Random()  # noqa: S311
         self.settings = settings
         self.history = history
+        self._has_begun = False  # whether `running` was ever entered
         self.is_running = False  # whether streams and publishers are served
         self.slices = Slices()
         self.compiler = MatcherCompiler(
@@ -136,11 +137,14 @@ class Hub:
 
         Raises `InvalidRequest` if an update breaks a rule, `InsufficientScope` if the
         grant does not cover a topic, `TooLarge` if there are more updates than the hub
-        accepts at once, and `Closing` if the hub is shutting down.  If it raises
-        `HistoryUnavailable` or is cancelled, the updates may have been appended.
+        accepts at once, `NotRunning` before `running`, and `Closing` if the hub is
+        shutting down.  If it raises `HistoryUnavailable` or is cancelled, the updates
+        may have been appended.
         """
         if self.shutdown.is_closing:
             raise Closing
+        if not self.is_running:
+            raise NotRunning("the hub is not running: publish inside of `async with hub.running()`")
         await self._check_updates(updates)
         if grant is not None:
             await self._require_publish(updates, grant)
@@ -370,8 +374,11 @@ class Hub:
 
         If the history is unavailable at the start, the node waits for it.  At the end,
         all streams end, their departures are announced, and the history is closed.  A
-        hub can run only once.
+        hub can run only once: another call raises NotRunning.
         """
+        if self._has_begun:
+            raise NotRunning("this hub ran already, and a hub runs only once: make another one with create_app()")
+        self._has_begun = True
         await self.dispatcher.start()
         tasks = [asyncio.create_task(run()) for run in (self.dispatcher.run, self._keep_time)]
         self.presence.start()

@@ -25,7 +25,7 @@ except ImportError:  # Windows: there, only one process at a time should write a
     fcntl = None  # type: ignore[assignment]
 
 from hub.history import base
-from hub.protocol.subscriptions import to_json
+from hub.protocol.data import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

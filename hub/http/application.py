@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
-from hub.errors import ConfigurationError, RequestError
+from hub.errors import ConfigurationError, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
 from hub.http.cors import cors
@@ -94,7 +94,7 @@ class HubApplication:
         #    the server writes that query to its access log.
         scope["query_string"], tokens = take_tokens(scope["query_string"])
         if not self.hub.is_running:
-            raise RuntimeError(
+            raise NotRunning(
                 "the hub is not running: a mounted hub must be started in the lifespan of the outer application, "
                 "see HubApplication.running"
             )

@@ -51,6 +51,7 @@ from hub.http.replay import ReplayResponse
 from hub.http.request import Request
 from hub.http.response import EventStream
 from hub.protocol import events
+from hub.protocol.data import to_json
 from hub.protocol.requests import (
     FORM,
     NDJSON,
@@ -63,7 +64,7 @@ from hub.protocol.requests import (
     preferences,
     read_updates,
 )
-from hub.protocol.subscriptions import CONTEXT, to_json
+from hub.protocol.subscriptions import CONTEXT
 from hub.protocol.topics import MATCHER_TYPES, subscriptions_path
 from hub.subscriber import Subscriber, may_want_presence
 from skipfilter.text import shown

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from uritemplate import URITemplate
 
+from hub.protocol.data import to_json
 from hub.protocol.topics import CLASSIC, subscriptions_path
 from hub.protocol.updates import Update
 
@@ -114,7 +115,3 @@ class Subscription:
             private=True,
             type="mercure" if typed_classic or not self.is_classic else None,
         )
-
-
-to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Return a value as compact JSON.  json.dumps() would make a new encoder each time."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 import uuid
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from hub.errors import InvalidRequest
+from hub.protocol.data import data_text
 from hub.protocol.topics import WILDCARD, check_text, is_reserved
 from skipfilter.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hub.protocol.data import Data
 
 EARLIEST_ID: Final = "earliest"
 """The cursor for the position before all updates in the history (N110).
@@ -27,30 +33,52 @@ def new_id() -> str:
     return uuid.uuid4().urn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Update:
     """An update, as a publisher sends it.
 
-    The first topic is the canonical one, and the others are alternates (N4).
+    The first topic is the canonical one, and the others are alternates (N4).  Raises
+    TypeError if `topics` is a text, or if `data` is neither a str nor a dict or list.
     """
 
     topics: tuple[str, ...]
-    data: str = ""
-    private: bool = False
+    data: str
+    """The data: the text that was given, or compact JSON of the dict or list."""
+    private: bool
     """Whether only clients with a grant for one of the topics receive it (N81)."""
-    id: str = field(default_factory=new_id)
-    """The id, which any client may send as its cursor.
+    id: str
+    """The id, which any client may send as its cursor; random by default.
 
     So a client that guesses an id learns whether the history has it.  Ids of private
     updates should be random (N111).
     """
-    type: str | None = None
+    type: str | None
     """The type of the event, or None."""
-    retry: int | None = None
+    retry: int | None
     """Milliseconds that clients should wait before they reconnect (N53), or None.
 
     If it comes from a request, it is at most a day.
     """
+
+    def __init__(
+        self,
+        topics: Iterable[str],
+        data: Data = "",
+        private: bool = False,
+        id: str | None = None,
+        type: str | None = None,
+        retry: int | None = None,
+    ) -> None:
+        if isinstance(topics, str):
+            raise TypeError(f"topics {shown(topics)} is a text: give the topics as a tuple, as in ({shown(topics)},)")
+        # An object that is frozen has no other way.
+        put = object.__setattr__
+        put(self, "topics", tuple(topics))
+        put(self, "data", data_text(data))
+        put(self, "private", private)
+        put(self, "id", new_id() if id is None else id)
+        put(self, "type", type)
+        put(self, "retry", retry)
 
     @property
     def size(self) -> int:

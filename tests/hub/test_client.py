@@ -60,3 +60,20 @@ async def test_the_client_sends_one_json_object_per_line(hub: HubProcess) -> Non
         async for event in client.subscribe("a", last_event_id="earliest"):
             assert (event.id, json.loads(event.data)) == (id, {"lines": "a\nb\u2028c"})
             break
+
+
+async def test_data_is_text_or_becomes_compact_json(hub: HubProcess) -> None:
+    async with Client(hub.url, token=hub.token) as client:
+        await client.publish("a", data={"n": 1, "é": None})
+        await client.publish("a", data='{"n": 1}')
+        await client.publish_all({"topic": "a", "data": [1, "x"]}, {"topic": "a"})
+        data = []
+        async for event in client.subscribe("a", last_event_id="earliest"):
+            data.append(event.data)
+            if len(data) == 4:
+                break
+        assert data == ['{"n":1,"é":null}', '{"n": 1}', '[1,"x"]', ""]
+        with pytest.raises(TypeError, match=r"^data is of type bytes: "):
+            await client.publish("a", data=b"raw")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"^data is of type NoneType: "):
+            await client.publish_all({"topic": "a"}, {"topic": "a", "data": None})

@@ -24,7 +24,7 @@ from starlette.routing import Mount, Route
 
 from examples import embedded
 from hub import Settings, Update, create_app
-from hub.errors import InvalidRequest
+from hub.errors import Closing, InvalidRequest, NotRunning
 from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.serving import Served, served
 from tests.test_examples import ROOT
@@ -247,6 +247,29 @@ async def test_r12_n44_the_program_publishes_without_a_token_under_the_same_rule
         assert (await ask(hub, "POST", PATH, [NDJSON, bearer(EVERYTHING)], b'{"topic": "a"}')).status == 405
 
 
+async def test_publishing_before_the_hub_runs_is_an_error() -> None:
+    hub = new_hub(PATH)
+    with pytest.raises(NotRunning) as caught:
+        await hub.hub.publish(Update(("a",), "1"))
+    assert str(caught.value) == "the hub is not running: publish inside of `async with hub.running()`"
+    async with hub.running():
+        await hub.hub.publish(Update(("a",), "1"))
+    with pytest.raises(Closing):
+        await hub.hub.publish(Update(("a",), "1"))
+
+
+async def test_a_hub_that_ran_does_not_run_again() -> None:
+    hub = new_hub(PATH)
+    async with hub.running():
+        with pytest.raises(NotRunning, match="ran already"):
+            await hub.running().__aenter__()
+        await hub.hub.publish(Update(("a",), "1"))  # the refusal does no harm
+    with pytest.raises(NotRunning) as caught:
+        await hub.running().__aenter__()
+    told = "this hub ran already, and a hub runs only once: make another one with create_app()"
+    assert str(caught.value) == told
+
+
 # -- several hubs
 
 
@@ -333,7 +356,7 @@ def test_a_hub_can_run_in_a_thread_without_signals() -> None:
 
 
 async def test_the_page_of_the_example_follows_the_votes() -> None:
-    app = embedded.app
+    app = embedded.create_application()
     async with running(app):
         page = await ask(app, "GET", "/")
         assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -347,6 +370,13 @@ async def test_the_page_of_the_example_follows_the_votes() -> None:
         path = url[1].partition("?")[0]
         assert (await ask(app, "GET", f"{path}/health/ready")).status == 200
         assert (await ask(app, "POST", path, [FORM], b"topic=/votes")).status == 405
+
+
+async def test_a_second_test_of_the_example_begins_anew() -> None:
+    for _ in "ab":
+        app = embedded.create_application()
+        async with running(app):
+            assert (await ask(app, "POST", "/vote")).text == "1"
 
 
 @pytest.mark.processes

@@ -45,7 +45,8 @@ from hub.history.base import EARLIEST, Beat, Entry, Page, Stats
 from hub.history.node import new_node
 from hub.history.redis import scripts
 from hub.history.redis.url import CONNECT_TIMEOUT, open_client
-from hub.protocol.subscriptions import Present, to_json
+from hub.protocol.data import to_json
+from hub.protocol.subscriptions import Present
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence

@@ -33,7 +33,8 @@ from hub.history.sqlite.file import (
     next_position,
     renew,
 )
-from hub.protocol.subscriptions import Present, to_json
+from hub.protocol.data import to_json
+from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 
 if TYPE_CHECKING:

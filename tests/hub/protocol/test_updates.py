@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import uuid
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -158,3 +160,61 @@ def test_n6_n44_another_hub_has_another_namespace(path: str) -> None:
     for topic in (path, f"https://other.example{path}/x", path.rpartition("/")[2], "", f"/x/..{path}/"):
         with pytest.raises(InvalidRequest, match="is reserved"):
             check(Update((topic,)), path)
+
+
+# -- updates as a program makes them
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("", ""),
+        ("a: é\n\0", "a: é\n\0"),
+        ('{"a": 1}', '{"a": 1}'),
+        ({}, "{}"),
+        ([], "[]"),
+        ({"é": [1, 2.5, None, True, {"a": "\n"}]}, '{"é":[1,2.5,null,true,{"a":"\\n"}]}'),
+        (["a", "b"], '["a","b"]'),
+    ],
+)
+def test_data_is_text_or_becomes_compact_json(data: Any, text: str) -> None:
+    assert Update(("a",), data).data == text
+    assert f"data: {text}".split("\n")[0] in frame(Update(("a",), data)).decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"raw", "data is of type bytes: it must be a str, a dict or a list"),
+        (None, "data is of type NoneType: "),
+        (7, "data is of type int: "),
+        (True, "data is of type bool: "),
+        (("a",), "data is of type tuple: "),
+        ({"a": {1, 2}}, "Object of type set is not JSON serializable"),
+    ],
+)
+def test_data_of_another_type_is_refused_with_the_name_of_the_type(data: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=f"^{told}"):
+        Update(("a",), data)
+
+
+def test_numbers_that_json_lacks_are_refused() -> None:
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            Update(("a",), [number])
+
+
+def test_a_text_as_topics_is_refused() -> None:
+    with pytest.raises(TypeError) as caught:
+        Update("abc", "data")
+    assert str(caught.value) == "topics 'abc' is a text: give the topics as a tuple, as in ('abc',)"
+    assert Update(["a", "b"], id="i").topics == Update(iter("ab"), id="i").topics == ("a", "b")
+
+
+def test_an_update_is_a_value() -> None:
+    update = Update(("a",), {"n": 1}, private=True, id="i", type="t", retry=5)
+    assert replace(update) == update
+    assert hash(replace(update)) == hash(update)
+    assert replace(update, data="x") != update
+    assert repr(update) == """Update(topics=('a',), data='{"n":1}', private=True, id='i', type='t', retry=5)"""
+    assert Update(("a",)).id != Update(("a",)).id
