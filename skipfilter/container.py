@@ -54,6 +54,9 @@ class Source(Protocol[ValueIn, KeyIn]):
 
     A filter reports each value that is added or removed, so that a source may keep an
     index of them, and calls all three methods while it holds its lock.
+
+    If a value without selectors can match nothing, the source has an attribute
+    `needs_selectors`, which is true.  Then an addition that omits them is refused.
     """
 
     def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None:
@@ -211,6 +214,7 @@ class SkipFilter(Generic[Value, Key]):
             self._source: Source[Value, Key] = source
         else:
             self._source = _Predicate(source) if group is None else _GroupedPredicate(source, group)
+        self._needs_selectors = bool(getattr(source, "needs_selectors", False))
         self._values: SortedDict = SortedDict()  # id -> value
         self._ids: dict[Value, int] = {}  # value -> id
         self._alive = BitMap64()  # the ids that are in use
@@ -229,14 +233,19 @@ class SkipFilter(Generic[Value, Key]):
 
     # -- the values
 
-    def add(self, value: Value, selectors: Iterable[Selector | CompiledSelector] = ()) -> int:
+    def add(self, value: Value, selectors: Iterable[Selector | CompiledSelector] | None = None) -> int:
         """Add `value`, and return its id.  A value that is in the filter keeps its id.
 
-        `selectors` are those that the value declares, if the source takes selectors.
-        Takes O(log n), and the time of the source.  If the source raises, nothing has
-        changed; a SelectorIndex raises ValueError if the value is in the filter with
-        other selectors.
+        `selectors` are those that the value declares, if the source takes selectors;
+        None means that they are omitted.  Takes O(log n), and the time of the source.
+        If the source raises, nothing has changed; a SelectorIndex raises ValueError if
+        the value is in the filter with other selectors.  Raises TypeError if selectors
+        are omitted and the source needs them.
         """
+        if selectors is None:
+            if self._needs_selectors:
+                raise TypeError(f"the selectors of {value!r:.80} are missing; if it declares none, pass []")
+            selectors = ()
         with self._lock:
             if (known := self._ids.get(value)) is not None:
                 self._source.add(known, self._values[known], selectors)
@@ -404,6 +413,8 @@ class SkipFilter(Generic[Value, Key]):
                 if fresh:
                     end = fresh[0] + 1  # the ids before it were tested and did not pass
             fresh = BitMap64(list(fresh))
+        if fresh and fresh.max() >= self._next_id:
+            raise ValueError(f"id {fresh.max()} is not of this filter: an index serves one SkipFilter")
         # Only now: a predicate may have raised, or have asked about the same key.
         if entry is None and (entry := self._entries.get(key)) is None:
             entry = _Entry(fresh.copy(), end, removals)

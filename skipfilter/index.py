@@ -21,7 +21,7 @@ distinct selector, not one for each topic, so the topics need not be known befor
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
@@ -119,6 +119,9 @@ class SelectorIndex:
         """
 
     __reduce__ = not_copied
+
+    needs_selectors: Final = True
+    """For a SkipFilter: a value without selectors would match nothing."""
 
     # -- as the source of a SkipFilter
 

@@ -113,7 +113,7 @@ def test_values_are_found_by_their_selectors() -> None:
     readers.add("alice", [("uritemplate", "/books/{id}")])
     readers.add("bob", [("uritemplate", "/books/{isbn}"), ("exact", "/books/1")])
     readers.add("carol", [("mqtt", "/books/#")])
-    readers.add("dave")
+    readers.add("dave", [])
     assert readers.match_any("/books/1") == ["alice", "bob", "carol"]
     assert readers.match_any("/books/1/covers") == ["carol"]
     assert readers.match_all("/books/1", "/books") == ["carol"]
@@ -172,7 +172,7 @@ def test_declaring_the_same_selectors_in_any_order_changes_nothing() -> None:
     wanted = [("exact", "a"), ("amqp", "b.*")]
     id = readers.add("alice", wanted)
     assert readers.add("alice", wanted[::-1] + wanted) == id
-    assert readers.add("bob") == readers.add("bob", [])
+    assert readers.add("bob", []) == readers.add("bob", [])
     for other in ([], wanted[:1], [*wanted, ("exact", "c")], [("exact", "a"), ("amqp", "b.#")]):
         with pytest.raises(ValueError, match="'alice' is in the index with other selectors; remove it first"):
             readers.add("alice", other)
@@ -375,7 +375,7 @@ def test_a_topic_is_looked_up_once_until_a_value_is_added() -> None:
     readers.remove("bob")
     assert readers.match_any("a") == ["alice"]
     assert index.asked == ["a"]
-    readers.add("carol")
+    readers.add("carol", [])
     assert readers.match_any("a") == ["alice"]
     assert index.asked == ["a", "a"]
 
@@ -523,6 +523,35 @@ def test_an_index_serves_one_filter() -> None:
     other._check()
     index._check()
     assert one.match_any("/y") == []
+    # The index has ids that the other filter does not have.
+    for call in (other.match_any, other.match_all, other.matches, other.bitmap):
+        with pytest.raises(ValueError, match="id 0 is not of this filter: an index serves one SkipFilter"):
+            call("/x")
+    assert one.match_any("/x") == ["a"]
+
+
+def test_selectors_must_be_given_even_if_there_are_none() -> None:
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex())
+    for _ in "ab":  # also if the value is there already
+        with pytest.raises(TypeError, match=r"^the selectors of 'x' are missing; if it declares none, pass \[\]$"):
+            readers.add("x")
+        readers.add("x", [])
+    assert (len(readers), readers.match_any("/x")) == (1, [])
+
+
+def test_a_source_that_says_nothing_needs_no_selectors() -> None:
+    class Even:
+        def add(self, id: int, value: int, selectors: Any) -> None:
+            assert list(selectors) == []
+
+        def discard(self, id: int, value: int) -> None: ...
+
+        def ids_matching(self, key: str, values: Any, start: int) -> list[int]:
+            return [id for id in values.irange(start) if values[id] % 2 == 0]
+
+    numbers: SkipFilter[int, str] = SkipFilter(Even())
+    assert [numbers.add(number) for number in (1, 2, 4)] == [0, 1, 2]
+    assert numbers.match_any("even") == [2, 4]
 
 
 def test_a_source_is_not_a_class() -> None:
