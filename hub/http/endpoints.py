@@ -52,6 +52,7 @@ from hub.http.request import Request
 from hub.http.response import EventStream
 from hub.protocol import events
 from hub.protocol.data import to_json
+from hub.protocol.hints import publish_hints, subscribe_hints
 from hub.protocol.requests import (
     FORM,
     NDJSON,
@@ -168,6 +169,8 @@ class Endpoints:
             if body and content_type(headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
+        if hub.settings.dev:
+            _log_hints(subscribe_hints(request.query, body, hub.settings))
         wanted = parse_subscribe(request.query, body, headers, hub.settings)
         preferred = preferences(headers)
         waits = "wait=0" not in preferred
@@ -222,6 +225,8 @@ class Endpoints:
             if start >= turn:
                 turn = start + BYTES_PARSED_AT_ONCE
                 await asyncio.sleep(0)
+        if self._hub.settings.dev:
+            _log_hints(publish_hints(body, type))
         await self._hub.publish(*updates, grant=grant)
         if type == NDJSON:
             return PlainTextResponse("".join(f"{update.id}\n" for update in updates))
@@ -412,6 +417,11 @@ def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Starl
         return await endpoint(Request(request.scope, request.receive))
 
     return call
+
+
+def _log_hints(hints: Iterable[str]) -> None:
+    for hint in hints:
+        log.warning(hint)
 
 
 def _health(error: str | None) -> Response:

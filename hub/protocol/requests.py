@@ -27,7 +27,8 @@ _MATCHER_PARAMETERS: Final = {CLASSIC: CLASSIC, "match": "exact"} | {f"match_{ty
 # In the order of precedence; the header comes before all of them (N13, V85).
 _CURSOR_PARAMETERS: Final = ("last_event_id", "lastEventID")
 _CLASSIC_CURSOR_PARAMETERS: Final = ("lastEventId", "Last-Event-ID")
-_FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
+FIELDS: Final = frozenset(["topic", "data", "private", "id", "type", "retry"])
+"""The fields of an update in a form, and its members in JSON."""
 _MAX_RETRY_MS: Final = 24 * 60 * 60 * 1_000
 """One day.
 
@@ -175,6 +176,12 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits)
     return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, limits))
 
 
+def parameters(limits: Limits) -> frozenset[str]:
+    """Return the names of the parameters of a subscribe request that have a meaning."""
+    classic = (CLASSIC, *_CLASSIC_CURSOR_PARAMETERS) if limits.classic else ()
+    return frozenset({*_MATCHER_PARAMETERS, *_CURSOR_PARAMETERS} - {CLASSIC}) | {*classic}
+
+
 def _is_matcher(name: str, limits: Limits) -> bool:
     """Whether `name` is the name of a matcher parameter.
 
@@ -273,7 +280,7 @@ def read_updates(body: bytes, type: str, limits: Limits) -> Iterator[tuple[int, 
 def _parse_form_update(body: bytes, limits: Limits) -> Update:
     if body.count(b"&") > limits.max_topics + _MAX_OTHER_FIELDS:
         raise TooLarge(f"more fields than {limits.max_topics} topics, and {_MAX_OTHER_FIELDS} others")
-    pairs = parse_form(body, _FIELDS)
+    pairs = parse_form(body, FIELDS)
     fields = dict(reversed(pairs))  # the first field of each name counts
     topics = tuple(value for name, value in pairs if name == "topic")
     retry = _parse_retry(fields.get("retry", ""))
