@@ -9,23 +9,49 @@ async with Client("http://localhost:3000/.well-known/mercure", token=token) as h
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
 from hub.protocol.data import data_text, to_json
+from hub.protocol.events import Blocks, parse_block
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
-    from httpx2 import ServerSentEvent
-
     from hub.protocol.data import Data
+    from hub.protocol.events import Block
 
 _SILENCE: Final = 120.0
-"""Seconds without a byte before a stream is considered dead: three usual heartbeats."""
+"""Seconds without a byte before a stream is considered dead: some hubs send a heartbeat
+only every 40 s."""
+_MAX_RETRY_DIGITS: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a stream."""
+
+    event: str
+    """The type, which is "message" if the update has none."""
+    data: str
+    """The data, with LF as the end of each line."""
+    id: str
+    """The cursor after this event: its id or, without one, that of the last event."""
+    retry: int | None
+    """Milliseconds to wait before a reconnection, if the event says so.
+
+    The hint at the start of a stream is on its first event.
+    """
+
+    def json(self) -> Any:
+        """Return the data as a value.  Raises ValueError if the data is not JSON."""
+        return json.loads(self.data)
 
 
 class Client:
@@ -88,34 +114,36 @@ class Client:
 
     async def subscribe(
         self, *topics: str, last_event_id: str | None = None, **matchers: str | Sequence[str]
-    ) -> AsyncIterator[ServerSentEvent]:
+    ) -> AsyncIterator[Event]:
         """Yield the updates that match any of `topics` or `matchers`, without end.
 
         A topic may be a URI template.  `matchers` are parameters of the current
         dialect, as in match_mqtt="sensors/+/heat".  With `last_event_id`, starts after
         that event, or at the oldest update for "earliest".  Reconnects if the
         connection ends.  Raises if the hub refuses the subscription, or if the first
-        connection fails.
+        connection fails, and httpx2.SSEError if the response is no event stream.
+        Follows no redirect, so that the token stays where it is.
         """
-        retry = self._retry
-        connected = False
+        cursor, retry, connected = last_event_id or "", self._retry, False
         while True:
-            cursor = {} if last_event_id is None else {b"Last-Event-ID": last_event_id.encode("utf-8")}
+            headers = [(b"Accept", b"text/event-stream")]
+            if cursor:
+                headers.append((b"Last-Event-ID", cursor.encode("utf-8")))
+            blocks = Blocks()
             try:
                 async with self._http.stream(
-                    "GET",
-                    self._url,
-                    params={"topic": topics, **matchers},
-                    headers=cursor,
+                    "GET", self._url, params={"topic": topics, **matchers}, headers=headers
                 ) as response:
                     await _check(response)
+                    _require_event_stream(response)
                     connected = True
-                    async for event in httpx2.EventSource(response):
-                        last_event_id = event.id or last_event_id
-                        retry = retry if event.retry is None else event.retry / 1000
-                        # An event without id and data is only a hint to reconnect.
-                        if event.id or event.data:
-                            yield event
+                    async for part in response.aiter_bytes():
+                        for block in map(parse_block, blocks.feed(part)):
+                            cursor = cursor if block.id is None else block.id
+                            if (milliseconds := _milliseconds(block)) is not None:
+                                retry = milliseconds / 1000
+                            if block.data is not None:  # otherwise it is no event
+                                yield Event(block.type or "message", block.data, cursor, milliseconds)
             except httpx2.HTTPStatusError as error:
                 if not (connected and error.response.is_server_error):
                     raise
@@ -124,7 +152,24 @@ class Client:
             except httpx2.TransportError:
                 if not connected:
                     raise
+            # The hint of a stream that has ended before its first event counts too.
+            if (milliseconds := _milliseconds(parse_block(blocks.unfinished()))) is not None:
+                retry = milliseconds / 1000
             await asyncio.sleep(retry)
+
+
+def _milliseconds(block: Block) -> int | None:
+    """Return the `retry` of a block; None if there is none, or a very long one."""
+    return int(block.retry) if 0 < len(block.retry) <= _MAX_RETRY_DIGITS else None
+
+
+def _require_event_stream(response: httpx2.Response) -> None:
+    """Raise httpx2.SSEError unless the response is an event stream."""
+    type = response.headers.get("Content-Type", "")
+    if type.partition(";")[0].strip().lower() != "text/event-stream":
+        raise httpx2.SSEError(
+            f"the response is not an event stream: its type is {shown(type)}", request=response.request
+        )
 
 
 async def _check(response: httpx2.Response) -> None:

@@ -9,6 +9,9 @@ An update is one event:
     retry: 2000               if the update has one
                               an empty line ends the event
 
+Comments and the hint to reconnect are lines that no empty line follows: many readers
+take an empty line for the end of an event, even if there was none.
+
 An update is encoded once, and all its receivers share the bytes.  `Blocks` and
 `parse_block` read the format as the HTML standard says.
 """
@@ -22,19 +25,19 @@ if TYPE_CHECKING:
 
 HEARTBEAT: Final = b":\n"
 """A comment: the first bytes of a stream, and the heartbeat if it is idle (R20, N8)."""
-LOST: Final = b": this subscriber fell behind the history, and updates were lost\n\n"
-"""The last block of a stream that lost updates, because it fell behind the history."""
-ALL: Final = b": all\n\n"
-"""The last block of a complete response with `Prefer: wait=0` (hub.http.replay)."""
+LOST: Final = b": this subscriber fell behind the history, and updates were lost\n"
+"""The last line of a stream that lost updates, because it fell behind the history."""
+ALL: Final = b": all\n"
+"""The last line of a complete response with `Prefer: wait=0` (hub.http.replay)."""
 
 
 def retry(seconds: float) -> bytes:
     """Return a hint how long to wait before reconnecting (N30).
 
-    It is a block of its own, because some clients would take it for a part of the first
-    event.  It has no data, so it is not an event.
+    No blank line follows it, because some readers would take a block without data for
+    an event.  So the hint and the first event are one block.
     """
-    return f"retry: {seconds * 1000:.0f}\n\n".encode()
+    return f"retry: {seconds * 1000:.0f}\n".encode()
 
 
 def frame(update: Update) -> bytes:
@@ -58,7 +61,8 @@ class Block(NamedTuple):
     """The fields and comments of one block of an event stream.
 
     `data` is None if the block has none, and then it is not an event.  `id` is None if
-    the block has no valid id; `type` and `retry` are "" if they are missing.
+    the block has no valid id; `type` and `retry` are "" if they are missing.  A `retry`
+    with anything but ASCII digits does not count.
     """
 
     id: str | None
@@ -98,6 +102,15 @@ class Blocks:
             self._has_begun = True
         return blocks
 
+    def unfinished(self) -> bytes:
+        """Return the complete lines after the last block.
+
+        They are no event.  But a `retry` in them counts already, and a comment is
+        complete.
+        """
+        lines = self._rest[: self._rest.rfind(b"\n") + 1].removesuffix(b"\n")
+        return lines if self._has_begun else lines.removeprefix(b"\xef\xbb\xbf")
+
 
 def parse_block(block: bytes) -> Block:
     """Return the fields and comments of a block.
@@ -127,7 +140,7 @@ def parse_block(block: bytes) -> Block:
             id = value
         elif name == "event":
             type = value
-        elif name == "retry":
+        elif name == "retry" and value.isascii() and value.isdigit():
             retry = value
         elif not name and line:
             comments.append(value)

@@ -91,12 +91,16 @@ class EventParser:
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes."""
-        return [event for block in self._blocks.feed(data) if (event := self._event(parse_block(block))) is not None]
+        blocks = self._blocks.feed(data)
+        # The last line, which no blank line follows.
+        if (lines := self._blocks.unfinished()).endswith(b": all"):
+            self.is_complete = "all" in parse_block(lines).comments
+        return [event for block in blocks if (event := self._event(parse_block(block))) is not None]
 
     def _event(self, block: Block) -> Event | None:
         metadata = ""
         for comment in block.comments:
-            if comment == "all":
+            if comment == "all":  # of an earlier version, which ended it with a blank line
                 self.is_complete = True
             elif self._metadata and comment.startswith("{"):
                 metadata = comment
@@ -166,7 +170,12 @@ def follow(
 def _cursor(id: str, metadata: str = OFF) -> list[tuple[bytes, bytes]]:
     """Return the headers of a request: ids are sent as UTF-8 (R77)."""
     preference = b"wait=0" if metadata == OFF else b"wait=0, metadata"
-    return [(b"Last-Event-ID", id.encode("utf-8")), (b"Prefer", preference), (b"Accept-Encoding", b"identity")]
+    return [
+        (b"Last-Event-ID", id.encode("utf-8")),
+        (b"Prefer", preference),
+        (b"Accept", b"text/event-stream"),
+        (b"Accept-Encoding", b"identity"),
+    ]
 
 
 def _tells_metadata(response: httpx2.Response) -> bool:

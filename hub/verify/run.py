@@ -298,11 +298,11 @@ class _Client:
     async def _connect(self, node: Node) -> None:
         """Follow until it is time to leave, or the connection ends."""
         run, connection = self._run, None
-        cursor = {} if self._cursor is None else {"Last-Event-ID": self._cursor}
+        headers = {"Accept": "text/event-stream"} | ({} if self._cursor is None else {"Last-Event-ID": self._cursor})
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 connection = await Connection.open(node, SLOW_BUFFER if self._slow else 2**16)
-                status = await connection.ask("GET", run.query, run.headers | cursor)
+                status = await connection.ask("GET", run.query, run.headers | headers)
             if status != 200:
                 raise ConnectionError(f"refused: {status}")
             self._begin(connection.headers)

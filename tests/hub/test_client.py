@@ -77,3 +77,13 @@ async def test_data_is_text_or_becomes_compact_json(hub: HubProcess) -> None:
             await client.publish("a", data=b"raw")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"^data is of type NoneType: "):
             await client.publish_all({"topic": "a"}, {"topic": "a", "data": None})
+
+
+async def test_the_client_reads_every_update_that_the_hub_accepts(hub: HubProcess) -> None:
+    # As an event it is larger than as a request, which may have 1 MiB: each line of the
+    # data gets a prefix of six bytes.
+    data = "\n" * 300_000
+    async with Client(hub.url, token=hub.token) as client:
+        id = await client.publish("a", data=data)
+        event = await anext(client.subscribe("a", last_event_id="earliest"))
+        assert (event.id, event.data == data) == (id, True)

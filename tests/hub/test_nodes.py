@@ -373,7 +373,7 @@ async def test_n107_a_stream_whose_cursor_cannot_be_looked_up_ends_and_keeps_its
         answer = await ask(app, "GET", PATH + "?match=a", [("Last-Event-ID", "x")])
         assert (answer.status, answer.headers["mercure-last-event-id"]) == (200, "x")
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert re.fullmatch(r":\nretry: [0-9]+\n+", answer.text)
+        assert re.fullmatch(r":\nretry: [0-9]+\n", answer.text)
         assert app.state.hub.admission._clients == {}
 
 

@@ -199,7 +199,7 @@ async def test_a_reader_that_does_not_wait_yields(clock: Clock) -> None:
         async with clock.watched():
             query = "&".join(f"match_uritemplate=%7B%2Bx%7Dq{n}" for n in range(99)) + "&match=topic%20199"
             answer = await ask(app, "GET", f"{PATH}?{query}&last_event_id=earliest", [("Prefer", "wait=0")])
-        assert answer.text == "id: 199\ndata: \n\n: all\n\n"
+        assert answer.text == "id: 199\ndata: \n\n: all\n"
     assert SLICE_SECONDS <= clock.longest <= SLICE_SECONDS + WORK
 
 

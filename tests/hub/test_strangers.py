@@ -80,7 +80,7 @@ async def test_presence_updates_do_not_displace_published_updates() -> None:
                 assert stream.headers["mercure-last-event-id"] == first
                 assert (await stream.next_event()).id == last
         reply = await ask(app, "GET", f"{PATH}?match=a&last_event_id={first}", [("prefer", "wait=0")])
-        assert reply.text == f"id: {last}\ndata: \n\n: all\n\n"
+        assert reply.text == f"id: {last}\ndata: \n\n: all\n"
 
 
 @pytest.mark.parametrize("bounds", [{"history_updates": 20}, {"history_bytes": 20_000}])

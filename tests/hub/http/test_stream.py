@@ -491,7 +491,7 @@ async def test_r30_n112_a_stream_whose_position_is_trimmed_is_informed_and_close
         connection.unblock()
         await asyncio.wait_for(connection.task, 10)
         assert connection.ids == ["1", "2", "3", "4"][: len(connection.ids)]
-        assert connection.writes[-1] == b": this subscriber fell behind the history, and updates were lost\n\n"
+        assert connection.writes[-1] == b": this subscriber fell behind the history, and updates were lost\n"
         assert connection.ended
         again = await here.connect("a", after="1")
         await here.caught_up()

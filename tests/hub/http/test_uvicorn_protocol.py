@@ -394,7 +394,7 @@ async def test_an_http_1_0_client_gets_no_chunks(http: Any) -> None:
         head, _, body = answer.partition(b"\r\n\r\n")
         assert b"chunked" not in head
         assert b"connection: close" in head
-        assert body == b"id: 1\ndata: x\n\n: all\n\n"
+        assert body == b"id: 1\ndata: x\n\n: all\n"
         async with sent(server, (get + "connection: keep-alive\r\n\r\n").encode()) as reply:
             assert reply.headers.get("transfer-encoding") is None
             assert reply.headers["connection"] == "close"
@@ -624,7 +624,7 @@ async def test_a_subscriber_that_half_closes_gets_the_head_and_then_the_end(
         assert (await said(server, GET, ends=True)).startswith(b"HTTP/1.1 200 ")
         await until(lambda: hub.broadcaster.connected == 0)
         replay = await said(server, GET[:-2] + b"prefer: wait=0\r\n\r\n", ends=True)
-        assert replay.endswith(b": all\n\n\r\n0\r\n\r\n")
+        assert replay.endswith(b": all\n\r\n0\r\n\r\n")
         # A stream that has begun is half-closed too, for example if a tab is closed.
         async with sent(server, GET) as reply:
             await until(lambda: hub.broadcaster.live == 1)

@@ -373,7 +373,7 @@ async def test_r30_n112_n108_a_reader_whose_position_is_trimmed_is_informed_and_
         await publish(hub, ("topic", "big"), ("data", f"{n} " + "x" * 300_000))
     text = b"".join([chunk async for chunk in stuck.chunks()])
     assert stuck.ended
-    assert text.endswith(b"\n\n: this subscriber fell behind the history, and updates were lost\n\n")
+    assert text.endswith(b"\n\n: this subscriber fell behind the history, and updates were lost\n")
     last = text.rpartition(b"id: ")[2].partition(b"\n")[0].decode()
     async with await subscribe(hub, ("topic", "big"), last_event_id=last) as again:
         assert again.headers["mercure-last-event-id"] == "earliest"

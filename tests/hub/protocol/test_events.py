@@ -51,7 +51,7 @@ def test_r21_n8_a_heartbeat_is_a_comment_of_two_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(3, b"retry: 3000\n\n"), (0.0015, b"retry: 2\n\n"), (1e9, b"retry: 1000000000000\n\n")]
+    ("seconds", "expected"), [(3, b"retry: 3000\n"), (0.0015, b"retry: 2\n"), (1e9, b"retry: 1000000000000\n")]
 )
 def test_n30_the_retry_hint_is_whole_milliseconds_and_not_an_event(seconds: float, expected: bytes) -> None:
     assert retry(seconds) == expected

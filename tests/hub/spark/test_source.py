@@ -124,9 +124,34 @@ def test_streams_of_other_hubs_are_parsed_by_the_standard() -> None:
         ("3", "", "f", "", ""),
     ]
     assert not parser.is_complete
-    parser.feed(b"\n\n: all\n\n")
+    assert parser.feed(b"\nid: 5\n\n:\n") == [("5", "", "g", "", "")]
+    assert not parser.is_complete
+    assert parser.feed(b": all\n") == []
     assert parser.is_complete
-    assert parser.last_event_id == "3"
+    assert parser.last_event_id == "5"
+
+
+@pytest.mark.parametrize(
+    ("stream", "complete"),
+    [
+        (b": all\n", True),
+        (b"\xef\xbb\xbf: all\n", True),
+        (b"retry: 5\n:\n: all\n", True),
+        (b"id: 1\ndata: x\n\n: all\n", True),
+        (b": all\n\n", True),  # as earlier versions wrote it
+        (b": all", False),
+        (b": all of them\n", False),
+        (b"data: : all\n", False),
+        (b"data: x\n\ndata: : all\n\n", False),
+        (b"", False),
+    ],
+)
+def test_the_comment_that_this_is_all_is_a_whole_line(stream: bytes, complete: bool) -> None:
+    for size in range(1, len(stream) + 1):
+        parser = EventParser()
+        for start in range(0, len(stream), size):
+            parser.feed(stream[start : start + size])
+        assert parser.is_complete is complete
 
 
 TOLD = {"topics": ["a", "é\u2028"], "private": True, "time": 1_764_000_000_123, "position": 7, "epoch": "e"}

@@ -1,0 +1,178 @@
+"""The client reads event streams as the HTML standard says, from any server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+import hub.client
+from hub.client import Client, Event
+from tests.waiting import HANG
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+class Server:
+    """A server that sends one of its `streams` to each connection, and closes it.
+
+    When there is none left, it answers 204, which ends the subscription.
+    """
+
+    def __init__(self, *streams: bytes, head: bytes = HEAD, size: int = 2**16) -> None:
+        self.streams = list(streams)
+        self.requests: list[dict[str, str]] = []
+        """The headers of each request, with names in lower case."""
+        self._head, self._size = head, size
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        self.requests.append(
+            {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
+        )
+        if self.streams:
+            stream = self.streams.pop(0)
+            writer.write(self._head)
+            for start in range(0, len(stream), self._size):
+                writer.write(stream[start : start + self._size])
+                await writer.drain()
+        else:
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            writer.close()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        """Serve, and yield the URL."""
+        async with await asyncio.start_server(self._answer, "127.0.0.1", 0) as server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+async def read(server: Server, **options: Any) -> list[Event]:
+    """Return all events, until the server answers 204."""
+    events = []
+    async with server.running() as url, Client(url, retry=0, token=options.pop("token", None)) as client:
+        try:
+            async with asyncio.timeout(HANG):
+                async for event in client.subscribe("a", **options):
+                    events.append(event)  # noqa: PERF401  a comprehension would lose them with the error
+        except httpx2.HTTPStatusError as error:
+            assert error.response.status_code == 204
+            return events
+    raise AssertionError("the subscription has ended without an error")
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of the client before its reconnections, which do not last."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(hub.client, "asyncio", SimpleNamespace(sleep=sleep))
+    return pauses
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        ("id: 1\ndata: a\n\n", [("1", "message", "a", None)]),
+        ("id: 1\r\revent: t\rdata: a\rdata: b\r\r", [("1", "t", "a\nb", None)]),
+        ("id: 1\r\nevent: t\r\ndata: a\r\n\r\n", [("1", "t", "a", None)]),
+        ("\ufeffid: 1\ndata: a\n\n", [("1", "message", "a", None)]),
+        ("data: \u2028é\x85\n\n", [("", "message", "\u2028é\x85", None)]),
+        # An event without an id has the last one; an event may be empty.
+        ("id: 1\ndata: a\n\ndata: b\n\ndata\n\n", [("1", "message", data, None) for data in ("a", "b", "")]),
+        ("id: 1\ndata: a\n\nid\ndata: b\n\n", [("1", "message", "a", None), ("", "message", "b", None)]),
+        ("id: 1\0\ndata: a\n\n", [("", "message", "a", None)]),
+        # A block without data is no event.  Its id counts, and its type does not.
+        ("id: 1\ndata: a\n\nid: 2\n\nretry: 5\n\nevent: x\n\n:\n\n", [("1", "message", "a", None)]),
+        ("id: 1\nevent: x\n\ndata: a\n\n", [("1", "message", "a", None)]),
+        # A stream that ends within an event: neither half of it counts.
+        ("id: 1\ndata: a\n\nid: 2\ndata: half", [("1", "message", "a", None)]),
+        ("id: 1\ndata: a\n\nid: 2\ndata: half\n", [("1", "message", "a", None)]),
+        ("id: 1\ndata: a\n\nid: 2\ndata: half\r", [("1", "message", "a", None)]),
+        # Only ASCII digits are a number of milliseconds.
+        *(
+            (f"id: 1\nretry: 7\nretry:{bad}\ndata: a\n\n", [("1", "message", "a", 7)])
+            for bad in ("-5", " +5", "1_0", " 5 ", "  5", "٥", "", " 1000x")
+        ),
+        (f"retry: {'9' * 5_000}\ndata: a\n\n", [("", "message", "a", None)]),
+        # The hint at the start of this hub's streams.
+        (":\nretry: 2170\nid: 1\ndata: a\n\n:\n", [("1", "message", "a", 2170)]),
+        (f"data: {'x' * 2_000_000}\n\n", [("", "message", "x" * 2_000_000, None)]),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 2**16])
+async def test_events_are_those_of_the_standard(
+    stream: str, events: list[tuple[Any, ...]], size: int, pauses: list[float]
+) -> None:
+    text = stream.encode()
+    server = Server(text, size=2**16 if len(text) > 10_000 else size)
+    assert await read(server) == [Event(type, data, id, retry) for id, type, data, retry in events]
+
+
+async def test_the_cursor_is_that_of_the_last_event(pauses: list[float]) -> None:
+    streams = (b"id: 1\ndata: a\n\nid: 2\ndata: half\r", b"data: b\n\nid: \xc3\xa9\n\n", b"id\n\n", b"", b"id: 3\n\n")
+    server = Server(*streams)
+    assert [(event.id, event.data) for event in await read(server)] == [("1", "a"), ("1", "b")]
+    cursors = [request.get("last-event-id") for request in server.requests]
+    assert cursors == [None, "1", "é", None, None, "3"]
+    server = Server(b"data: a\n\n")
+    assert [event.id for event in await read(server, last_event_id="earliest")] == ["earliest"]
+
+
+async def test_the_retry_of_a_line_counts_even_if_the_stream_ends_before_its_first_event(pauses: list[float]) -> None:
+    streams = (
+        b":\nretry: 2170\n", b":\n", b"retry: 50", b"retry: 3000\r", b"retry: 4\ndata: a\n\nretry: x\n",
+        b"\xef\xbb\xbfretry: 60\n", b"data: a\n\nretry: 70\n\n",
+    )  # fmt: skip
+    await read(Server(*streams, size=1))
+    assert pauses == [2.17, 2.17, 2.17, 3, 0.004, 0.06, 0.07]
+    # Also if the connection is cut.
+    pauses.clear()
+    length = HEAD.replace(b"Connection: close", b"Content-Length: 1000")
+    await read(Server(b"retry: 80\n", head=length))
+    assert pauses == [0.08]
+
+
+async def test_requests_ask_for_an_event_stream_in_utf_8(pauses: list[float]) -> None:
+    server = Server("data: é\n\n".encode(), head=HEAD.replace(b"event-stream", b"event-stream; charset=windows-1252"))
+    assert [event.data for event in await read(server)] == ["é"]
+    assert [request["accept"] for request in server.requests] == ["text/event-stream"] * 2
+
+
+async def test_a_response_that_is_no_event_stream_is_an_error(pauses: list[float]) -> None:
+    server = Server(b"data: a\n\n", head=HEAD.replace(b"text/event-stream", b"text/html; charset=utf-8"))
+    with pytest.raises(httpx2.SSEError, match="the response is not an event stream: its type is 'text/html; charset"):
+        await read(server)
+    assert pauses == []
+
+
+async def test_a_redirect_is_not_followed_so_that_the_token_stays_where_it_is(pauses: list[float]) -> None:
+    other = Server(b"data: a\n\n")
+    async with other.running() as there:
+        server = Server(
+            b"", head=f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {there}\r\nConnection: close\r\n\r\n".encode()
+        )
+        async with server.running() as url, Client(url, token="secret") as client:
+            with pytest.raises(httpx2.HTTPStatusError, match=r"^307"):
+                await anext(client.subscribe("a"))
+    assert (len(server.requests), other.requests, pauses) == (1, [], [])
+
+
+def test_an_event_has_its_data_as_json() -> None:
+    assert Event("message", '{"n": [1, "é"]}', "1", None).json() == {"n": [1, "é"]}
+    with pytest.raises(ValueError, match="Expecting value"):
+        Event("message", "", "1", None).json()
