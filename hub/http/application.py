@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
-from hub.errors import ConfigurationError, NotRunning, RequestError
+from hub.errors import ConfigurationError, InvalidRequest, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
 from hub.http.cors import cors
@@ -30,6 +30,7 @@ from hub.logs import configure_log
 from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
 from hub.shutdown import before_signals
+from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -107,11 +108,16 @@ class HubApplication:
                 await self._cors.preflight_response(headers)(own, receive, send_with_headers)
                 return
             send_with_headers = partial(_send_with_headers, send, partial(self._cors.send, request_headers=headers))
-        # 4. Everything but publishing and subscribing goes through the router.
+        # 4. The target * is the server as a whole, of which there is only one thing to
+        #    know: it answers (RFC 9110, 7.1 and 9.3.7).
+        if scope["path"] == "*":
+            await _answer_asterisk(scope["method"])(own, receive, send_with_headers)
+            return
+        # 5. Everything but publishing and subscribing goes through the router.
         if scope["path"] != settings.path or scope["method"] not in self._methods or scope["method"] == "HEAD":
             await self._router(own, receive, send_with_headers)
             return
-        # 5. Publish and subscribe requests.
+        # 6. Publish and subscribe requests.
         stream_and_head = await self._answer_directly(own, receive, send_with_headers)
         if stream_and_head is not None:
             stream, head = stream_and_head
@@ -202,6 +208,13 @@ def app_from_environment() -> HubApplication:
     except ConfigurationError as error:
         print(f"hub: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _answer_asterisk(method: str) -> Response:
+    """Return the response to a request for the target *, which is for OPTIONS only."""
+    if method == "OPTIONS":
+        return Response(status_code=204)
+    return problems.problem(400, InvalidRequest.title, f"the target * is for OPTIONS, not for {shown(method)}", {})
 
 
 async def _send_reason(send: Send, message: Message) -> None:

@@ -29,7 +29,6 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 from starlette.responses import (
-    FileResponse,
     JSONResponse,
     PlainTextResponse,
     RedirectResponse,
@@ -138,9 +137,8 @@ class Endpoints:
         if settings.debugger:
             page = settings.path + DEBUGGER
             routes += [
-                Route(page, _cold(self.debugger)),
                 Route(page + "config.json", _cold(self.debugger_config)),
-                Mount(page, StaticFiles(directory=_DEBUGGER_FILES)),
+                Mount(page, StaticFiles(directory=_DEBUGGER_FILES, html=True)),
                 Route(page.rstrip("/"), RedirectResponse(page)),
                 Route("/", RedirectResponse(page)),
             ]
@@ -383,10 +381,6 @@ class Endpoints:
         would hardly do better.
         """
         return _health(await self._hub.health.check(patient=True))
-
-    async def debugger(self, request: Request) -> Response:
-        """Return the page of the debugger."""
-        return FileResponse(_DEBUGGER_FILES / "index.html")
 
     async def debugger_config(self, request: Request) -> Response:
         """Return the settings of the debugger's page; in development, a token too.

@@ -63,7 +63,7 @@ LINGER_BYTES: Final = 2**22
 _MAX_TARGET: Final = 2**16 - 1
 """The longest request target, in bytes, that httptools can parse."""
 _UNBOUNDED: Final = sys.maxsize
-_HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(:[0-9]*)?")  # RFC 3986, 3.2.2
+_HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(:[0-9]*)?")  # RFC 3986, 3.2.2; not empty
 _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
 _NOSNIFF: Final = b"x-content-type-options", b"nosniff"
 
@@ -379,7 +379,8 @@ class HttpProtocol(HttpToolsProtocol):
             access_log=self.access_log,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
+            # HTTP/1.0 has no such response (RFC 9110, 10.1.1 and 15.2).
+            expect_100_continue=self.expect_100_continue and version == "1.1",
             keep_alive=version == "1.1" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
@@ -480,13 +481,13 @@ class HttpProtocol(HttpToolsProtocol):
     def _check_host(self, version: str) -> None:
         """Check that there is one valid Host field (RFC 9112, 3.2).
 
-        Raises `InvalidRequest` if the field is malformed or repeated, or if it is
-        missing from a request that is not HTTP/1.0.
+        Raises `InvalidRequest` if the field is empty, malformed or repeated, or if it
+        is missing from a request that is not HTTP/1.0.
         """
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1 and (hosts or version != "1.0"):
             raise InvalidRequest(f"the request has {len(hosts)} Host header fields instead of one")
-        if hosts and hosts[0] != self.shared.host:  # most requests have the same host
+        if hosts and (hosts[0] != self.shared.host or not hosts[0]):  # most requests have the same host
             if not _HOST.fullmatch(hosts[0]):
                 raise InvalidRequest(f"Host header {shown(hosts[0].decode('latin-1'))}: not a host and port")
             self.shared.host = hosts[0]

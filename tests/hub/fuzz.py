@@ -496,6 +496,8 @@ def route_of(target: bytes, settings: dict[str, Any]) -> str:
         return "metadata"
     if path in ("/", PATH + "/debug"):
         return "redirect"
+    if path == "*":
+        return "asterisk"
     return "debugger" if path.startswith(PATH + "/debug/") else "elsewhere"
 
 
@@ -522,7 +524,10 @@ def check(request: Request, answer: Answer, settings: dict[str, Any]) -> str:
     route = route_of(request.target, settings)
     names = {name for name, _ in request.headers}
     preflight = request.method == "OPTIONS" and {b"origin", b"access-control-request-method"} <= names
-    allowed = {307} if route == "redirect" else STATUSES[route].get(request.method, REFUSED)
+    if route == "asterisk":
+        allowed = {204 if request.method == "OPTIONS" else 400}
+    else:
+        allowed = {307} if route == "redirect" else STATUSES[route].get(request.method, REFUSED)
     allowed = PREFLIGHT if preflight else allowed
     assert answer.status in allowed, f"{answer.status} is none of {sorted(allowed)}: {answer.body[:300]!r}"
     _check_headers(request, answer, route)

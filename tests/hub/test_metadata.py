@@ -205,6 +205,19 @@ async def test_r29_the_page_and_its_configuration(classic: bool) -> None:
         assert (await ask(app, "GET", f"{PATH}/subscriptions", [token])).status == 200
 
 
+async def test_the_etag_of_the_page_and_its_files_is_honoured() -> None:
+    async with application() as app:
+        for file in ("", "debugger.js", "debugger.css"):
+            page = await ask(app, "GET", f"{PATH}/debug/{file}")
+            again = await ask(app, "GET", f"{PATH}/debug/{file}", [("if-none-match", page.headers["etag"])])
+            other = await ask(app, "GET", f"{PATH}/debug/{file}", [("if-none-match", '"other"')])
+            assert [(answer.status, bool(answer.text)) for answer in (page, again, other)] == [
+                (200, True),
+                (304, False),
+                (200, True),
+            ]
+
+
 async def test_r29_the_page_only_has_a_token_in_development() -> None:
     async with application(**PRODUCTION, publisher_key="k" * 32, debugger=True) as app:
         answer = await ask(app, "GET", f"{PATH}/debug/config.json")

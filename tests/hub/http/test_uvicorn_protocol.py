@@ -16,6 +16,7 @@ from hub import Settings, Update, create_app
 from hub.http import open_connections, uvicorn_protocol
 from hub.http.open_connections import CONNECTIONS, OTHER_FILES, Connections
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
+from hub.settings import DEVELOPMENT_TOKEN
 from tests.hub.serving import sent, served
 from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, bearer, publish
@@ -314,7 +315,9 @@ async def test_an_upgrade_is_ignored(protocol: bytes, http: Any) -> None:
         ("1.1", ["[::1]:80"], 200),
         ("1.1", ["X.example:443"], 200),
         ("1.1", ["a_b%41"], 200),
-        ("1.1", [""], 200),
+        ("1.1", [""], 400),
+        ("1.0", [""], 400),
+        ("1.1", [":80"], 400),
         ("1.0", [], 200),
     ],
 )
@@ -326,6 +329,15 @@ async def test_a_request_must_have_one_host(version: str, hosts: list[str], stat
             assert "Host" in check_problem(answer, 400)
         else:
             assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(("method", "status"), [("OPTIONS", 204), ("GET", 400), ("POST", 400), ("DELETE", 400)])
+async def test_only_options_may_have_the_asterisk_as_target(method: str, status: int) -> None:
+    for http in (HttpProtocol, "h11", "httptools"):
+        async with hub_served(http) as (_, server):
+            answer = await said(server, f"{method} * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+            assert status == 204 or b"the target * is for OPTIONS, not for '%s'" % method.encode() in answer
 
 
 # -- a target that is not ASCII
@@ -510,6 +522,17 @@ async def test_a_client_that_waits_for_100_continue_is_refused_at_once() -> None
     request = f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n".encode()
     async with hub_served() as (_, server):
         assert (await said(server, request)).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(("version", "count"), [("1.1", 1), ("1.0", 0)])
+async def test_only_a_client_of_http_1_1_is_told_to_continue(version: str, count: int) -> None:
+    body = b"topic=a"
+    lines = [f"POST {PATH} HTTP/{version}", "host: x", f"content-type: {FORM[1]}", f"content-length: {len(body)}"]
+    lines += ["connection: close", "expect: 100-continue", ": ".join(bearer(DEVELOPMENT_TOKEN)), "", ""]
+    async with hub_served() as (_, server):
+        answer = await said(server, "\r\n".join(lines).encode(), body)
+    assert answer.count(b"100 Continue") == count
+    assert b" 200 OK\r\n" in answer
 
 
 async def test_an_unread_response_has_the_timeout_of_a_request(made: list[HttpProtocol]) -> None:
