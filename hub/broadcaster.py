@@ -59,7 +59,7 @@ same moment do not all get a heartbeat at the same moment.
 """
 TICK_SECONDS: Final = 1.0
 """Seconds between two calls of `tick`, by the monotonic clock."""
-LOST_CHECK_SECONDS: Final = 40.0
+LOST_CHECK_SECONDS: Final = 15.0
 """Seconds between two checks of a connection, if heartbeats are turned off."""
 LATE_SECONDS: Final = 2 * TICK_SECONDS
 """Seconds by which a heartbeat, or the end of a connection, may come late.

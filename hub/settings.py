@@ -250,8 +250,11 @@ class Settings(BaseModel):
     (V61, V84).
     """
 
-    heartbeat: Seconds = Field(40.0, ge=0, le=DAY)
-    """Seconds of silence after which a stream gets a comment; 0 for never (N8)."""
+    heartbeat: Seconds = Field(15.0, ge=0, le=DAY)
+    """Seconds of silence after which a stream gets a comment; 0 for never (N8).
+
+    It must be shorter than the time after which a proxy cuts off a silent response.
+    """
     max_lifetime: Seconds = Field(600.0, ge=0, le=YEAR)
     """Seconds after which a connection is ended, less a random part of up to a fifth; 0
     for never (N82, R33).

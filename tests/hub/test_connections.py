@@ -82,7 +82,7 @@ async def test_r2_heartbeats_and_lifetimes_can_be_turned_off() -> None:
 
 def test_r2_the_defaults_are_those_of_the_reference() -> None:
     chosen = Settings(dev=True)
-    assert (chosen.heartbeat, chosen.max_lifetime) == (40, 600)
+    assert (chosen.heartbeat, chosen.max_lifetime) == (15, 600)
 
 
 async def test_a_stream_that_is_catching_up_gets_no_heartbeat() -> None:

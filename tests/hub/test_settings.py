@@ -330,7 +330,7 @@ def test_r1_r2_r3_r4_r14_n18_n56_n77_the_defaults() -> None:
     assert settings.cookie == "__Secure-mercure_access_token"
     assert (settings.path, settings.classic) == ("/.well-known/mercure", True)
     assert (settings.cors_origins, settings.publish_origins, settings.public_urls) == ((), (), ())
-    assert (settings.max_lifetime, settings.heartbeat, settings.max_body) == (600.0, 40.0, 2**20)
+    assert (settings.max_lifetime, settings.heartbeat, settings.max_body) == (600.0, 15.0, 2**20)
     assert (settings.max_matchers, settings.max_pattern, settings.max_topics) == (100, 4096, 1000)
     assert (settings.max_classic_matchers, settings.max_matchers_bytes, settings.max_token) == (1000, 2**16, 2**16)
 
@@ -559,7 +559,7 @@ def test_the_environment_is_only_read_on_request(monkeypatch: pytest.MonkeyPatch
     assert not settings.anonymous
     assert type(settings) is Settings
     assert settings_from_environment(heartbeat=8).heartbeat == 8  # an argument overrides the environment
-    assert Settings(dev=True).heartbeat == 40.0
+    assert Settings(dev=True).heartbeat == 15.0
 
 
 def test_r7_issuers_come_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
