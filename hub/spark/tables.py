@@ -146,21 +146,27 @@ def tables(spark: SparkSession, log: str, out: str) -> None:
     write_gaps(spark, out)
 
 
-def append_updates(spark: SparkSession, directory: str, out: str, *, files: int = FILES) -> None:
+def append_updates(spark: SparkSession, directory: str, out: str, *, per_batch: int = FILES) -> None:
     """Append the updates of new files, `.jsonl` or `.ndjson`, to OUT/updates.
 
-    A batch reads up to `files` files.  They are segments of an event log, or JSON lines
-    of `hub history export`.  The latter have no hub and epoch, so all files of one
-    table must come from one history, and none of them twice.
+    A batch reads up to `per_batch` files.  They are segments of an event log, or JSON
+    lines of `hub history export`.  The latter have no hub and epoch, so all files of
+    one table must come from one history, and none of them twice.
+
+    Raises BadInput if OUT/updates was made by anything else, such as `generate`.
     """
-    lines = _read_lines(spark, directory, _UPDATE, files)
+    if files.exists(spark, f"{out}/updates") and not files.exists(spark, f"{out}/_checkpoints/updates"):
+        raise BadInput(
+            f"{out}/updates: it is not of a hub's event log, so it cannot be continued: choose another directory"
+        )
+    lines = _read_lines(spark, directory, _UPDATE, per_batch)
     _append(lines.select(*_update_columns()), out, "updates", partition="dt")
     check_positions(read_table(spark, f"{out}/updates", UPDATES))
 
 
-def append_session_events(spark: SparkSession, directory: str, out: str, *, files: int = FILES) -> None:
+def append_session_events(spark: SparkSession, directory: str, out: str, *, per_batch: int = FILES) -> None:
     """Append the lines about connections of new files to OUT/session_events."""
-    lines = _read_lines(spark, directory, _EVENT, files)
+    lines = _read_lines(spark, directory, _EVENT, per_batch)
     _append(lines.select(*_event_columns()), out, "session_events")
 
 
@@ -299,7 +305,7 @@ def read_table(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
 # -- lines
 
 
-def _read_lines(spark: SparkSession, directory: str, schema: StructType, files: int) -> DataFrame:
+def _read_lines(spark: SparkSession, directory: str, schema: StructType, per_batch: int) -> DataFrame:
     """Return a stream of lines: `line`, `file`, and `record` with _BAD if it is
     invalid.
     """
@@ -307,7 +313,7 @@ def _read_lines(spark: SparkSession, directory: str, schema: StructType, files: 
         spark.readStream.format("text")
         .option("lineSep", "\n")
         .option("pathGlobFilter", "*.{jsonl,ndjson}")
-        .option("maxFilesPerTrigger", files)
+        .option("maxFilesPerTrigger", per_batch)
         # Otherwise files that are a week older than the newest one are skipped.
         .option("maxFileAge", "36500d")
     )

@@ -117,6 +117,9 @@ def generate(
     The same options give the same rows.
     """
     with job("generate", conf) as spark:
+        # Otherwise, `tables` would continue a table that is no longer there.
+        if files.exists(spark, f"{tables}/_checkpoints"):
+            raise BadInput(f"{tables}: it has the tables of a hub; choose another directory for invented ones")
         workload = Workload(subscribers=subscribers, updates=updates, seed=seed)
         with step(f"{subscribers:,} sessions"):
             files.write(generate_sessions(spark, workload), f"{tables}/sessions")

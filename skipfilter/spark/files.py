@@ -78,6 +78,13 @@ def _checked(field: StructField) -> Column:
     return F.coalesce(column, F.raise_error(F.concat(place, F.lit(f": {field.name} is null")))).alias(field.name)
 
 
+def exists(spark: SparkSession, path: str) -> bool:
+    """Return whether there is a file or directory at `path`; over Spark Connect, one
+    with files in it.
+    """
+    return _Store(spark, path).exists(path) if isinstance(spark, SparkSession) else bool(_files_in(spark, path))
+
+
 def write(
     table: DataFrame,
     path: str,

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hub.spark.__main__ as command_line
+import skipfilter.spark.__main__ as pipeline
 from tests.hub.spark.hubs import events_in, metadata_in, publish, token_file
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def test_an_event_log_of_several_machines_becomes_tables(spark: SparkSession, tm
     assert spark.read.parquet(str(tmp_path / "day" / "updates")).count() == 1
     sessions = spark.read.parquet(str(tmp_path / "day" / "sessions")).collect()
     assert {row.subscriber: row.subscriber_id for row in sessions} == {"urn:one": 0, "urn:other": 1}
+    # Invented tables are neither mixed with those of a hub, nor put in their place.
+    result = CliRunner().invoke(pipeline.main, ["generate", str(tmp_path / "day"), "--updates", "1"])
+    told = f"generate: {tmp_path}/day: it has the tables of a hub; choose another directory for invented ones"
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, told)
+    assert spark.read.parquet(str(tmp_path / "day" / "updates")).count() == 1
+    update_rows = spark.read.parquet(str(tmp_path / "day" / "updates")).drop("dt")
+    update_rows.write.parquet(str(tmp_path / "other" / "updates"))
+    result = run("tables", log, tmp_path / "other")
+    reason = "it is not of a hub's event log, so it cannot be continued: choose another directory"
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, f"tables: {tmp_path}/other/updates: {reason}")
 
 
 def test_errors_are_one_sentence(spark: SparkSession, hub: HubProcess, tmp_path: Path) -> None:

@@ -242,10 +242,10 @@ def test_a_job_that_fails_between_batches_continues_there(log: Log) -> None:
     updates, out = str(log.path / "updates"), str(log.out)
     for _ in range(2):
         with pytest.raises(BadInput, match=r"003\.jsonl: a line is not a record"):
-            append_updates(log.spark, updates, out, files=1)
+            append_updates(log.spark, updates, out, per_batch=1)
         assert log.positions == [1, 2, 3, 4, 5, 6]
     bad.write_bytes(good)
-    append_updates(log.spark, updates, out, files=1)
+    append_updates(log.spark, updates, out, per_batch=1)
     assert log.positions == list(range(1, 11))
 
 
