@@ -134,7 +134,9 @@ def token_command(settings: Settings, origin: str) -> str:
         kind = ["--issuer", issuer.id, "--audience", settings.resource_at(origin)]
     if keys is None:
         return ""
-    algorithm = (keys.algorithm or "HS256") if keys.key else "/".join(keys.algorithms)
+    # A key set may allow several algorithms, and only the operator knows the right one.
+    several = "ALGORITHM" if len(keys.algorithms) > 1 else keys.algorithms[0]
+    algorithm = (keys.algorithm or "HS256") if keys.key else several
     chosen = [] if algorithm == "HS256" else ["--algorithm", algorithm]
     return shlex.join(["hub", "token", "--key", "@FILE", *kind, *chosen, "--publish", "*", "--subscribe", "*"])
 

@@ -165,6 +165,7 @@ def test_a_hub_with_other_keys_has_no_development_token() -> None:
         ({"publisher_key": "p" * 32}, "--classic"),
         ({"publisher_key": "pem", "publisher_algorithm": "ES256"}, "--classic --algorithm ES256"),
         ({"publisher_jwks_url": "https://x/keys", "publisher_algorithm": "ES256"}, "--classic --algorithm ES256"),
+        ({"publisher_jwks_url": "https://x/keys"}, "--classic --algorithm ALGORITHM"),
         (
             {"issuers": [{"id": "us & them", "keys": {"key": "k" * 32}}]},
             f"--issuer 'us & them' --audience {ORIGIN}/.well-known/mercure",
