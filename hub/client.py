@@ -147,7 +147,8 @@ class Client:
             except httpx2.HTTPStatusError as error:
                 if not (connected and error.response.is_server_error):
                     raise
-            except httpx2.SSEError:  # the response is not an event stream
+            # The response is not an event stream, or the cursor cannot be sent.
+            except (httpx2.SSEError, httpx2.LocalProtocolError):
                 raise
             except httpx2.TransportError:
                 if not connected:

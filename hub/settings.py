@@ -466,7 +466,7 @@ class Settings(BaseModel):
         filled = {**_DEVELOPMENT, **values}
         # All well-known keys or none: beside a key of the operator's own, a key that
         # everyone knows would make the own one useless.
-        if all(values.get(name) in (None, (), []) for name in _TRUST):
+        if all(values.get(name) in (None, (), [], "[]") for name in _TRUST):
             roles = _ROLES if is_true(values.get("classic", True)) else ()
             filled |= {f"{role}_key": DEVELOPMENT_KEY for role in roles} | {"issuers": _DEVELOPMENT_ISSUERS}
         return filled
@@ -485,7 +485,9 @@ class Settings(BaseModel):
                 raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
             raise ValueError("two issuers have the same id")
-        advice = "as dev has no well-known keys beside keys of your own" if self.dev else "or dev to try the hub"
+        advice = (
+            "as dev sets no key if a key, key set, algorithm or issuer is set" if self.dev else "or dev to try the hub"
+        )
         if not (self.can_publish or self.embedded):
             raise ValueError(f"no publisher is allowed: set publisher_key or issuers, {advice}")
         if not self.can_subscribe:

@@ -22,6 +22,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ ALGORITHMS: Final[tuple[str, ...]] = get_args(Algorithm)
 
 _MAX_KEY_BYTES: Final = 64 * 1024
 _KEY_FILE_ENDINGS: Final = (".pem", ".key", ".crt", ".jwk")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MAX_SET_BYTES: Final = 256 * 1024
 _MAX_SET_KEYS: Final = 100
 _FETCH_TIMEOUT_SECONDS: Final = 5.0
@@ -179,17 +181,20 @@ def read_key(name: str, value: str) -> str:
     `value` is the key itself, or @ and the path of a file with the key.  One line end
     at the end of the file does not count.
 
-    Raises ConfigurationError if `value` looks like a path without the @, or if the file
-    cannot be read.  The message has `name`, and never `value`, which may be a secret.
+    Raises ConfigurationError if `value` names a file without the @, if it is a URL, or
+    if the file cannot be read.  The message has `name`, and never `value`, which may be
+    a secret.
     """
     if not value.startswith("@"):
         # A path must not become the secret: it can be guessed.  A secret in base64 may
         # contain slashes, and even begin with one.
         path = value.strip()
-        if os.path.exists(path) or path.lower().endswith(_KEY_FILE_ENDINGS):  # False if it is too long for a name
+        if _is_file(path) or path.lower().endswith(_KEY_FILE_ENDINGS):
             raise ConfigurationError(
                 f"{name}: this is the path of a file, not a key; to read the key from the file, put @ before the path"
             )
+        if _URL.match(path):
+            raise ConfigurationError(f"{name}: this is a URL, not a key; only a key set has a URL: set jwks_url")
         return value
     try:
         with Path(value[1:]).open("rb") as file:
@@ -207,6 +212,12 @@ def read_key(name: str, value: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
+def _is_file(path: str) -> bool:
+    """Return whether a path names a file; False if it is too long for a name."""
+    path = os.path.expanduser(path)
+    return os.path.exists(path) and not os.path.isdir(path)
+
+
 def weakness(secret: str) -> str | None:
     """Return why a hub refuses a secret, or None if it accepts the secret.
 
@@ -215,7 +226,7 @@ def weakness(secret: str) -> str | None:
     """
     if not secret.strip():
         wrong = "blank"
-    elif len(secret.encode("utf-8")) < _MIN_SECRET_BYTES:
+    elif len(secret.encode("utf-8", "surrogatepass")) < _MIN_SECRET_BYTES:
         wrong = f"shorter than {_MIN_SECRET_BYTES} bytes"
     else:
         return None
@@ -263,6 +274,8 @@ def import_key(name: str, text: str, algorithm: str | None) -> tuple[jwk.Key, st
         raise ConfigurationError(f"{name}: a key in PEM is not a secret, and {algorithm} needs one")
     if not text:
         raise ConfigurationError(f"{name}: the key is empty")
+    if not _is_unicode(text):
+        raise ConfigurationError(f"{name}: the key is not UTF-8")
     if _is_jwk(text):
         raise ConfigurationError(
             f"{name}: a key in JSON is not a secret, and not a key in PEM; put a public key into a JWK Set in a file, "
@@ -290,6 +303,13 @@ def _strength(key: jwk.Key, algorithm: str) -> tuple[int, int]:
     if isinstance(key, jwk.OctKey):
         return 8 * len(key.raw_value), int(algorithm[2:])
     return (key.raw_value.key_size, _MIN_RSA_BITS) if isinstance(key, jwk.RSAKey) else (0, 0)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether `text` has no lone surrogates, which stand for bytes that are no
+    UTF-8.
+    """
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_jwk(text: str) -> bool:

@@ -122,23 +122,26 @@ def development_token(settings: Settings, origin: str, *, clock: Callable[[], fl
 
 
 def token_command(settings: Settings, origin: str) -> str:
-    """Return the command with which the operator of a hub signs a token for everything.
+    """Return the command with which the operator of a hub signs a token to publish.
 
-    FILE in it stands for the file of the key; the key itself is not in it.  `origin` is
-    the scheme and authority of the hub.  Returns "" if no token can publish.
+    The token may also subscribe, if the same keys are for both.  FILE in the command
+    stands for the file of the secret or private key; the key itself is not in it.
+    `origin` is the scheme and authority of the hub.  Returns "" if no token can
+    publish.
     """
     if keys := settings.classic_keys("publisher"):
-        kind = ["--classic"]
+        kind, others = ["--classic"], settings.classic_keys("subscriber")
     elif issuer := next((one for one in settings.issuers if one.publisher or one.keys), None):
-        keys = issuer.publisher or issuer.keys
+        keys, others = issuer.publisher or issuer.keys, issuer.subscriber or issuer.keys
         kind = ["--issuer", issuer.id, "--audience", settings.resource_at(origin)]
     if keys is None:
         return ""
     # A key set may allow several algorithms, and only the operator knows the right one.
     several = "ALGORITHM" if len(keys.algorithms) > 1 else keys.algorithms[0]
-    algorithm = (keys.algorithm or "HS256") if keys.key else several
+    algorithm = several if keys.key is None else keys.algorithm or "HS256"
     chosen = [] if algorithm == "HS256" else ["--algorithm", algorithm]
-    return shlex.join(["hub", "token", "--key", "@FILE", *kind, *chosen, "--publish", "*", "--subscribe", "*"])
+    both = ["--publish", "*", "--subscribe", "*"] if others == keys else ["--publish", "*"]
+    return shlex.join(["hub", "token", "--key", "@FILE", *kind, *chosen, *both])
 
 
 def _sign(text: str, algorithm: str | None, header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:

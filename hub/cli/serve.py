@@ -185,11 +185,11 @@ def _development_help(settings: Settings, url: str) -> list[str]:
             f"          {token}",
         ]
     else:
-        lines = ["", "DEVELOPMENT MODE, with keys of your own. Never use it on a public network."]
+        lines = ["", "DEVELOPMENT MODE, with the keys that were set. Never use it on a public network."]
         if command:
             lines += [
                 "",
-                "Sign a token for the second terminal, with the file of your key:",
+                "Sign a token for the second terminal; FILE is the file of your secret, or of your private key:",
                 "",
                 f"  TOKEN=$({command})",
             ]

@@ -190,7 +190,7 @@ def create_app(settings: Settings, *, history: History | None = None) -> HubAppl
     elif settings.dev:
         # The default address: the server's own is not known yet.
         origin = (settings.public_urls or ("http://localhost:3000",))[0]
-        log.warning("DEVELOPMENT MODE, with keys of your own", to_sign_a_token=token_command(settings, origin))
+        log.warning("DEVELOPMENT MODE, with the keys that were set", to_sign_a_token=token_command(settings, origin))
     if history is None:
         history = open_history(settings.history_url.get_secret_value(), settings.retention)
     return HubApplication(Hub(settings, history))

@@ -1,7 +1,7 @@
 """Hints for developers: what a request means that is valid, but hardly what was meant.
 
     ?topics=a          parameter 'topics' is unknown, and ignored: did you mean 'topic'?
-    private=false      the update is private: any value of the field makes it so
+    private=false      the update is private: any value of this field makes it so
 
 A hub in development mode logs them.  The functions are pure.
 """
@@ -18,7 +18,7 @@ from skipfilter import PatternError, compile_matcher
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from hub.protocol.requests import Limits
 
@@ -28,51 +28,57 @@ _NO: Final = ("false", "0", "no", "off")
 
 
 def subscribe_hints(query: bytes, body: bytes, limits: Limits) -> list[str]:
-    """Return hints about the query and body of a subscribe request, one for a name."""
-    pairs = parse_form(query, ()) + parse_form(body, ())
-    return _first(_subscribe_hints(pairs, limits))
+    """Return hints about the query and body of a subscribe request.
 
-
-def _subscribe_hints(pairs: Iterable[tuple[str, str]], limits: Limits) -> Iterator[tuple[str, str]]:
+    There is one for each name, about its first value that needs one.
+    """
     known = parameters(limits)
-    for name, value in pairs:
-        if name not in known:
-            yield name, f"parameter {_unknown(name, known)}"
-        elif name == CLASSIC and not value:
-            yield name, "the empty topic matches no update: leave it out, or use * for all topics"
-        elif name == CLASSIC and (reason := _no_template(value)):
-            yield name, f"topic {shown(value)} is not a URI template, so it matches only this text: {reason}"
+    pairs = parse_form(query, ()) + parse_form(body, ())
+    return _first(pairs, lambda name, value: _parameter_hint(name, value, known))
+
+
+def _parameter_hint(name: str, value: str, known: frozenset[str]) -> str | None:
+    if name not in known:
+        return f"parameter {_unknown(name, known)}"
+    if name == CLASSIC and not value:
+        return "the empty topic matches no update: leave it out, or use * for all topics"
+    if name == CLASSIC and (reason := _no_template(value)):
+        return f"topic {shown(value)} is not a URI template, so it matches only this text: {reason}"
+    return None
 
 
 def publish_hints(body: bytes, type: str) -> list[str]:
-    """Return hints about the body of a valid publish request, one for a name."""
+    """Return hints about the body of a valid publish request, one for each name."""
     if type == NDJSON:
-        lines = (json.loads(line) for line in body.split(b"\n") if line.strip())
-        return _first(
-            (name, f"member {_unknown(name, FIELDS)}") for line in lines for name in line if name not in FIELDS
+        lines = (json.loads(text) for line in body.split(b"\n") if (text := line.strip()))
+        return _first(((name, "") for line in lines for name in line), _member_hint)
+    return _first(parse_form(body, ()), _field_hint)
+
+
+def _member_hint(name: str, value: str) -> str | None:  # noqa: ARG001
+    return None if name in FIELDS else f"member {_unknown(name, FIELDS)}"
+
+
+def _field_hint(name: str, value: str) -> str | None:
+    if name not in FIELDS:
+        return f"field {_unknown(name, FIELDS)}"
+    if name == "private" and value.strip().lower() in _NO:
+        return (
+            f"private is {shown(value)}, and the update is private, because any value of this field makes it so; "
+            "leave the field out to publish to all"
         )
-    return _first(_form_hints(parse_form(body, ())))
+    return None
 
 
-def _form_hints(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    for name, value in pairs:
-        if name not in FIELDS:
-            yield name, f"field {_unknown(name, FIELDS)}"
-        elif name == "private" and value.strip().lower() in _NO:
-            yield (
-                name,
-                f"private={value}: the update is private, because any value of this field makes it so; "
-                "leave the field out to publish to all",
-            )
-
-
-def _first(hints: Iterable[tuple[str, str]]) -> list[str]:
+def _first(pairs: Iterable[tuple[str, str]], hint_of: Callable[[str, str], str | None]) -> list[str]:
     """Return the first hint of each name, up to MAX_HINTS."""
     found: dict[str, str] = {}
-    for name, hint in hints:
-        found.setdefault(name, hint)
-        if len(found) == MAX_HINTS:
-            break
+    for name, value in pairs:
+        # A name is looked up once: to find similar ones is costly.
+        if name not in found and (hint := hint_of(name, value)) is not None:
+            found[name] = hint
+            if len(found) == MAX_HINTS:
+                break
     return list(found.values())
 
 

@@ -236,17 +236,16 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
         start, end = _moments(first, last)
         with step(f"{tables}/fanout of the present updates and sessions"):
             updates, sessions = _inputs(spark, tables)
-            base_url, gaps = base_url or _hub(sessions), _gaps(spark, tables)
+            hub, gaps = base_url or _hub(sessions), _gaps(spark, tables)
             # Without an end, `by` makes no difference: it decides only about gaps after
             # it.
             by = "time" if end is None else _by(updates, sessions)
             try:
-                found = what_happened(
-                    updates, sessions, fanout, start=start, end=end, base_url=base_url, gaps=gaps, by=by
-                )
+                found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=hub, gaps=gaps, by=by)
             except Outdated as error:
-                command = f"match {shlex.quote(tables)} --from {error.days[0]} --to {error.days[-1]}"
-                raise BadInput(f"{tables}/{error}: python -m skipfilter.spark {command}") from None
+                command = ["match", tables, "--from", str(error.days[0]), "--to", str(error.days[-1])]
+                command += [] if base_url is None else ["--base-url", base_url]
+                raise BadInput(f"{tables}/{error}: python -m skipfilter.spark {shlex.join(command)}") from None
         with steps(f"{tables}/report", len(found.tables) + 1) as begin:
             found.write(f"{tables}/report", begins=begin)
             begin("index.html")
@@ -298,7 +297,7 @@ def _inputs(spark: SparkSession, tables: str) -> tuple[DataFrame, DataFrame]:
     try:
         require_one_run(updates, sessions)
     except BadInput as error:
-        raise BadInput(f"{tables}: {error}: run it again") from None
+        raise BadInput(f"{tables}: {error}: run `generate` again") from None
     return updates, sessions
 
 

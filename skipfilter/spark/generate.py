@@ -268,7 +268,7 @@ def require_one_run(updates: DataFrame, sessions: DataFrame) -> None:
         if not table.isEmpty()
     ]
     if len(runs) == 2 and runs[0] != runs[1]:
-        raise BadInput("updates and sessions are of different runs of `generate`, which writes both")
+        raise BadInput("updates and sessions are not of one run of `generate`, which writes both")
 
 
 def _epoch(workload: Workload) -> Column:

@@ -83,7 +83,8 @@ def generations(updates: DataFrame, sessions: DataFrame, by: By) -> dict[date, s
     could = same & (F.col("begins") <= F.col("last")) & (F.col("ends").isNull() | (F.col("ends") > F.col("first")))
     receivers = (
         present.join(F.broadcast(days.select(*key, "first", "last")), could)
-        .withColumn("hash", F.xxhash64("subscriber_id", "selectors", "authorised", "begins", seen))
+        # With the size, because Spark hashes lists without a boundary between them.
+        .withColumn("hash", F.xxhash64("subscriber_id", F.size("selectors"), "selectors", "authorised", "begins", seen))
         .groupBy(*key)
         .agg(_digest())
     )

@@ -493,7 +493,13 @@ def test_dev_fills_in_settings_that_are_not_given() -> None:
     assert settings.has_well_known_keys
     chosen = Settings(dev=True, anonymous=False, cookie="x", cors_origins="", subscriptions=False)
     assert (chosen.anonymous, chosen.cookie, chosen.cors_origins, chosen.subscriptions) == (False, "x", (), False)
-    for name, nothing in (("issuers", []), ("issuers", ()), ("publisher_key", None), ("classic", False)):
+    for name, nothing in (
+        ("issuers", []),
+        ("issuers", ()),
+        ("issuers", "[]"),
+        ("publisher_key", None),
+        ("classic", False),
+    ):
         assert Settings(dev=True, **{name: nothing}).has_well_known_keys
 
 
@@ -522,14 +528,12 @@ def test_dev_fills_in_no_keys_beside_keys_that_are_given(given: dict[str, Any]) 
 
 
 def test_dev_fills_in_no_keys_beside_an_algorithm_or_keys_for_the_other_role() -> None:
-    told = (
-        "no publisher is allowed: set publisher_key or issuers, as dev has no well-known keys beside keys of your own"
-    )
+    told = "no publisher is allowed: set publisher_key or issuers, as dev sets no key if a key, key set, algorithm or issuer is set"
     assert refused("no publisher", dev=True, subscriber_key=KEY) == told
     assert refused("no publisher", dev=True, publisher_algorithm="HS384") == told
     told = refused("no subscriber is allowed", dev=True, publisher_key=KEY, anonymous=False)
     assert told.endswith(
-        "set subscriber_key, issuers or anonymous, as dev has no well-known keys beside keys of your own"
+        "set subscriber_key, issuers or anonymous, as dev sets no key if a key, key set, algorithm or issuer is set"
     )
 
 

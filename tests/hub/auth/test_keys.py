@@ -21,7 +21,7 @@ from joserfc import jwk, jws
 from structlog.testing import capture_logs
 
 from hub import ConfigurationError
-from hub.auth.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set, read_key
+from hub.auth.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set, read_key, weakness
 from hub.errors import InvalidToken, KeysUnavailable
 from hub.issuers import PUBLIC_KEY_ALGORITHMS, Keys
 from hub.settings import DEVELOPMENT_KEY
@@ -700,9 +700,10 @@ PATH_AS_KEY = "x: this is the path of a file, not a key; to read the key from th
 def test_a_path_without_an_at_sign_is_not_used_as_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret of the hub").write_text("s" * 32)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     for path in (
         f"{tmp_path}/secret of the hub",
-        str(tmp_path),
+        "~/secret of the hub",
         "secret of the hub",
         f"{tmp_path}/secret of the hub\n",
     ):
@@ -712,11 +713,23 @@ def test_a_path_without_an_at_sign_is_not_used_as_a_key(tmp_path: Path, monkeypa
         assert key_refused(f"keys/publisher.{ending}") == PATH_AS_KEY
 
 
+@pytest.mark.parametrize("url", ["file:///run/secrets/publisher", "https://example.com/.well-known/jwks.json"])
+def test_a_url_is_not_used_as_a_key(url: str) -> None:
+    assert key_refused(url) == "x: this is a URL, not a key; only a key set has a URL: set jwks_url"
+
+
+def test_a_secret_that_is_not_utf_8_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_key("x", "\udcff" * 32, None)
+    assert str(caught.value) == "x: the key is not UTF-8"
+    assert weakness("\udcff" * 32) is None
+
+
 @pytest.mark.parametrize(
     "secret",
     [
         "/" + "a/b+" * 10 + "==", "a/b" * 20, "/a" * 3_000, "k" * 5_000, "/" + "s" * 31, "nul\0" * 10, "lone \ud800",
-        "monkey", "pem", "", pem(EC),
+        "monkey", "pem", "", "tests", "1://b", pem(EC),
     ],
     ids=lambda secret: secret[:12].encode("ascii", "replace").decode(),
 )  # fmt: skip

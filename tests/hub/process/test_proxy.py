@@ -62,6 +62,7 @@ async def nginx(directory: Path, port: int, location: str) -> AsyncIterator[None
     try:
         async with asyncio.timeout(HANG):
             while True:
+                assert process.returncode is None
                 with contextlib.suppress(OSError):
                     _, writer = await asyncio.open_connection("127.0.0.1", port)
                     writer.close()
@@ -102,8 +103,11 @@ async def test_nginx_passes_on_the_port_of_a_public_url(start_hub: Callable[...,
                 async with curl(version, *headers, "-d", "topic=a", "-d", "data=now", url) as answer:
                     assert (await answer.read()).startswith(b"urn:uuid:")
                 # It arrives at once, so nothing on the way holds it back.
-                while await stream.readline() != b"data: now\n":
-                    pass
+                async for line in stream:
+                    if line == b"data: now\n":
+                        break
+                else:
+                    pytest.fail("the stream has ended")
             # Another host, or the same one without its port, is not this hub.
             async with curl(version, "-H", "Host: localhost", "-w", "%{http_code}", "-o", "/dev/null", url) as answer:
                 assert await answer.read() == b"421"

@@ -60,7 +60,7 @@ def test_parameters_of_a_dialect_that_is_off_are_unknown() -> None:
             (
                 f"topic=a&private={value}",
                 [
-                    f"private={value}: the update is private, because any value of this field makes it so; "
+                    f"private is '{value}', and the update is private, because any value of this field makes it so; "
                     "leave the field out to publish to all"
                 ],
             )
@@ -78,6 +78,7 @@ def test_a_hint_says_what_a_field_means(body: str, hints: list[str]) -> None:
 def test_a_hint_says_what_a_member_means() -> None:
     body = b'{"topic": "a", "date": "x"}\n\n{"topic": "a", "private": false, "date": 1, "kind": 2}\n'
     told = "member 'date' is unknown, and ignored: did you mean 'data'?"
+    assert publish_hints(b'\x0b{"topic": "a", "date": "x"}\x0c\n', NDJSON) == [told]
     assert publish_hints(body, NDJSON) == [told, "member 'kind' is unknown, and ignored"]
 
 
@@ -101,6 +102,6 @@ async def test_only_a_development_hub_logs_hints(dev: bool) -> None:
             assert (await ask(app, "POST", PATH, [form, token], b"topic=a&date=x&private=false")).status == 200
     hints = [line["event"] for line in lines if line["log_level"] == "warning"]
     assert [hint.split()[0] + " " + hint.split()[1] for hint in hints] == (
-        ["parameter 'topics'", "the empty", "parameter 'x'", "field 'date'", "private=false: the"] if dev else []
+        ["parameter 'topics'", "the empty", "parameter 'x'", "field 'date'", "private is"] if dev else []
     )
     assert "ssss" not in repr(hints)

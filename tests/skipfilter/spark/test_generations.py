@@ -109,6 +109,7 @@ OTHER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "another number of the subscriber": (UPDATED, [session(9, 0, 5), *SEATED[1:]]),
     "other selectors": (UPDATED, [session(0, 0, 5, selectors=EXACT), *SEATED[1:]]),
     "other grants": (UPDATED, [session(0, 0, 5, authorised=[]), *SEATED[1:]]),
+    "a selector becomes a grant": (UPDATED, [session(0, 0, 5, selectors=[], authorised=MQTT + EXACT), *SEATED[1:]]),
     "an earlier end": (UPDATED, [session(0, 0, 4), *SEATED[1:]]),
     "an end before the last update": (UPDATED, [*SEATED[:1], session(1, 0, 12), *SEATED[2:]]),
     "another beginning": (UPDATED, [session(0, 1, 5), *SEATED[1:]]),
@@ -256,10 +257,11 @@ def test_tables_of_two_runs_of_generate_are_refused(spark: SparkSession, tmp_pat
     for job, *rest in (("match",), ("audit", "a")):
         told = refusal(job, tmp_path, *rest)
         assert told == (
-            f"{job}: {tmp_path}: updates and sessions are of different runs of `generate`, which writes both: run it again"
+            f"{job}: {tmp_path}: updates and sessions are not of one run of `generate`, which writes both: "
+            "run `generate` again"
         )
     require_one_run(generate_updates(spark, two), generate_sessions(spark, two))
     require_one_run(generate_updates(spark, Workload(subscribers=9, updates=0)), generate_sessions(spark, two))
     require_one_run(*tables(spark, UPDATED, SEATED))
-    with pytest.raises(BadInput, match="different runs"):
+    with pytest.raises(BadInput, match="not of one run"):
         require_one_run(tables(spark, UPDATED, SEATED)[0], generate_sessions(spark, two))
