@@ -9,7 +9,11 @@ let source = null;
 let received = 0;
 
 $("token").value = config.token;
-if (config.token_command) $("token").placeholder = `To sign one: ${config.token_command}`;
+if (config.token_command) {
+  $("sign").querySelector("code").textContent = config.token_command;
+  $("sign").hidden = false;
+  $("sign").closest("details").open = true;
+}
 $("present").hidden = !config.subscriptions;
 if (!config.classic) $("type").options[0].remove();
 

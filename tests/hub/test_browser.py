@@ -654,3 +654,23 @@ def test_r29_the_debugger_fits_narrow_and_wide_windows(open_hub: HubProcess, pag
     page.get_by_role("button", name="List subscriptions").click()
     expect(page.locator("#there tr")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+def test_the_debugger_says_how_to_sign_a_token_with_keys_of_the_operator(
+    start_hub: Callable[..., HubProcess], page: Page, width: int
+) -> None:
+    hub = start_hub(HUB_PUBLISHER_KEY="a key of the operator, which is long enough")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(hub.origin)
+    command = "hub token --key @FILE --classic --publish '*'"
+    expect(page.locator("#sign code")).to_have_text(command)
+    expect(page.locator("#sign")).to_be_visible()
+    expect(page.locator("#token")).to_have_value("")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_debugger_of_a_hub_with_well_known_keys_has_a_token(open_hub: HubProcess, page: Page) -> None:
+    page.goto(open_hub.origin)
+    expect(page.locator("#token")).to_have_value(open_hub.token)
+    expect(page.locator("#sign")).to_be_hidden()
