@@ -231,7 +231,7 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
 
     Run `match` first: this job needs its fan-out.
     """
-    with job("report", conf) as spark:
+    with job("report", conf, has_bar=True) as spark:
         fanout = _read(spark, tables, "fanout", FANOUT)
         start, end = _moments(first, last)
         with step(f"{tables}/fanout of the present updates and sessions"):

@@ -32,13 +32,16 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", 
 
 
 @contextmanager
-def job(name: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
+def job(name: str, conf: Sequence[str] | None, *, has_bar: bool = False) -> Iterator[SparkSession]:
     """Yield a Spark session for the job `name`, with the settings `conf`.
+
+    On a terminal, Spark shows its progress, unless the job has a bar of its own.
 
     If the job fails, prints the reason in a line and exits with status 1.  Java's own
     messages are shown only if `conf` sets spark.log.level.
     """
-    settings = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), "spark.log.level": "OFF"}
+    shows_progress = sys.stderr.isatty() and not has_bar
+    settings = {"spark.ui.showConsoleProgress": str(shows_progress).lower(), "spark.log.level": "OFF"}
     for setting in conf or ():
         key, equals, value = setting.partition("=")
         if not equals:
@@ -156,13 +159,14 @@ def steps(what: str, count: int) -> Iterator[Callable[[str], None]]:
     began = time.monotonic()
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=count, completed=-1)  # 0 when the first step begins
+        task = bar.add_task(what, total=count)
+        done = iter(range(count))
 
         def begin(name: str) -> None:
-            """Announce the next step."""
+            """Announce the next step, which ends the one before it."""
             if not console.is_terminal:
                 say(f"{what}/{name} ...")
-            bar.update(task, advance=1, description=f"{what}/{name}")
+            bar.update(task, completed=next(done), description=f"{what}/{name}")
 
         yield begin
     say(f"{what}: {time.monotonic() - began:.1f} s")
