@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from hub.protocol.events import Block
 
 _SILENCE: Final = 120.0
-"""Seconds without a byte before a stream is considered dead: some hubs send a heartbeat
-only every 40 s."""
+"""Seconds without a byte before a stream is considered dead.
+
+Some hubs send a heartbeat only every 40 s.
+"""
 _MAX_RETRY_DIGITS: Final = 18
 
 

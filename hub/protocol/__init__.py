@@ -1,7 +1,7 @@
 """The wire format of the protocol, as plain values.
 
     requests         forms, queries, headers and JSON to values; all decoding is here
-    hints            what a request means that hardly means what was meant
+    hints            what is odd about a valid request
     events           updates to the bytes of an event stream, and back
     subscriptions    subscribers as documents of the subscription API, and as updates
     updates          what an update is

@@ -1,4 +1,4 @@
-"""Hints for developers: what a request means that is valid, but hardly what was meant.
+"""Hints for developers about requests that are valid, but hardly do what was meant.
 
     ?topics=a          parameter 'topics' is unknown, and ignored: did you mean 'topic'?
     private=false      the update is private: any value of this field makes it so

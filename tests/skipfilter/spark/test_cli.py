@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ import pytest
 from pyroaring import BitMap
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
+from rich.console import Console
 from typer.testing import CliRunner
 
 import skipfilter.spark.__main__ as pipeline
@@ -294,6 +296,20 @@ def test_closing_standard_output_does_not_end_java(spark: SparkSession) -> None:
 )
 def test_an_error_is_reported_with_its_innermost_cause(text: str, told: str) -> None:
     assert reason(text) == told
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_each_step_of_a_long_job_is_shown(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "Console", partial(Console, force_terminal=terminal, width=80))
+    with cli.steps("day/report", 2) as begin:
+        begin("traffic")
+        begin("index.html")
+    shown = capsys.readouterr().err
+    assert ("day/report/traffic ..." in shown, "day/report/index.html ..." in shown) == (not terminal, not terminal)
+    assert ("1/2" in shown, "day/report/index.html" in shown) == (terminal, True)
+    assert re.search(r"day/report: \d+\.\d s\n\Z", shown)
 
 
 def test_java_stack_traces_are_left_out_of_an_error(spark: SparkSession, tmp_path: Path) -> None:
