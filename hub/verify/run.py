@@ -50,6 +50,7 @@ class _Run:
         self.name = secrets.token_hex(8)  # part of the topics, so that runs do not mix
         self.nodes = [Node(url) for url in plan.urls]
         self.headers = {} if plan.token is None else {"Authorization": f"Bearer {plan.token}"}
+        self.stream_headers = self.headers | {"Accept": "text/event-stream"}
         self.query = ""
         self.updates: list[Update] = []
         self.opening = self.closing = 0
@@ -113,7 +114,7 @@ class _Run:
             connection = await Connection.open(node)
             try:
                 async with asyncio.timeout(ANSWER_TIMEOUT):
-                    status = await connection.ask("GET", self.query, self.headers)
+                    status = await connection.ask("GET", self.query, self.stream_headers)
             finally:
                 connection.abort()
             if status == 200:
@@ -298,11 +299,11 @@ class _Client:
     async def _connect(self, node: Node) -> None:
         """Follow until it is time to leave, or the connection ends."""
         run, connection = self._run, None
-        headers = {"Accept": "text/event-stream"} | ({} if self._cursor is None else {"Last-Event-ID": self._cursor})
+        cursor = {} if self._cursor is None else {"Last-Event-ID": self._cursor}
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 connection = await Connection.open(node, SLOW_BUFFER if self._slow else 2**16)
-                status = await connection.ask("GET", run.query, run.headers | headers)
+                status = await connection.ask("GET", run.query, run.stream_headers | cursor)
             if status != 200:
                 raise ConnectionError(f"refused: {status}")
             self._begin(connection.headers)

@@ -118,6 +118,8 @@ class OtherHub:
 
             def do_GET(self) -> None:
                 other.asked.append("GET")
+                if self.headers["Accept"] != "text/event-stream":
+                    return self._answer(406, "only event streams")
                 self.send_response(200)
                 self.send_header("Preference-Applied", other.applied)
                 self.send_header("Content-Type", "text/event-stream")
@@ -131,6 +133,7 @@ class OtherHub:
                 except OSError:
                     pass
                 self.close_connection = True
+                return None
 
             def _answer(self, status: int, text: str) -> None:
                 self.send_response(status)

@@ -346,6 +346,9 @@ class Proxy:
         return answered != b""
 
     async def _stream(self, target: str, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
+        if headers.get("accept") != "text/event-stream":
+            writer.write(answer(406, b"only event streams"))
+            return
         cursor, told = self.ask(headers.pop("last-event-id", None))
         if cursor is not None:
             headers["last-event-id"] = cursor
