@@ -197,19 +197,26 @@ def read_key(name: str, value: str) -> str:
             raise ConfigurationError(f"{name}: this is a URL, not a key; only a key set has a URL: set jwks_url")
         return value
     try:
-        with Path(value[1:]).open("rb") as file:
-            content = file.read(_MAX_KEY_BYTES + 1)
-        if len(content) > _MAX_KEY_BYTES:
-            raise ValueError(f"it is larger than {_MAX_KEY_BYTES} bytes")
-        text = content.decode("utf-8")
-    except (OSError, ValueError) as error:
-        # The text of an OSError has the path, and that of a UnicodeError a byte of the
-        # key.
-        reason = error.strerror if isinstance(error, OSError) else error
-        if isinstance(error, UnicodeError):
-            reason = "it is not UTF-8"
-        raise ConfigurationError(f"{name}: the file after the @ cannot be read: {reason}") from None
-    return text.removesuffix("\n").removesuffix("\r")
+        text = _read_file(Path(value[1:]), _MAX_KEY_BYTES).decode("utf-8")
+    # The text of an OSError has the path, and that of a UnicodeError a byte of the key.
+    except OSError as error:
+        reason = error.strerror
+    except UnicodeError:
+        reason = "it is not UTF-8"
+    except ValueError as error:
+        reason = str(error)
+    else:
+        return text.removesuffix("\n").removesuffix("\r")
+    raise ConfigurationError(f"{name}: the file after the @ cannot be read: {reason}")
+
+
+def _read_file(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file.  Raises ValueError if it is too large."""
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it is larger than {max_bytes} bytes")
+    return content
 
 
 def _is_file(path: str) -> bool:
@@ -274,8 +281,10 @@ def import_key(name: str, text: str, algorithm: str | None) -> tuple[jwk.Key, st
         raise ConfigurationError(f"{name}: a key in PEM is not a secret, and {algorithm} needs one")
     if not text:
         raise ConfigurationError(f"{name}: the key is empty")
-    if not _is_unicode(text):
-        raise ConfigurationError(f"{name}: the key is not UTF-8")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate stands for a byte that is not UTF-8
+        raise ConfigurationError(f"{name}: the key is not UTF-8") from None
     if _is_jwk(text):
         raise ConfigurationError(
             f"{name}: a key in JSON is not a secret, and not a key in PEM; put a public key into a JWK Set in a file, "
@@ -303,13 +312,6 @@ def _strength(key: jwk.Key, algorithm: str) -> tuple[int, int]:
     if isinstance(key, jwk.OctKey):
         return 8 * len(key.raw_value), int(algorithm[2:])
     return (key.raw_value.key_size, _MIN_RSA_BITS) if isinstance(key, jwk.RSAKey) else (0, 0)
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether `text` has no lone surrogates, which stand for bytes that are no
-    UTF-8.
-    """
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_jwk(text: str) -> bool:
@@ -374,10 +376,7 @@ def _parse_public_key(entry: Any) -> jwk.Key | None:
 def _read_key_set(name: str, url: str, algorithms: Iterable[str]) -> TrustedKeys:
     """Return the keys in a file that fit; raise ConfigurationError if none does."""
     try:
-        with Path(url2pathname(urlsplit(url).path)).open("rb") as file:
-            text = file.read(_MAX_SET_BYTES + 1)
-        if len(text) > _MAX_SET_BYTES:
-            raise ValueError(f"it is larger than {_MAX_SET_BYTES} bytes")
+        text = _read_file(Path(url2pathname(urlsplit(url).path)), _MAX_SET_BYTES)
         keys = parse_key_set(name, text, algorithms)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{name}: {url}: {error}") from None

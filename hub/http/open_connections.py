@@ -50,7 +50,7 @@ class Connections:
         self.limit = open_file_limit() - OTHER_FILES if limit is None else limit
         self.open = 0  # the number of open connections
         self.waiting: dict[Waiting, None] = {}  # those without a request in progress, longest wait first
-        self.host = b""  # the last valid Host field of any connection
+        self.host: bytes | None = None  # the last valid Host field of any connection
         self._closed = 0  # connections closed for newer ones since the last log line
         self._report: asyncio.TimerHandle | None = None  # the next log line; None if none is due
 

@@ -487,7 +487,7 @@ class HttpProtocol(HttpToolsProtocol):
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1 and (hosts or version != "1.0"):
             raise InvalidRequest(f"the request has {len(hosts)} Host header fields instead of one")
-        if hosts and (hosts[0] != self.shared.host or not hosts[0]):  # most requests have the same host
+        if hosts and hosts[0] != self.shared.host:  # most requests have the same host
             if not _HOST.fullmatch(hosts[0]):
                 raise InvalidRequest(f"Host header {shown(hosts[0].decode('latin-1'))}: not a host and port")
             self.shared.host = hosts[0]

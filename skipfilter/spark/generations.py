@@ -110,26 +110,23 @@ def whole(found: Mapping[date, str]) -> Column:
 def check(
     updates: DataFrame,
     sessions: DataFrame,
-    result: DataFrame,
+    fanout: DataFrame,
     start: datetime | None = None,
     end: datetime | None = None,
-    *,
-    name: str = "fanout",
 ) -> list[date]:
-    """Return the days of `result` that cannot be checked, because they have no mark.
+    """Return the days of FANOUT that cannot be checked, because they have no mark.
 
-    `result` is a table of `match` for each day of UPDATES, with its column dt.  Only
-    days with a moment from `start` to before `end` count; None is no bound.  Raises
-    Outdated if a day was not matched, or not from these updates and sessions.  Version
-    0.1.0 wrote no marks.
+    Only days with a moment from `start` to before `end` count; None is no bound.
+    Raises Outdated if a day was not matched, or not from these updates and sessions.
+    Version 0.1.0 wrote no marks.
     """
-    # 1. The days of the updates, and the marks of the result.
+    # 1. The days of the updates, and the marks of the fan-out.
     if start is not None:
         updates = updates.where(F.col("dt") >= F.to_date(F.lit(start)))
     if end is not None:
         updates = updates.where(F.col("dt") <= F.to_date(F.timestamp_micros(F.unix_micros(F.lit(end)) - 1)))
     days = {dt for [dt] in updates.select("dt").distinct().collect()}
-    rows = result.groupBy("dt").agg(F.collect_set(MARK), F.count_if(F.col(MARK).isNull()))
+    rows = fanout.groupBy("dt").agg(F.collect_set(MARK), F.count_if(F.col(MARK).isNull()))
     marks = {dt: set(some) | ({None} if without else set()) for dt, some, without in rows.collect() if dt in days}
     # 2. The days whose only mark is not their generation.  A day's mark says how it was
     #    matched.
@@ -138,7 +135,7 @@ def check(
     unmarked = {dt for dt, several in marks.items() if several == {None}}
     fitting = {dt for dt, several in marks.items() if any(several == {each[dt]} for each in now)}
     if outdated := days - unmarked - fitting:
-        raise Outdated(name, outdated)
+        raise Outdated("fanout", outdated)
     return sorted(unmarked)
 
 

@@ -166,11 +166,16 @@ def test_text_of_the_data_stays_text() -> None:
     assert read.text.count(shown) == 2  # and in the heat map
 
 
-def test_deliveries_that_cannot_be_checked_are_named_before_the_figures() -> None:
-    page = render(NOBODY._replace(unchecked="2026-01-31"), "t")
+def notice_of(page: str) -> str:
+    """Return the text of the notice, which stands before the figures."""
     notice = page[page.index("<aside") : page.index("</aside>")]
     assert page.index("</h1>") < page.index(notice) < page.index('<dl class="tiles">')
-    shown = " ".join(Read(notice + "</aside>").text)
+    return " ".join(Read(notice + "</aside>").text)
+
+
+def test_deliveries_that_cannot_be_checked_are_named_before_the_figures() -> None:
+    page = render(NOBODY._replace(unchecked="2026-01-31"), "t")
+    shown = notice_of(page)
     assert "The deliveries cannot be checked" in shown
     assert "Those of 2026-01-31 were matched by an earlier version" in shown
     assert "Figures are exact, if the deliveries belong to these updates and sessions." in page
@@ -178,9 +183,7 @@ def test_deliveries_that_cannot_be_checked_are_named_before_the_figures() -> Non
 
 def test_possible_gaps_are_shown_before_the_figures() -> None:
     text = page_of("a day")
-    notice = text[text.index("<aside") : text.index("</aside>")]
-    assert text.index("</h1>") < text.index(notice) < text.index('<dl class="tiles">')
-    shown = " ".join(Read(notice + "</aside>").text)
+    shown = notice_of(text)
     assert "Something may be missing" in shown
     assert "deliveries of <script>alert(1)</script>\"'&$x_1$ %s \\u0000\\u202e\\u2028 may be missing" in shown
     assert "Figures are exact, except for what may be missing." in text
