@@ -231,14 +231,15 @@ class Hub:
         """Return the matchers of a request, each once (N19).
 
         Raises `InvalidRequest` if a pattern is invalid for its type, and
-        `LimitExceeded` if the hub has too many URL Patterns.
+        `LimitExceeded` if the hub has too many URL Patterns with groups.
         """
         try:
             return (await self.compiler.compile_all(selectors)).values()
         except PatternError as error:
-            # The client does not get the text of the URL Pattern compiler (N17).
             if error.matcher_type == "urlpattern":
-                raise InvalidRequest(f"{shown(error.pattern)} is not a URL Pattern that this hub accepts") from None
+                raise InvalidRequest(
+                    f"{shown(error.pattern)} is not a URL Pattern that this hub accepts: {error.reason}"
+                ) from None
             raise InvalidRequest(str(error)) from None
 
     async def find_start(self, last_event_id: str | None, *, presence: bool) -> tuple[int, str | None]:

@@ -415,9 +415,10 @@ class Settings(BaseModel):
 
     The server, or a proxy, may have a lower limit.
     """
-    max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(1_000, ge=1, le=1_000_000)
-    """The maximum number of different URL Patterns in use at a time.  Each takes about
-    100 KB of memory, and 2 MB at worst.
+    max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(10_000, ge=1, le=1_000_000)
+    """The maximum number of different URL Patterns with groups in parentheses in use at
+    a time.  Each takes about 4 KB of memory, and 32 KB at worst.  URL Patterns without
+    groups are not counted.
     """
     cached_topics: Annotated[int, Unit("topics")] = Field(100_000, ge=1, le=10**9)
     """The number of topics whose receivers are cached."""

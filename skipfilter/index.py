@@ -92,7 +92,7 @@ class SelectorIndex:
         max_url_patterns: int = 1_000,
         max_alike: int = 256,
     ) -> None:
-        url_patterns = UrlPatternTable(base_url, max_url_patterns, regexp_groups=regexp_groups)
+        url_patterns = UrlPatternTable(base_url, max_url_patterns, max_alike, regexp_groups=regexp_groups)
         self._compile = {**MATCHERS, "urlpattern": url_patterns.compile, **matchers}
         tables: dict[str, Table] = {
             "exact": ExactTable(),

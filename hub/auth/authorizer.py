@@ -26,6 +26,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+import structlog
 from cachetools import LRUCache
 from joserfc import jws
 from joserfc.errors import JoseError
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
     from hub.protocol.requests import Headers
     from hub.protocol.topics import MatcherCompiler
     from hub.settings import Settings
-    from skipfilter import Selector
+    from skipfilter import PatternError, Selector
+
+log = structlog.stdlib.get_logger("hub")
 
 _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}
 _CURRENT_TYPES: Final = ("at+jwt", "application/at+jwt")  # N64
@@ -247,8 +250,8 @@ class Authorizer:
         parsed = [self._parse_detail(detail) for detail in ours]
         self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
         # One grant for all details together.
-        compiled = await self._compiler.compile_all([selector for detail in parsed for selector in detail.selectors])
-        granted = [(detail, tuple(compiled[selector] for selector in detail.selectors)) for detail in parsed]
+        compiled = await self._compile([selector for detail in parsed for selector in detail.selectors])
+        granted = [(detail, tuple(_among(detail.selectors, compiled))) for detail in parsed]
         publish = tuple(matcher for detail, its in granted if "publish" in detail.actions for matcher in its)
         subject = f"{claims['iss']} {claims['sub']}" if _has_subject(claims) else None
         return Grant(
@@ -313,16 +316,18 @@ class Authorizer:
                 raise InvalidToken("authorization_details without a mercure claim need the typ at+jwt (V81)")
             claim = {}
         published, subscribed = self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
-        compiled = await self._compiler.compile_all([selector for selector, _ in published + subscribed])
+        compiled = await self._compile([selector for selector, _ in published + subscribed])
         # The payload of an entry comes before the payload of the claim (V73).
-        payloads = [((compiled[selector],), payload) for selector, payload in subscribed if payload is not None]
+        payloads = [
+            (tuple(_among([selector], compiled)), payload) for selector, payload in subscribed if payload is not None
+        ]
         if (payload := claim.get("payload")) is not None:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
-        publish = tuple(compiled[selector] for selector, _ in published)
+        publish = tuple(_among((selector for selector, _ in published), compiled))
         subject = f" {claims['sub']}" if _has_subject(claims) else None
         return Grant(
             publish=publish,
-            subscribe=tuple(compiled[selector] for selector, _ in subscribed),
+            subscribe=tuple(_among((selector for selector, _ in subscribed), compiled)),
             expires=expires,
             classic=True,
             subject=subject,
@@ -345,6 +350,19 @@ class Authorizer:
         ]
 
     # -- both kinds
+
+    async def _compile(self, selectors: list[Selector]) -> dict[Selector, TopicMatcher]:
+        """Return the matchers of a token's patterns, without the URL Patterns that are
+        not accepted.
+
+        Those grant nothing, and the rest of the token counts.  Raises the other errors
+        of `MatcherCompiler.compile_all`.
+        """
+        refused: list[PatternError] = []
+        compiled = await self._compiler.compile_all(selectors, refused)
+        if refused:
+            log.warning("a token has URL Patterns that grant nothing", patterns=len(refused), first=str(refused[0]))
+        return compiled
 
     def _checked(self, type: str, pattern: Any) -> Selector:
         """Return the selector if its pattern is valid text, and not too long."""
@@ -408,15 +426,21 @@ def _digest(issuer: str, publish: Iterable[TopicMatcher]) -> str:
     return hashlib.sha256(json.dumps([issuer, patterns]).encode("utf-8")).hexdigest()
 
 
+def _among(selectors: Iterable[Selector], compiled: Mapping[Selector, TopicMatcher]) -> Iterable[TopicMatcher]:
+    """Return the matchers of the selectors that have one."""
+    return (compiled[selector] for selector in selectors if selector in compiled)
+
+
 def _cost(grant: Grant, token: str) -> int:
     """Return about how many KB the grant takes.
 
     The payloads are not longer than the text of the token.  A matcher takes 500 bytes,
-    or 800 with a template.  A URL Pattern takes about 100 KB.
+    or 800 with a template.  The automaton of a URL Pattern with groups takes up to 32
+    KB.
     """
     matchers = {*grant.publish, *grant.subscribe}
-    url_patterns = sum(matcher.type == "urlpattern" for matcher in matchers)
-    return 1 + len(token) // 1_000 + 3 * len(matchers) // 4 + 100 * url_patterns
+    automata = sum(matcher.has_regexp_groups for matcher in matchers)
+    return 1 + len(token) // 1_000 + 3 * len(matchers) // 4 + 32 * automata
 
 
 def _numeric_date(claims: Mapping[str, Any], name: str) -> float | None:

@@ -26,9 +26,10 @@ everything, although AMQP reads it as "one word".  Further:
   `a/#/b` in MQTT are refused.  An empty level of an MQTT filter is a level.
 - An MQTT filter that begins with a wildcard does not match a topic that begins with
   `$`.  `$share` has no special meaning.
-- `skipfilter.UrlPattern` limits the wildcards, names and regular expressions of a URL
-  Pattern.  An AMQP or MQTT pattern has at most 100 words.  No type backtracks: a match
-  costs at most the length of the topic times that of the pattern (N36, N38).
+- A URL Pattern has at most 100 names, groups, asterisks and modifiers in a component,
+  and its groups have an automaton of at most 32 KB (`skipfilter.UrlPattern`).  An AMQP
+  or MQTT pattern has at most 100 words.  No type backtracks: a match costs at most the
+  length of the topic times the size of what the pattern becomes (N36, N38).
 
 An unknown type is refused, in a request and in a token, and never ignored (N37).
 """
@@ -47,7 +48,7 @@ from ada_url import URL
 
 from hub.errors import InvalidRequest, LimitExceeded
 from hub.slices import Slices
-from skipfilter import Everything, Exact, PatternError, UriTemplate, compile_matcher
+from skipfilter import Everything, Exact, PatternError, UriTemplate, UrlPattern, compile_matcher
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -114,6 +115,11 @@ class TopicMatcher:
         """Whether the matcher matches `topic`."""
         return any(matcher.match(topic) for _, matcher in self.selectors)
 
+    @property
+    def has_regexp_groups(self) -> bool:
+        """Whether it is a URL Pattern with a regular expression."""
+        return any(isinstance(matcher, UrlPattern) and matcher.has_regexp_groups for _, matcher in self.selectors)
+
 
 class MatcherCompiler:
     """A compiler of patterns into matchers, which are shared.
@@ -121,9 +127,9 @@ class MatcherCompiler:
     While anything refers to the matcher of a type and pattern, `compile` returns that
     same matcher.  `base_url` is the URL of the hub, for relative URL Patterns.
 
-    At most `max_url_patterns` different URL Patterns exist at a time.  Streams,
-    readers, tokens and requests hold them.  If the limit is reached, `reclaim` is
-    called once, to free those that are not needed.
+    At most `max_url_patterns` different URL Patterns with groups exist at a time, each
+    with an automaton.  Streams, readers, tokens and requests hold them.  If the limit
+    is reached, `reclaim` is called once, to free those that are not needed.
     """
 
     def __init__(
@@ -140,7 +146,7 @@ class MatcherCompiler:
         self._slices = slices or Slices()
         # The matchers that are referred to from outside.
         self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
-        # The URL Patterns among them.
+        # The URL Patterns with groups among them.
         self._url_patterns: WeakSet[TopicMatcher] = WeakSet()
 
     def compile(self, type: str, pattern: str) -> TopicMatcher:
@@ -150,39 +156,51 @@ class MatcherCompiler:
         plain string (V10).
 
         Raises PatternError if the type refuses the pattern, LookupError if there is no
-        such type, and LimitExceeded if there are too many URL Patterns.
+        such type, and LimitExceeded if there are too many URL Patterns with groups.
         """
         matcher = self._held.get((type, pattern))
         if matcher is None:
-            if is_url_pattern := type == "urlpattern" and pattern != WILDCARD:
+            matcher = self._compile(type, pattern)
+            if matcher.has_regexp_groups:
                 self._require_room()
-            matcher = self._held[type, pattern] = self._compile(type, pattern)
-            if is_url_pattern:
                 self._url_patterns.add(matcher)
+            self._held[type, pattern] = matcher
         return matcher
 
-    async def compile_all(self, selectors: Sequence[Selector]) -> dict[Selector, TopicMatcher]:
+    async def compile_all(
+        self, selectors: Sequence[Selector], refused: list[PatternError] | None = None
+    ) -> dict[Selector, TopicMatcher]:
         """Return the matchers of types and patterns.
 
         If there are many, or if any is a URL Pattern, it pauses now and then, so that
-        other tasks can run.  Raises the errors of `compile`.
+        other tasks can run.  Raises the errors of `compile`.  With a list `refused`,
+        the errors of URL Patterns are added to it, and the patterns are left out.
         """
         if len(selectors) <= COMPILED_AT_ONCE and not any(type == "urlpattern" for type, _ in selectors):
             return {selector: self.compile(*selector) for selector in selectors}
         matchers: dict[Selector, TopicMatcher] = {}
         async with self._slices:
             for selector in selectors:
-                matchers[selector] = self.compile(*selector)
+                try:
+                    matchers[selector] = self.compile(*selector)
+                except PatternError as error:
+                    if refused is None or error.matcher_type != "urlpattern":
+                        raise
+                    refused.append(error)
                 if self._slices.is_over():
                     await self._slices.pause()
         return matchers
 
     def _require_room(self) -> None:
-        """Raise LimitExceeded if there is no room for one more URL Pattern."""
+        """Raise LimitExceeded if there is no room for one more URL Pattern with
+        groups.
+        """
         if len(self._url_patterns) >= self._max_url_patterns:
             self._reclaim()
             if len(self._url_patterns) >= self._max_url_patterns:
-                raise LimitExceeded(f"the limit of {self._max_url_patterns} different URL Patterns is reached")
+                raise LimitExceeded(
+                    f"the limit of {self._max_url_patterns} different URL Patterns with groups is reached"
+                )
 
     def _compile(self, type: str, pattern: str) -> TopicMatcher:
         if type != CLASSIC and type not in MATCHER_TYPES:
@@ -197,7 +215,10 @@ class MatcherCompiler:
                 with contextlib.suppress(PatternError):
                     selectors.append(("uritemplate", UriTemplate(pattern)))
         else:
-            selectors = [(type, compile_matcher(type, pattern, base_url=self._base_url))]
+            try:
+                selectors = [(type, compile_matcher(type, pattern, base_url=self._base_url))]
+            except ImportError as error:
+                raise PatternError(type, pattern, "this hub cannot match groups") from error
         return TopicMatcher(type, pattern, tuple(selectors))
 
 

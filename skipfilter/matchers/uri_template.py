@@ -19,13 +19,13 @@ template can end before byte p:
 
 A percent-encoded byte counts as one character: no literal and no class stops inside it.
 
-Each variable, and each CHUNK of a literal, costs a few operations on integers of
-|topic| bits.  So time is linear in the topic and in the template, for every template.
-The usual translation for `re` is exponential in the commas of a topic for `{a*}`.
+Each variable, and each piece of a literal, costs a few operations on integers of
+|topic| bits (`skipfilter.positions`).  So time is linear in the topic and in the
+template, for every template.  The usual translation for `re` is exponential in the
+commas of a topic for `{a*}`.
 
 Source: the semantics are those of yosida95/uritemplate's Regexp(), which deployed
-Mercure hubs use; the addition is MatchStar of R. Cameron et al., Bitwise Data
-Parallelism in Regular Expression Matching, 2014.
+Mercure hubs use.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import PatternError
+from skipfilter.positions import Positions, after_run, find_all, set_of
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -43,12 +44,6 @@ if TYPE_CHECKING:
 
 MAX_VARIABLES: Final = 100
 """The maximum number of variables of a template, over all its expressions."""
-
-CHUNK: Final = 64
-"""Bytes of a literal that are searched for at once.
-
-A literal that overlaps itself costs as many steps as it has bytes.
-"""
 
 _HEX = frozenset(string.hexdigits)
 _NAME = frozenset(string.ascii_letters + string.digits + "_")
@@ -152,24 +147,18 @@ def is_value(text: bytes) -> bool:
     return text.isalnum() or not text.translate(None, _VALUE) or (b"%" in text and Subject(text).matches((VALUE,)))
 
 
-class Subject:
-    """A text as sets of byte positions, made once for all templates that are tried on
-    it.
+class Subject(Positions):
+    """A topic, for all templates that are tried on it.
+
+    No position is inside of a percent-encoded byte.
     """
 
-    __slots__ = ("_backwards", "_classes", "_end", "_found", "_inside", "_triplets", "text")
+    __slots__ = ("_inside", "_triplets")
 
     def __init__(self, text: bytes) -> None:
-        self.text = text
-        # Reversed, because int() reads the digit of the first byte as the highest bit.
-        # An empty text becomes one byte, because int() needs a digit; no class has a
-        # space.
-        self._backwards = text[::-1] or b" "
-        self._end = len(text)
+        super().__init__(text)
         # The positions of %HH triplets, and those strictly inside of one.
         self._triplets, self._inside = _triplets(text) if b"%" in text else (0, 0)
-        self._classes: dict[bytes, int] = {}  # class -> positions of its members
-        self._found: dict[bytes, int] = {}  # literal -> positions where it starts
 
     def matches(self, parts: Sequence[Part], start: int = 0) -> bool:
         """Return whether `parts` match all of the text from the byte `start` on."""
@@ -178,83 +167,48 @@ class Subject:
             cursors = self.after(part, cursors)
             if not cursors:
                 return False
-        return bool(cursors >> self._end)
+        return bool(cursors >> self.end)
 
     def after(self, part: Part, cursors: int) -> int:
         """Return the positions where `part` can end if it starts at one of
         `cursors`.
         """
         if isinstance(part, bytes):
-            return self._past(part, cursors)
+            return self.after_literal(part, cursors)
         # The optional first character, then the head: ( first head* ...
-        begun = self._past(part.first, cursors) if part.first else cursors
+        begun = self.after_literal(part.first, cursors) if part.first else cursors
         reached = ended = self._star(part.head, begun)
         # ... ( separator tail* ){0,repeats}, until a repeat reaches nothing new.
         for _ in range(part.repeats):
-            reached = self._star(part.tail, self._past(part.separator, reached)) & ~ended
+            reached = self._star(part.tail, self.after_literal(part.separator, reached)) & ~ended
             if not reached:
                 break
             ended |= reached
         # The whole expression may be absent, so it can also end where it starts.
         return cursors | ended
 
+    def members(self, table: bytes) -> int:
+        """Return the positions of the members of a class, and of all triplets."""
+        members = self._classes.get(table)
+        if members is None:
+            members = self._classes[table] = super().members(table) | self._triplets
+        return members
+
     def _star(self, table: bytes, cursors: int) -> int:
         """Return the positions where any number of characters of a class can end."""
         if not cursors:
             return 0
-        members = self._classes.get(table)
-        if members is None:
-            members = int(self._backwards.translate(table), 2) | self._triplets
-            self._classes[table] = members
-        # MatchStar: the addition carries each cursor to the end of its run of members.
-        ended = (((cursors & members) + members) ^ members) | cursors
+        ended = after_run(self.members(table), cursors)
         return ended & ~self._inside if self._inside else ended
-
-    def _past(self, literal: bytes, cursors: int) -> int:
-        """Return the positions where `literal` ends if it starts at one of
-        `cursors`.
-        """
-        # 1. At most one cursor: compare the text there.
-        if not cursors & (cursors - 1):
-            there = cursors and self.text.startswith(literal, cursors.bit_length() - 1)
-            return cursors << len(literal) if there else 0
-        # 2. A long literal: one chunk after the other.
-        if len(literal) > CHUNK:
-            return self._past(literal[CHUNK:], self._past(literal[:CHUNK], cursors))
-        # 3. Otherwise find all its positions once, for all templates.
-        found = self._found.get(literal)
-        if found is None:
-            found = self._found[literal] = _set_of(_find_all(self.text, literal), self._end)
-        return (cursors & found) << len(literal)
 
 
 def _triplets(text: bytes) -> tuple[int, int]:
     """Return the positions of the %HH triplets in `text`, and those strictly inside
     one.
     """
-    starts = [at for at in _find_all(text, b"%") if _is_triplet(text[at : at + 3].decode("latin-1"))]
-    first = _set_of(starts, len(text))
+    starts = [at for at in find_all(text, b"%") if _is_triplet(text[at : at + 3].decode("latin-1"))]
+    first = set_of(starts, len(text))
     return first | first << 1 | first << 2, first << 1 | first << 2
-
-
-def _find_all(text: bytes, literal: bytes) -> list[int]:
-    found = []
-    at = text.find(literal)
-    while at >= 0:
-        found.append(at)
-        at = text.find(literal, at + 1)
-    return found
-
-
-def _set_of(positions: list[int], length: int) -> int:
-    """Return the integer with these bits, in time linear in `length`."""
-    if len(positions) < 8:
-        return sum(1 << position for position in positions)
-        # Setting many bits one by one would cost |positions| * length.
-    bits = bytearray(b"0") * (length + 1)
-    for position in positions:
-        bits[length - position] = ord("1")
-    return int(bits, 2)
 
 
 def _is_triplet(text: str) -> bool:

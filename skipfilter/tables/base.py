@@ -30,10 +30,12 @@ class Table(Protocol):
     """The patterns of one matcher type that at least one value declares.
 
     Equal patterns share a posting list; patterns with the same meaning may share one.
-    `verified` counts the patterns that were tested one by one so far.
     """
 
-    verified: int
+    @property
+    def verified(self) -> int:
+        """The number of patterns that were tested one by one so far."""
+        ...
 
     def compile(self, pattern: str, /) -> Matcher:
         """Return the matcher of `pattern`.

@@ -92,19 +92,20 @@ class Residual(Generic[Pattern]):
         found = self._patterns.get(pattern)
         return None if found is None else found[0]
 
-    def add(self, pattern: Pattern, postings: PostingList, texts: Texts) -> None:
+    def add(self, pattern: Pattern, postings: PostingList, texts: Texts, *, is_limited: bool = True) -> None:
         """Add a pattern.
 
-        Raises LimitError if each of its pieces has `max_alike` other patterns.
+        Raises LimitError if each of its pieces has `max_alike` other patterns, unless
+        `is_limited` is False.
         """
         if self._piece_of is not None:
-            self._file(pattern, postings, texts)
+            self._file(pattern, postings, texts, self._max_alike if is_limited else sys.maxsize)
         self._patterns[pattern] = postings, texts
         if self._piece_of is None and len(self._patterns) > FEW:
             self._piece_of = {}
             self._under = {}, {}, {}, {}
             for each, (its_place, its_texts) in self._patterns.items():
-                self._file(each, its_place, its_texts)
+                self._file(each, its_place, its_texts, sys.maxsize)
 
     def remove(self, pattern: Pattern) -> None:
         """Remove a pattern.  Raises KeyError if it is absent."""
@@ -120,10 +121,11 @@ class Residual(Generic[Pattern]):
             if not pieces:
                 del lengths[len(piece)]
 
-    def find(self, text: bytes, start: int = 0) -> Iterable[tuple[Pattern, PostingList]]:
+    def find(self, text: bytes, start: int = 0, beside: bytes = b"") -> Iterable[tuple[Pattern, PostingList]]:
         """Return candidates for the text from `start` on, without repeats.
 
-        They include every pattern that matches.
+        They include every pattern that matches.  A piece inside may also come from
+        `beside`.
         """
         if self._piece_of is None:
             return [
@@ -140,9 +142,10 @@ class Residual(Generic[Pattern]):
         for length, pieces in ends.items():
             if under := pieces.get(text[-length:]):
                 found.update(under)
+        within = text[start:] + b"\n" + beside if beside else text[start:]
         for length, pieces in insides.items():
-            for at in range(start, len(text) - length + 1):
-                if under := pieces.get(text[at : at + length]):
+            for at in range(len(within) - length + 1):
+                if under := pieces.get(within[at : at + length]):
                     found.update(under)
         for pieces in always.values():
             found.update(pieces[b""])
@@ -152,7 +155,7 @@ class Residual(Generic[Pattern]):
         """Iterate over all posting lists."""
         return (postings for postings, _ in self._patterns.values())
 
-    def _file(self, pattern: Pattern, postings: PostingList, texts: Texts) -> None:
+    def _file(self, pattern: Pattern, postings: PostingList, texts: Texts, max_alike: int) -> None:
         """File a pattern under the piece that has the fewest others."""
         assert self._piece_of is not None
         best, fewest = (_ALWAYS, b""), -1
@@ -165,7 +168,7 @@ class Residual(Generic[Pattern]):
                 break
         if fewest < 0:  # it has no piece
             fewest = len(self._under[_ALWAYS].get(0, {}).get(b"", ()))
-        if fewest >= self._max_alike:
+        if fewest >= max_alike:
             raise LimitError(f"the limit of {fewest} patterns with the same fixed texts is reached")
         kind, piece = self._piece_of[pattern] = best
         self._under[kind].setdefault(len(piece), {}).setdefault(piece, {})[pattern] = postings

@@ -309,13 +309,13 @@ async def test_n23_0_means_no_limit_and_publishing_is_not_limited() -> None:
 
 
 async def test_n23_too_many_patterns_get_429_and_leave_nothing_behind() -> None:
-    wanted = [("match_urlpattern", f"/a/:id/{n}") for n in range(3)]
+    wanted = [("match_urlpattern", f"/a/:id(\\d+)/{n}") for n in range(3)]
     async with application(max_url_patterns=1, subscriptions=True) as app:
         hub = app.state.hub
         async with follow(app, wanted[0]) as stream:
             async with follow(app, ("match", "a"), *wanted) as other:
                 assert other.status == 429
-            token = current_token(subscribe=[("urlpattern", f"/b/:id/{n}") for n in range(2)])
+            token = current_token(subscribe=[("urlpattern", f"/b/:id(\\d+)/{n}") for n in range(2)])
             async with follow(app, ("match", "b"), headers=[bearer(token)]) as other:
                 assert other.status == 429  # patterns of the grant count like those of the request
             async with follow(app, wanted[0]) as other:
@@ -360,8 +360,8 @@ async def test_n23_nothing_is_compiled_for_a_client_that_is_refused(
 
 @pytest.mark.parametrize("headers", [[], [("Prefer", "wait=0")]], ids=["stream", "reader"])
 async def test_n23_patterns_of_a_request_that_fails_are_given_back(headers: list[tuple[str, str]]) -> None:
-    fine = "&".join(f"match_urlpattern=https://e.com/{n}/:id" for n in range(3))
-    too_many = "match_urlpattern=/more/:id&match_urlpattern=/and/more/:id"
+    fine = "&".join(f"match_urlpattern=https://e.com/{n}/(a)" for n in range(3))
+    too_many = "match_urlpattern=/more/(a)&match_urlpattern=/and/more/(a)"
     async with application(max_url_patterns=4) as app:
         hub = app.state.hub
         for wrong, status in (("match_urlpattern=(", 400), (too_many, 429)):
@@ -370,17 +370,17 @@ async def test_n23_patterns_of_a_request_that_fails_are_given_back(headers: list
 
 
 async def test_n23_patterns_of_a_replay_count_while_it_lasts() -> None:
-    wanted = [("match_urlpattern", f"/a/:id/{n}") for n in range(3)]
+    wanted = [("match_urlpattern", f"/a/:id(\\d+)/{n}") for n in range(3)]
     async with application(max_url_patterns=3, subscriptions=False) as app:
         hub = app.state.hub
         await hub.publish(*(Update((f"/a/1/{n}",), data="x") for n in range(3)))
         subscriber, _ = await hub.subscribe([("urlpattern", pattern) for _, pattern in wanted], Grant(), "earliest")
         with hub.connected(reader := Replay(hub, subscriber)):
-            async with follow(app, ("match_urlpattern", "/b/:id")) as stream:
+            async with follow(app, ("match_urlpattern", "/b/:id(\\d+)")) as stream:
                 assert stream.status == 429
             assert [len(part.wanted) async for part in _parts(hub.reading(reader))] == [3]
         del subscriber, reader
-        async with follow(app, ("match_urlpattern", "/b/:id")) as stream:
+        async with follow(app, ("match_urlpattern", "/b/:id(\\d+)")) as stream:
             assert stream.status == 200
 
 
@@ -391,10 +391,10 @@ async def _parts(reading: Reading) -> AsyncIterator[Part]:
 
 async def test_n23_patterns_of_cached_tokens_do_not_count() -> None:
     async with application(max_url_patterns=2) as app:
-        token = current_token(subscribe=[("urlpattern", f"/a/:id/{n}") for n in range(2)])
+        token = current_token(subscribe=[("urlpattern", f"/a/:id(\\d+)/{n}") for n in range(2)])
         async with follow(app, ("match", "a"), headers=[bearer(token)]):
-            assert (await ask(app, "GET", f"{PATH}?match_urlpattern=/b/:id")).status == 429
-        async with follow(app, ("match_urlpattern", "/b/:id")) as stream:
+            assert (await ask(app, "GET", f"{PATH}?match_urlpattern=/b/:id(a)")).status == 429
+        async with follow(app, ("match_urlpattern", "/b/:id(\\d+)")) as stream:
             assert stream.status == 200
 
 

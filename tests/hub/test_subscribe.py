@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -214,20 +215,18 @@ async def test_n17_n2_n3_invalid_text_and_invalid_patterns_are_refused(classic: 
             assert told in answer.detail
 
 
-@pytest.mark.parametrize("pattern", ["/(unclosed", "/:", "/{a", "https://[", "/(?<x)", "/:a/:a", "/(\u00e9++)"])
-async def test_n17_t25_all_bad_url_patterns_get_the_same_message(pattern: str) -> None:
+@pytest.mark.parametrize(
+    "pattern", ["/(unclosed", "/:", "/{a", "https://[", "/(?<x)", "/:a/:a", "/(\u00e9++)", "/(a++{b})"]
+)
+async def test_n17_t25_the_message_of_a_bad_url_pattern_names_no_library(pattern: str) -> None:
     async with application() as app:
         for answer in (
             await get(app, urlencode({"match_urlpattern": pattern})),
             await query(app, urlencode({"match_urlpattern": pattern})),
         ):
             assert answer.status == 400
-            assert answer.json() == {
-                "type": "about:blank",
-                "title": "Invalid request",
-                "status": 400,
-                "detail": f"{pattern!r} is not a URL Pattern that this hub accepts",
-            }
+            assert answer.detail.startswith(f"{pattern!r} is not a URL Pattern that this hub accepts: ")
+            assert not re.search("re2|ada|token|regexp", answer.detail, re.IGNORECASE)
 
 
 # -- bounds

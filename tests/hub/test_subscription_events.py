@@ -489,7 +489,7 @@ async def test_t68_n120_the_announcement_of_a_refused_subscriber_is_revoked() ->
     [
         ({"max_connections": 1}, ("match", "a"), ("match", "b")),
         ({"max_connections_per_client": 1}, ("match", "a"), ("match", "b")),
-        ({"max_url_patterns": 1}, ("match_urlpattern", "/a/:id"), ("match_urlpattern", "/b/:id")),
+        ({"max_url_patterns": 1}, ("match_urlpattern", "/a/(b)"), ("match_urlpattern", "/b/(b)")),
     ],
 )
 async def test_t68_n23_a_refused_subscriber_is_not_announced(

@@ -207,14 +207,14 @@ def test_a_compiled_selector_equals_that_of_its_pattern() -> None:
 def test_a_compiled_selector_is_used_unchanged() -> None:
     index = SelectorIndex(base_url=BASE, max_length=5)
     readers = SkipFilter(index)
-    trusted = UrlPattern("/a/(b{2})", BASE, regexp_groups=True)
+    trusted = UrlPattern("/a/(b{2})", BASE)
     template = UriTemplate("/a/{long}")
     for value in ("alice", "bob"):
         readers.add(value, [("urlpattern", trusted), ("uritemplate", template), ("exact", Exact("a" * 6))])
     assert index.distinct == 3
     assert readers.match_any("/a/bb") == readers.match_any("a" * 6) == ["alice", "bob"]
     assert index.explain("/a/b", "bob") == {
-        ("urlpattern", "/a/(b{2})"): "as a URL it is none of this pattern",
+        ("urlpattern", "/a/(b{2})"): "its pathname is '/a/b'",
         ("uritemplate", "/a/{long}"): None,
         ("exact", "a" * 6): "they are the same up to character 0 of the topic's 4",
     }
@@ -319,11 +319,11 @@ def test_a_matcher_from_a_function_is_identified_by_equality() -> None:
 def test_the_bounds_hold_for_compiled_selectors_too() -> None:
     index = SelectorIndex(base_url=BASE, max_selectors=20, max_url_patterns=2, max_alike=5)
     readers: SkipFilter[str, str] = SkipFilter(index)
-    urls = [("urlpattern", UrlPattern(f"/{n}", BASE)) for n in range(3)]
+    urls = [("urlpattern", UrlPattern(f"/({n})", BASE)) for n in range(3)]
     alike = [("uritemplate", UriTemplate("{+a}" + "{b}" * n)) for n in range(1, 7)]
     readers.add("alice", [*urls[:2], *alike[:5]])
     for beyond, error in (
-        (urls[2:], "the limit of 2 different URL Patterns is reached"),
+        (urls[2:], "the limit of 2 different URL Patterns with groups is reached"),
         (alike[5:], "the limit of 5 patterns with the same fixed texts is reached"),
         ([("exact", Exact(str(n))) for n in range(21)], "'bob' declares more than 20 selectors"),
     ):
@@ -389,7 +389,7 @@ def test_a_topic_is_looked_up_once_until_a_value_is_added() -> None:
         (("exact", "abc"), "abc", "abd", "they are the same up to character 2 of the topic's 3"),
         (("uritemplate", "/a/{id}/c"), "/a/1/c", "/a/1/d", "after '/a/1' it asks for '/c'"),
         (("uritemplate", "/a/{id}"), "/a/1", "/a/1/c", "it ends after '/a/1'"),
-        (("urlpattern", "/a/:id"), "https://e.com/a/1", "/b/1", "as a URL it is none of this pattern"),
+        (("urlpattern", "/a/:id"), "https://e.com/a/1", "/b/1", "its pathname is '/b/1'"),
         (("amqp", "a.*"), "a.b", "b.a", "word 1 is 'b'"),
         (("mqtt", "a/#"), "a", "b/a", "word 1 is 'b'"),
         (("mqtt", "+"), "a", "$SYS", "a topic that begins with $ is hidden from a wildcard at the beginning"),
@@ -421,7 +421,7 @@ REFUSED: list[tuple[Selector, type[Exception], str]] = [
     (("uritemplate", "{"), PatternError, "uritemplate pattern '{'"),
     (("uritemplate", "{" + "a," * 99 + "a}{b}"), PatternError, "it has more than 100 variables"),
     (("urlpattern", "/(a"), PatternError, r"urlpattern pattern '/\(a'"),
-    (("urlpattern", "/third"), LimitError, "the limit of 2 different URL Patterns is reached"),
+    (("urlpattern", "/(third)"), LimitError, "the limit of 2 different URL Patterns with groups is reached"),
     (("amqp", "a..b"), PatternError, "amqp pattern 'a..b': a word is empty"),
     (("amqp", ".".join("a" * 100) + ".#"), PatternError, "it has more than 100 words"),
     (("mqtt", "#/a"), PatternError, "mqtt pattern '#/a': # may only stand at the end"),
@@ -436,8 +436,8 @@ def test_a_refused_selector_leaves_nothing_of_the_value_behind(
 ) -> None:
     index = Counting(max_length=250, max_url_patterns=2)
     readers = SkipFilter(index)
-    shared = [("urlpattern", "/first"), ("uritemplate", "{+a}x"), ("amqp", "#.a")]
-    readers.add("alice", [*shared, ("urlpattern", "/second")])
+    shared = [("urlpattern", "/(first)"), ("uritemplate", "{+a}x"), ("amqp", "#.a")]
+    readers.add("alice", [*shared, ("urlpattern", "/(second)")])
     before = index.distinct
     for others in (shared, [("uritemplate", "{+a}y"), ("mqtt", "a/+/#"), ("prefix", "a")]):
         with pytest.raises(error, match=message):
@@ -615,15 +615,16 @@ def test_explaining_works_while_other_threads_declare() -> None:
     assert failed == []
 
 
-def test_url_patterns_with_large_regular_expressions_are_refused_and_small_ones_are_not() -> None:
+def test_url_patterns_with_large_automata_are_refused_unless_they_are_trusted() -> None:
     readers: SkipFilter[int, str] = SkipFilter(SelectorIndex(base_url=BASE))
-    with pytest.raises(PatternError, match=r"its regular expressions have a \{"):
-        readers.add(1, [("urlpattern", "/a{/:b}?/(c{1})")])
-    readers.add(1, [("urlpattern", "/a{/:b}?/(c\\d+)")])
-    assert readers.match_any("/a/x/c12") == readers.match_any("/a/c1") == [1]
+    large = "/a{/:b}?/(c{990}d{990}e{990})"
+    with pytest.raises(PatternError, match="its regular expressions are too large"):
+        readers.add(1, [("urlpattern", large)])
+    readers.add(1, [("urlpattern", "/a{/:b}?/(c\\d{2,3})")])
+    assert readers.match_any("/a/x/c12") == readers.match_any("/a/c123") == [1]
     readers = SkipFilter(SelectorIndex(base_url=BASE, regexp_groups=True))
-    readers.add(1, [("urlpattern", "/a{/:b}?/(c{1})")])
-    assert readers.match_any("/a/c") == [1]
+    readers.add(1, [("urlpattern", large)])
+    assert readers.match_any("/a/" + "".join(char * 990 for char in "cde")) == [1]
 
 
 def test_the_number_of_templates_that_only_a_matcher_can_distinguish_is_bounded() -> None:
@@ -675,15 +676,15 @@ def test_the_variables_of_a_template_and_the_words_of_a_pattern_are_bounded() ->
             readers.add("bob", [selector])
 
 
-def test_the_number_of_different_url_patterns_is_bounded() -> None:
+def test_the_number_of_different_url_patterns_with_groups_is_bounded() -> None:
     index = SelectorIndex(base_url=BASE, max_url_patterns=2)
     readers = SkipFilter(index)
-    readers.add("alice", [("urlpattern", "/a"), ("urlpattern", "/b")])
-    readers.add("bob", [("urlpattern", "/b")])
-    with pytest.raises(LimitError, match="the limit of 2 different URL Patterns is reached"):
-        readers.add("carol", [("urlpattern", "/c")])
+    readers.add("alice", [("urlpattern", "/(a)"), ("urlpattern", "/(b)"), ("urlpattern", "/:a/:b")])
+    readers.add("bob", [("urlpattern", "/(b)"), ("urlpattern", "/b/:c")])
+    with pytest.raises(LimitError, match="the limit of 2 different URL Patterns with groups is reached"):
+        readers.add("carol", [("urlpattern", "/(c)")])
     readers.remove("alice")
-    readers.add("carol", [("urlpattern", "/c")])
+    readers.add("carol", [("urlpattern", "/(c)")])
     assert readers.match_any("/c") == ["carol"]
     assert readers.match_any("/b") == ["bob"]
     assert readers.match_any("/a") == []

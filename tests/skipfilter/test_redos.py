@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from skipfilter import SelectorIndex, SkipFilter, UriTemplate, compile_matcher
+from skipfilter import SelectorIndex, SkipFilter, UriTemplate, compile_matcher, positions
 from skipfilter.matchers import uri_template
 from skipfilter.trie import step
 from skipfilter.words import AMQP
@@ -230,11 +230,11 @@ def test_v13_a_long_literal_is_searched_in_pieces(monkeypatch: pytest.MonkeyPatc
         lengths.append(len(literal))
         return find_all(text, literal)
 
-    find_all = uri_template._find_all
-    monkeypatch.setattr(uri_template, "_find_all", noted)
+    find_all = positions.find_all
+    monkeypatch.setattr(positions, "find_all", noted)
     template = UriTemplate("{+a}" + "a" * 2_001 + "{+b}")
     assert template.match("a" * 4_000)
     assert template.match("b" + "a" * 2_001 + "c")
     assert not template.match("a" * 2_000 + "b" + "a" * 2_000)
-    assert 0 < max(lengths) <= uri_template.CHUNK
+    assert 0 < max(lengths) <= positions.CHUNK
     assert len(lengths) == 6  # two pieces per topic, one of which repeats

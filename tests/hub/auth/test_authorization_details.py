@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from hub.auth.grant import DETAIL_TYPE
 from hub.errors import InvalidToken
@@ -96,7 +97,7 @@ def test_n74_n38_v83_the_types_of_matchers(type: str) -> None:
         {"match": "a", "match_type": "regexp"}, {"match": "a", "match_type": "Exact"}, {"match": "a", "match_type": ""},
         {"match": "a", "match_type": None}, {"match": "a", "match_type": 7}, {"match": "a", "match_type": []},
         {"match": "a", "match_type": {}}, {"match": "*", "match_type": "regexp"},
-        {"match": "{", "match_type": "uritemplate"}, {"match": "/(", "match_type": "urlpattern"},
+        {"match": "{", "match_type": "uritemplate"},
         {"match": "a/#/b", "match_type": "mqtt"}, {"match": "a..b", "match_type": "amqp"},
         {"match": "a\0"}, {"match": "a\u200b"}, {"match": "\x7f"}, {"match": "\ud800"}, {"match": "x" * 51}, {"match": "é" * 26},
     ],
@@ -104,6 +105,28 @@ def test_n74_n38_v83_the_types_of_matchers(type: str) -> None:
 def test_n74_n37_n2_t29_t30_t43_topics_that_are_refused(topic: Any) -> None:
     assert refused(detail(topic))
     assert refused(detail({"match": "fine"}, topic))
+
+
+@pytest.mark.parametrize("wrong", ["/(", "/(a(?=b))", "/([a--b])", "/(a{1001})", "/:a/:a", "https://["])
+def test_n37_n76_a_url_pattern_that_is_not_accepted_grants_nothing_and_the_rest_of_the_token_counts(
+    wrong: str,
+) -> None:
+    topics = [
+        {"match": wrong, "match_type": "urlpattern"},
+        {"match": "/:a(\\d+)", "match_type": "urlpattern"},
+        {"match": "b"},
+    ]
+    other = detail({"match": wrong, "match_type": "urlpattern"}, actions=["subscribe"], payload={"a": 1})
+    hub, token = authorizer(), current(detail(*topics, actions=["publish"]), other)
+    with capture_logs() as lines:
+        for _ in range(2):
+            grant = signing.verified(token, hub)
+            assert patterns(grant.publish) == [("urlpattern", "/:a(\\d+)"), ("exact", "b")]
+            assert grant.subscribe == ()
+    [line] = lines  # the second time, the grant is cached
+    assert line["event"] == "a token has URL Patterns that grant nothing"
+    assert line["patterns"] == 2
+    assert f"urlpattern pattern {wrong!r}: " in line["first"]
 
 
 @pytest.mark.parametrize("topics", [[], {}, "a", None, 7, {"match": "a"}])

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from skipfilter import UriTemplate
 from skipfilter.tables import UriTemplateTable
-from skipfilter.tables.uri_templates import COMPILED, MAX_DEPTH
+from skipfilter.tables.segments import MAX_DEPTH
+from skipfilter.tables.uri_templates import COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,7 +157,7 @@ def test_a_template_deeper_than_the_trie_ends_in_a_bag(segments: int, end: str) 
         for topic in ("", "/", "/b", "?q=1", "/b/c", "b", "//"):
             agree(table, posting_lists, "a" + "/a" * (segments - 1) + topic)
         agree(table, posting_lists, "a" + "/a" * (segments - 2))
-        assert all(len(path) <= MAX_DEPTH + 1 for path, _ in table._trie.nodes())
+        assert all(len(path) <= MAX_DEPTH + 1 for path, _ in table._trie._trie.nodes())
         for postings in set(posting_lists.values()):
             table.remove(postings)
         assert not table._trie.root.leads_on()

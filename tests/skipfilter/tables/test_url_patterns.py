@@ -4,6 +4,7 @@ candidates.
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skipfilter import LimitError, PatternError, UrlPattern
+from skipfilter.matchers.url_pattern import regexp
 from skipfilter.tables import UrlPatternTable
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ BASE = "https://e.com/hub"
 
 
 def filled(patterns: Iterable[str], base_url: str | None = BASE) -> tuple[UrlPatternTable, dict[str, PostingList]]:
-    table = UrlPatternTable(base_url, 10_000)
+    table = UrlPatternTable(base_url)
     posting_lists = {pattern: table.declare(table.compile(pattern)) for pattern in patterns}
     table._check()
     return table, posting_lists
@@ -249,7 +251,6 @@ def test_a_path_deeper_than_the_trie_is_cut() -> None:
 @pytest.mark.parametrize(
     ("pattern", "topic"),
     [
-        ("https://e.com/books/x{0}/:id", "https://e.com/books/x{0}/7"),
         ("https://e{0}.com/*", "https://e{0}.com/a"),
         ("https://*.e.com/:kind/x{0}", "https://a.e.com/b/x{0}"),
         ("https://e.com/*/x{0}", "https://e.com/a/b/x{0}"),
@@ -267,33 +268,101 @@ def test_a_topic_is_compared_with_few_of_many_patterns(pattern: str, topic: str)
     assert table.verified == before
 
 
-def test_the_number_of_patterns_is_bounded() -> None:
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [
+        ("https://e.com/books/x{0}/:id", "https://e.com/books/x{0}/7"),
+        ("https://e.com/users/{0}", "https://e.com/users/{0}?page=2"),
+        ("/:kind/x{0}/", "/a/x{0}/"),
+    ],
+)
+def test_a_pattern_of_whole_segments_needs_no_test_of_its_own(pattern: str, topic: str) -> None:
+    table, posting_lists = filled(pattern.format(n) for n in range(20))
+    assert find_once(table, topic.format(7)) == {posting_lists[pattern.format(7)]}
+    assert find_once(table, topic.format(77)) == set()
+    assert table.verified == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [
+        ("https://e.com/feed?user={0}&*", "https://e.com/feed?user={0}&page=1"),
+        ("https://e.com/feed?user={0}", "https://e.com/feed?user={0}"),
+        ("https://*.t{0}.e.com/feed", "https://a.t{0}.e.com/feed"),
+        ("https://e.com/feed#part-{0}", "https://e.com/feed#part-{0}"),
+    ],
+)
+def test_fixed_text_outside_of_the_path_distinguishes_patterns_too(pattern: str, topic: str) -> None:
+    table, posting_lists = filled(pattern.format(f"{n:03}") for n in range(200))
+    assert find_once(table, topic.format("077")) == {posting_lists[pattern.format("077")]}
+    assert table.verified <= 4  # a few are filed under text that all have
+
+
+def test_patterns_that_differ_in_names_share_a_posting_list() -> None:
+    table, posting_lists = filled(
+        ["/:a", "/:b", "/:a(\\d+)", "/:b(\\d+)", "/{:c}", "/:a?", "/:d?", "/:a+", "https://e.com/:x"]
+    )
+    assert posting_lists["/:a"] is posting_lists["/:b"] is posting_lists["/{:c}"] is posting_lists["https://e.com/:x"]
+    assert posting_lists["/:a(\\d+)"] is posting_lists["/:b(\\d+)"]
+    assert posting_lists["/:a?"] is posting_lists["/:d?"]
+    assert len(list(table.posting_lists())) == 4
+
+
+def test_the_number_of_patterns_with_groups_is_bounded_and_others_are_not_counted() -> None:
     table = UrlPatternTable(BASE, 2)
-    posting_lists = [table.declare(table.compile(pattern)) for pattern in ("/a", "/b", "/a")]
-    assert posting_lists[0] is posting_lists[2]
-    with pytest.raises(LimitError, match="the limit of 2 different URL Patterns is reached"):
-        table.declare(table.compile("/c"))
-    table._check()
-    assert table.declare(table.compile("/b")) is posting_lists[1]
+    posting_lists = [table.declare(table.compile(pattern)) for pattern in ("/(a)", "/(b)", "/(a)", "/:n(a)")]
+    assert posting_lists[0] is posting_lists[2] is posting_lists[3]
+    for plain in ("/a", "/:b", "/*", "/c{/d}*"):
+        table.declare(table.compile(plain))
+    for refused in ("/(c)", "/x/(a)", "/a?(b)"):
+        with pytest.raises(LimitError, match="the limit of 2 different URL Patterns with groups is reached"):
+            table.declare(table.compile(refused))
+        table._check()
+    assert table.declare(table.compile("/(b)")) is posting_lists[1]
     table.remove(posting_lists[0])
-    table.declare(table.compile("/c"))
+    table.declare(table.compile("/(c)"))
     table._check()
-    assert len(list(table.posting_lists())) == 2
+    assert len(list(table.posting_lists())) == 6
 
 
-def test_a_large_pattern_is_refused_unless_it_is_trusted() -> None:
-    with pytest.raises(PatternError, match=r"its regular expressions have a \{"):
-        UrlPatternTable(BASE, 1).compile("/(a{2})")
-    assert UrlPatternTable(BASE, 1, regexp_groups=True).compile("/(a{2})").match("/aa")
+def alike(n: int) -> str:
+    return "/*" + "".join(f"/:a{m}" for m in range(n))
 
 
-def test_a_known_pattern_is_not_compiled_again() -> None:
-    table, posting_lists = filled(["/a", "/b"])
-    assert table.compile("/a") is table.compile("/a")
-    assert table.compile("/c") is not table.compile("/c")
-    table.remove(posting_lists["/a"])
-    assert table.compile("/a") is not table.compile("/a")
-    assert table.compile("/a") == UrlPattern("/a", BASE)
+def test_the_number_of_plain_patterns_that_only_a_test_distinguishes_is_bounded() -> None:
+    table = UrlPatternTable(BASE, max_alike=10)
+    for n in range(1, 11):
+        table.declare(table.compile(alike(n)))
+    with pytest.raises(LimitError, match="the limit of 10 patterns with the same fixed texts is reached"):
+        table.declare(table.compile(alike(11)))
+    table._check()
+    for n in range(30):  # those have a bound of their own
+        table.declare(table.compile(f"/*(x{n})"))
+    table._check()
+
+
+def test_a_pattern_with_a_large_automaton_is_refused_unless_it_is_trusted() -> None:
+    large = "/(a{990}b{990}c{990})"
+    with pytest.raises(PatternError, match="its regular expressions are too large"):
+        UrlPatternTable(BASE).compile(large)
+    assert UrlPatternTable(BASE, regexp_groups=True).compile(large).match("/" + "".join(c * 990 for c in "abc"))
+
+
+def test_a_plain_pattern_that_was_compiled_lately_is_not_compiled_again() -> None:
+    table = UrlPatternTable(BASE)
+    assert table.compile("/:a") is table.compile("/:a")
+    assert table.compile("/(a)") is not table.compile("/(a)")
+    assert table.compile("/:a") == UrlPattern("/:a", BASE)
+
+
+def test_the_automaton_of_a_pattern_goes_with_the_pattern() -> None:
+    table = UrlPatternTable(BASE)
+    postings = table.declare(table.compile("/:id(\\d{11})"))
+    assert any("{11}" in source for source, _ in regexp._shared)
+    table.remove(postings)
+    del postings
+    gc.collect()
+    assert not any("{11}" in source for source, _ in regexp._shared)
 
 
 def test_without_patterns_a_topic_is_not_parsed() -> None:
