@@ -57,10 +57,11 @@ class SelectorIndex:
     Limits.  If one is exceeded, nothing has changed.  Raises PatternError if a pattern
     has more than `max_length` characters.  Raises LimitError for more than
     `max_selectors` selectors of a value, more than `max_url_patterns` distinct URL
-    Patterns (some 100 KB each, and up to 2 MB), or more than `max_alike` URI templates
-    that no fixed text distinguishes, each of which must be tested against each new
-    topic.  A URL Pattern that is not small (see `UrlPattern`) raises PatternError
-    unless `regexp_groups` is True: one of 30 characters can take seconds to match.
+    Patterns with groups in parentheses (some 4 KB each, and up to 32 KB), or more than
+    `max_alike` URI templates or other URL Patterns that no fixed text distinguishes,
+    each of which must be tested against each new topic.  If `regexp_groups` is True,
+    a URL Pattern is trusted with up to 8 MB; otherwise one that needs more than 32 KB
+    raises PatternError.
 
     A selector may be compiled, as in `("uritemplate", UriTemplate("/{id}"))`.  It
     equals the selector with its pattern, and values that share the matcher pay for it
@@ -89,7 +90,7 @@ class SelectorIndex:
         regexp_groups: bool = False,
         max_length: int = 4096,
         max_selectors: int = 100,
-        max_url_patterns: int = 1_000,
+        max_url_patterns: int = 10_000,
         max_alike: int = 256,
     ) -> None:
         url_patterns = UrlPatternTable(base_url, max_url_patterns, max_alike, regexp_groups=regexp_groups)

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MICROSECOND: Final = timedelta(microseconds=1)
-MAX_URL_PATTERNS: Final = 1_000
-"""The maximum number of shops: each has one URL Pattern, which takes some 100 KB."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -133,10 +131,6 @@ class Workload:
             raise ValueError(f"published {self.published}: must not be negative, nor all 0")
         if min(sizes) < 1 or self.skew < 0:
             raise ValueError(f"{sizes} and skew {self.skew}: sizes must be at least 1, and skew not negative")
-        if self.shops > MAX_URL_PATTERNS:
-            raise ValueError(
-                f"{self.shops:,} shops: the limit is {MAX_URL_PATTERNS:,}, because a URL Pattern takes some 100 KB"
-            )
         if self.duration < MICROSECOND or self.session < MICROSECOND:
             raise ValueError(f"a duration of {self.duration}, sessions of {self.session}: must be longer than 0")
         if self.start.utcoffset() is None:

@@ -168,11 +168,12 @@ def compare_executors(spark: SparkSession) -> str:
         from importlib import metadata, util
 
         found = {"executable": sys.executable, "python": platform.python_version()}
+        modules = {"ada-url": "ada_url", "google-re2": "re2"}
         for name in (
-            "skipfilter", "cachetools", "numpy", "pandas", "pyarrow", "pyroaring", "sortedcontainers", "typer",
-            "urlpattern",
+            "skipfilter", "ada-url", "cachetools", "google-re2", "numpy", "pandas", "pyarrow", "pyroaring",
+            "sortedcontainers", "typer",
         ):  # fmt: skip
-            if util.find_spec(name) is not None:
+            if util.find_spec(modules.get(name, name)) is not None:
                 try:
                     found[name] = metadata.version(name)
                 except metadata.PackageNotFoundError:  # the package is in a zip file
@@ -183,7 +184,7 @@ def compare_executors(spark: SparkSession) -> str:
     differences = {}
     for [there] in spark.range(100).select(ask("id")).collect():
         run = f"the executors run {there['executable']} ({there['python']})"
-        there = {"urlpattern": "none"} | there  # needed only for URL Patterns
+        there = {"ada-url": "none", "google-re2": "none"} | there  # needed only for URL Patterns
         if missing := here.keys() - there.keys():
             raise UnfitExecutors(
                 f"{run} and have no {', '.join(sorted(missing))}: set spark.pyspark.python, or pack the environment "

@@ -199,7 +199,6 @@ def test_zipf_stays_in_its_range_and_prefers_the_first(spark: SparkSession, skew
         {"private": 1.1},
         {"declared": Families(1, 1, 2, 0, 0, 0)},
         {"published": Families(0, 0, 0, 0, 0, 0)},
-        {"shops": 1_001},
         {"rooms": 0},
         {"skew": -0.1},
         {"duration": timedelta()},
