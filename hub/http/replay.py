@@ -78,7 +78,18 @@ class ReplayResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
-        await self.replay.run(super().__call__, scope, receive, send)
+        await self.replay.run(self._respond, scope, receive, send)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Instead of the task group of the base class, whose cancelled task is part of a
+        # reference cycle: with it, the patterns and the last chunk would stay until the
+        # next garbage collection.
+        watcher = asyncio.create_task(self.listen_for_disconnect(receive))
+        watcher.add_done_callback(lambda _: self.replay.close("the client has left"))
+        try:
+            await self.stream_response(send)
+        finally:
+            watcher.cancel()
 
 
 class Replay:

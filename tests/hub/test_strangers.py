@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import tracemalloc
 from typing import Any, Self
@@ -305,3 +306,24 @@ def test_hubs_that_stop_in_the_order_of_their_start_restore_the_signal_handlers(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# -- URL Patterns
+
+
+async def test_n23_patterns_of_each_user_are_not_limited() -> None:
+    # Each of 20 clients has 100 patterns of its own: twice as many as all could have
+    # once.
+    async with application(max_url_patterns=10) as app, contextlib.AsyncExitStack() as stack:
+        streams = []
+        for client in range(20):
+            asked = [("match_urlpattern", f"/users/{client}/{n}/:x") for n in range(100)]
+            streams.append(await stack.enter_async_context(follow(app, *asked)))
+        assert [stream.status for stream in streams] == [200] * 20
+        await publish(app, current_token(["*"]), ("topic", "/users/7/99/a"), ("data", "for 7"))
+        assert (await streams[7].next_event()).data == "for 7"
+        # One client takes all patterns with groups; the others still have plain ones.
+        greedy = [("match_urlpattern", f"/{n}/(a)") for n in range(10)]
+        await stack.enter_async_context(follow(app, *greedy))
+        assert (await ask(app, "GET", f"{PATH}?match_urlpattern=/new/(a)")).status == 429
+        assert (await stack.enter_async_context(follow(app, ("match_urlpattern", "/new/:a")))).status == 200

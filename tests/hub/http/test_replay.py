@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import re
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +18,7 @@ from hub.http import replay
 from hub.http.replay import Replay, ReplayResponse
 from hub.protocol.updates import Update
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
-from tests.waiting import HANG
+from tests.waiting import HANG, until
 from tests.wire import parse_event
 
 if TYPE_CHECKING:
@@ -230,6 +232,37 @@ async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> N
         response = ReplayResponse(its, subscriber, [])
         await asyncio.wait_for(response({"type": "http", "method": "GET"}, receive, cycle.send), HANG)
         assert (cycle.aborted, cycle.disconnected, its.broadcaster.connected) == (True, True, 0)
+
+
+async def test_nothing_of_a_reader_that_leaves_in_the_middle_waits_for_the_garbage_collector() -> None:
+    leaving, blocked = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Message:
+        await leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            blocked.set()
+            await asyncio.Event().wait()
+
+    async with hub("1") as app:
+        its = app.state.hub  # type: ignore[attr-defined]
+        subscriber, _ = await its.subscribe([("urlpattern", "/:id(\\d+)"), ("exact", "a")], Grant(), "earliest")
+        response = ReplayResponse(its, subscriber, [])
+        gone = [weakref.ref(response), *map(weakref.ref, subscriber.subscribed)]
+        task = asyncio.create_task(response({"type": "http", "method": "GET"}, receive, send))
+        await asyncio.wait_for(blocked.wait(), HANG)
+        assert len(its.compiler._url_patterns) == 1
+        gc.disable()
+        try:
+            leaving.set()
+            await asyncio.wait_for(task, HANG)
+            del subscriber, response, task
+            await until(lambda: not any(ref() for ref in gone))
+            assert len(its.compiler._url_patterns) == 0
+        finally:
+            gc.enable()
 
 
 async def test_n8_a_long_replay_with_few_matches_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
