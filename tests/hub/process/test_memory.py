@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from tests.asgi import PATH
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,12 +57,13 @@ async def test_n23_the_memory_of_url_patterns_comes_back_when_the_clients_have_g
 
     before = memory_of(hub.process.pid)
     after: list[float] = []
-    for _ in range(3):
-        ones = [await connect(f"{len(after)}-{n}") for n in range(12)]
-        for one in ones:
-            one.close()
-        (await connect("last")).close()  # there is room, so the others have gone
-        after.append(memory_of(hub.process.pid))
+    async with asyncio.timeout(HANG):
+        for _ in range(3):
+            ones = [await connect(f"{len(after)}-{n}") for n in range(12)]
+            for one in ones:
+                one.close()
+            (await connect("last")).close()  # there is room, so the others have gone
+            after.append(memory_of(hub.process.pid))
     assert after[0] - before <= 64
     assert after[1] - after[0] <= 5
     assert after[2] - after[1] <= 5
