@@ -7,8 +7,8 @@
     https://*.example.com/:kind/new       one                    one    many  new
     /x{/:optional}?                       (that of the base)     many   x{/:optional}?
 
-A pattern that has a fixed origin, whole segments, and nothing to say about the rest of
-the URL needs no test of its own.  For all others the result of the trie is candidates,
+A pattern that has whole segments, and nothing to say about the URL but its origin,
+needs no test of its own.  For all others the result of the trie is candidates,
 also distinguished by fixed text in the hostname, the query and the fragment.
 
 A topic is parsed as a URL once, and costs a test for each candidate; `UrlPattern` says
@@ -89,7 +89,7 @@ class UrlPatternTable:
         """Return the posting list of the pattern, and make it if it is new."""
         assert isinstance(matcher, UrlPattern)
         conditions = matcher.conditions
-        path, parts = split(matcher.path, NAME, wholly=not conditions and matcher.origin is not None)
+        path, parts = split(matcher.path, NAME, wholly=not conditions)
         path = (ONE if matcher.origin is None else matcher.origin, *path)
         if parts is None:
             return self._trie.declare(path, None, texts(()))

@@ -4,6 +4,7 @@ patterns, regular expressions, and agreement with another implementation.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -249,6 +250,16 @@ def test_the_linear_matcher_agrees_with_one_that_tries_everything(
         text = topic.encode()
         expected = len(text[start:]) in naive_all(parts, text[start:])
         assert Reading(text).matches(parts, min(start, len(text))) is expected, topic
+
+
+@pytest.mark.parametrize("repeated", [b"a", b"ab", b"aa", b"aba"])
+def test_repetitions_of_a_text_agree_with_re_for_all_short_texts(repeated: bytes) -> None:
+    expected = re.compile(b"b*(?:%b)+" % repeated)
+    parts = (language.Optional((language.Repeated(b"b"),)), language.Repeated(repeated))
+    for length in range(11):
+        for letters in itertools.product(b"ab", repeat=length):
+            text = bytes(letters)
+            assert Reading(text).matches(parts) is bool(expected.fullmatch(text)), text
 
 
 def test_a_long_topic_costs_a_few_operations_for_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
