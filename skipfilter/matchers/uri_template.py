@@ -36,7 +36,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import PatternError
-from skipfilter.positions import Positions, after_run, find_all, set_of
+from skipfilter.positions import Positions, find_all, set_of
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Subject(Positions):
     __slots__ = ("_inside", "_triplets")
 
     def __init__(self, text: bytes) -> None:
-        super().__init__(text)
+        Positions.__init__(self, text)
         # The positions of %HH triplets, and those strictly inside of one.
         self._triplets, self._inside = _triplets(text) if b"%" in text else (0, 0)
 
@@ -187,18 +187,14 @@ class Subject(Positions):
         # The whole expression may be absent, so it can also end where it starts.
         return cursors | ended
 
-    def members(self, table: bytes) -> int:
-        """Return the positions of the members of a class, and of all triplets."""
-        members = self._classes.get(table)
-        if members is None:
-            members = self._classes[table] = super().members(table) | self._triplets
-        return members
-
     def _star(self, table: bytes, cursors: int) -> int:
         """Return the positions where any number of characters of a class can end."""
         if not cursors:
             return 0
-        ended = after_run(self.members(table), cursors)
+        members = self._classes.get(table)
+        if members is None:
+            members = self._classes[table] = self.members(table) | self._triplets
+        ended = (((cursors & members) + members) ^ members) | cursors  # `after_run`
         return ended & ~self._inside if self._inside else ended
 
 

@@ -142,10 +142,11 @@ class Residual(Generic[Pattern]):
         for length, pieces in ends.items():
             if under := pieces.get(text[-length:]):
                 found.update(under)
-        within = text[start:] + b"\n" + beside if beside else text[start:]
+        if beside and insides:
+            text = b"%b\n%b" % (text, beside)
         for length, pieces in insides.items():
-            for at in range(len(within) - length + 1):
-                if under := pieces.get(within[at : at + length]):
+            for at in range(start, len(text) - length + 1):
+                if under := pieces.get(text[at : at + length]):
                     found.update(under)
         for pieces in always.values():
             found.update(pieces[b""])

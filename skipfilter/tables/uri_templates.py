@@ -44,6 +44,7 @@ class UriTemplateTable:
         # The newest templates, for a value that declares what another has declared.
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
         self._trie: SegmentTrie[Rest] = SegmentTrie(self, max_alike)
+        self._roots = [self._trie.root]
 
     def compile(self, pattern: str) -> UriTemplate:
         """Return the matcher of `pattern`, from the cache if it is there."""
@@ -68,7 +69,7 @@ class UriTemplateTable:
 
     def find(self, topic: str) -> list[PostingList]:
         """Return the posting lists of the templates that match `topic`."""
-        return self._trie.find(encoded(topic), [self._trie.root], is_value, Subject)
+        return self._trie.find(encoded(topic), self._roots, is_value, Subject)
 
     @property
     def verified(self) -> int:
