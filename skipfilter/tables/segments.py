@@ -20,7 +20,7 @@ from skipfilter.trie import Node, Trie
 from skipfilter.words import MANY, ONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from skipfilter.tables.base import Table
     from skipfilter.words import Wildcard
@@ -106,7 +106,7 @@ class SegmentTrie(Generic[Rest]):
     def find(
         self,
         text: bytes,
-        roots: list[Node[bytes, PostingList | Residual[Rest]]],
+        roots: Sequence[Node[bytes, PostingList | Residual[Rest]]],
         fits_one: Callable[[bytes], bool],
         read: Callable[[bytes], Reading[Rest]],
         beside: bytes = b"",

@@ -44,7 +44,7 @@ class UriTemplateTable:
         # The newest templates, for a value that declares what another has declared.
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
         self._trie: SegmentTrie[Rest] = SegmentTrie(self, max_alike)
-        self._roots = [self._trie.root]
+        self._roots = (self._trie.root,)
 
     def compile(self, pattern: str) -> UriTemplate:
         """Return the matcher of `pattern`, from the cache if it is there."""

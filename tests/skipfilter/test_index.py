@@ -32,6 +32,7 @@ from skipfilter import (
     compile_matcher,
     container,
 )
+from skipfilter.tables.segments import SegmentTrie
 from skipfilter.trie import Trie
 from skipfilter.words import MAX_WORDS, Grammar
 
@@ -99,10 +100,11 @@ def assert_empty(index: SelectorIndex) -> None:
         for attribute, state in vars(table).items():
             if isinstance(state, dict | list | set):
                 assert not state, (name, attribute)
-            if isinstance(state, Trie):
-                assert not state.root.leads_on(), name
-                assert state.root.value is None
-                assert state.inner_manys == 0
+            trie = state._trie if isinstance(state, SegmentTrie) else state
+            if isinstance(trie, Trie):
+                assert not trie.root.leads_on(), name
+                assert trie.root.value is None
+                assert trie.inner_manys == 0
 
 
 # -- the examples
