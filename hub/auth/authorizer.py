@@ -439,7 +439,7 @@ def _cost(grant: Grant, token: str) -> int:
     KB.
     """
     matchers = {*grant.publish, *grant.subscribe}
-    automata = sum(matcher.has_regexp_groups for matcher in matchers)
+    automata = sum(matcher.cost > 0 for matcher in matchers)
     return 1 + len(token) // 1_000 + 3 * len(matchers) // 4 + 32 * automata
 
 

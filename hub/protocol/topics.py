@@ -42,7 +42,7 @@ import string
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from ada_url import URL
 
@@ -116,9 +116,9 @@ class TopicMatcher:
         return any(matcher.match(topic) for _, matcher in self.selectors)
 
     @property
-    def has_regexp_groups(self) -> bool:
-        """Whether it is a URL Pattern with a regular expression."""
-        return any(isinstance(matcher, UrlPattern) and matcher.has_regexp_groups for _, matcher in self.selectors)
+    def cost(self) -> int:
+        """How many URL Patterns with groups it counts for; 0 for all other matchers."""
+        return sum(matcher.cost for _, matcher in self.selectors if isinstance(matcher, UrlPattern))
 
 
 class MatcherCompiler:
@@ -127,8 +127,8 @@ class MatcherCompiler:
     While anything refers to the matcher of a type and pattern, `compile` returns that
     same matcher.  `base_url` is the URL of the hub, for relative URL Patterns.
 
-    At most `max_url_patterns` different URL Patterns with groups exist at a time, each
-    with an automaton.  Streams, readers, tokens and requests hold them.  If the limit
+    The `cost` of all URL Patterns with groups that exist at a time is at most
+    `max_url_patterns`.  Streams, readers, tokens and requests hold them.  If the limit
     is reached, `reclaim` is called once, to free those that are not needed.
     """
 
@@ -146,8 +146,7 @@ class MatcherCompiler:
         self._slices = slices or Slices()
         # The matchers that are referred to from outside.
         self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
-        # The URL Patterns with groups among them.
-        self._url_patterns: WeakSet[TopicMatcher] = WeakSet()
+        self._spent = 0  # the cost of all among them
 
     def compile(self, type: str, pattern: str) -> TopicMatcher:
         """Return the matcher of `pattern`.
@@ -161,9 +160,10 @@ class MatcherCompiler:
         matcher = self._held.get((type, pattern))
         if matcher is None:
             matcher = self._compile(type, pattern)
-            if matcher.has_regexp_groups:
-                self._require_room()
-                self._url_patterns.add(matcher)
+            if cost := matcher.cost:
+                self._require_room(cost)
+                self._spent += cost
+                finalize(matcher, self._give_back, cost).atexit = False
             self._held[type, pattern] = matcher
         return matcher
 
@@ -191,16 +191,19 @@ class MatcherCompiler:
                     await self._slices.pause()
         return matchers
 
-    def _require_room(self) -> None:
+    def _require_room(self, cost: int) -> None:
         """Raise LimitExceeded if there is no room for one more URL Pattern with
         groups.
         """
-        if len(self._url_patterns) >= self._max_url_patterns:
+        limit = self._max_url_patterns
+        if self._spent + cost > limit:
             self._reclaim()
-            if len(self._url_patterns) >= self._max_url_patterns:
-                raise LimitExceeded(
-                    f"the limit of {self._max_url_patterns} different URL Patterns with groups is reached"
-                )
+            if self._spent + cost > limit:
+                raise LimitExceeded(f"the limit of {limit} different URL Patterns with groups is reached")
+
+    def _give_back(self, cost: int) -> None:
+        """Note that a URL Pattern with groups is no longer referred to."""
+        self._spent -= cost
 
     def _compile(self, type: str, pattern: str) -> TopicMatcher:
         if type != CLASSIC and type not in MATCHER_TYPES:

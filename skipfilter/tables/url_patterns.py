@@ -49,24 +49,25 @@ class UrlPatternTable:
     """The patterns, all resolved against one base URL, by meaning: names make no
     difference.
 
-    Raises LimitError for more than `max_regexps` patterns with groups, and for more
-    than `max_alike` others that only a test of each can distinguish.  Raises
-    PatternError for a pattern with a large automaton, unless `regexp_groups` is True
-    (see `UrlPattern`).
+    Raises LimitError if the patterns with groups cost more than `max_cost` together,
+    and for more than `max_alike` others that only a test of each can distinguish.
+    Raises PatternError for a pattern with a large automaton, unless `regexp_groups` is
+    True (see `UrlPattern`).
     """
 
     def __init__(
         self,
         base_url: str | None,
-        max_regexps: int = sys.maxsize,
+        max_cost: int = sys.maxsize,
         max_alike: int = sys.maxsize,
         *,
         regexp_groups: bool = False,
     ) -> None:
         self._regexp_groups = regexp_groups
         self._base_url = base_url
-        self._max_regexps = max_regexps
-        self._regexps: set[PostingList] = set()  # those of patterns with groups
+        self._max_cost = max_cost
+        self._costs: dict[PostingList, int] = {}  # those of patterns with groups
+        self._spent = 0  # their sum
         # The newest patterns, for a value that declares what another has declared.
         # Those with groups are not among them, because their automata take memory.
         self._compiled: LRUCache[str, UrlPattern] = LRUCache(COMPILED)
@@ -77,7 +78,7 @@ class UrlPatternTable:
         matcher: UrlPattern | None = self._compiled.get(pattern)
         if matcher is None:
             matcher = UrlPattern(pattern, self._base_url, regexp_groups=self._regexp_groups)
-            if not matcher.has_regexp_groups:
+            if not matcher.cost:
                 self._compiled[pattern] = matcher
         return matcher
 
@@ -95,18 +96,20 @@ class UrlPatternTable:
             return self._trie.declare(path, None, texts(()))
         others = [wanted for place, wanted in conditions if place in _BESIDE and not isinstance(wanted, Regexp)]
         rest = parts, conditions
-        is_regexp = matcher.has_regexp_groups
-        if is_regexp and len(self._regexps) >= self._max_regexps and self._trie.get(path, rest) is None:
-            raise LimitError(f"the limit of {self._max_regexps} different URL Patterns with groups is reached")
-        postings = self._trie.declare(path, rest, texts(parts, *others), is_limited=not is_regexp)
-        if is_regexp:
-            self._regexps.add(postings)
+        cost = matcher.cost
+        is_new = self._trie.get(path, rest) is None
+        if is_new and cost and self._spent + cost > self._max_cost:
+            raise LimitError(f"the limit of {self._max_cost} different URL Patterns with groups is reached")
+        postings = self._trie.declare(path, rest, texts(parts, *others), is_limited=not cost)
+        if is_new and cost:
+            self._costs[postings] = cost
+            self._spent += cost
         return postings
 
     def remove(self, postings: PostingList) -> None:
         """Forget the pattern, and the nodes that only it needed."""
         self._trie.remove(postings)
-        self._regexps.discard(postings)
+        self._spent -= self._costs.pop(postings, 0)
 
     def find(self, topic: str) -> list[PostingList]:
         """Return the posting lists of the patterns that match `topic`."""
@@ -131,8 +134,8 @@ class UrlPatternTable:
 
     def _check(self) -> None:
         self._trie._check()
-        assert len(self._regexps) <= self._max_regexps
-        assert self._regexps <= set(self.posting_lists())
+        assert self._spent == sum(self._costs.values()) <= self._max_cost
+        assert self._costs.keys() <= set(self.posting_lists())
 
 
 class _Candidates:

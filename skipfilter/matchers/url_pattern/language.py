@@ -64,8 +64,6 @@ Parts: TypeAlias = tuple[Part, ...]
 NAME: Final = Run(b"/")
 """A name in a path: one whole segment, if slashes are around it."""
 ANYTHING: Final = Anything()
-
-
 ANY: Final[Parts] = (ANYTHING,)
 """The parts of the component pattern `*`."""
 
@@ -106,7 +104,7 @@ class Reading(Positions):
             case Run():
                 return self._after_runs(part, cursors)
             case Anything():
-                # From the lowest position on: -(-2) is 0b10, and so on.
+                # All positions from the lowest cursor to the end.
                 return (2 << self.end) - (cursors & -cursors)
             case Optional():
                 return cursors | self._after_all(part.parts, cursors)
@@ -161,7 +159,7 @@ def _linear(part: syntax.Part, delimiter: str) -> Parts | None:
     found: Parts
     if part.regexp is None:
         found = (Repeated(prefix) if modifier in ("+", "*") else prefix,)
-    elif part.regexp == syntax.EVERYTHING:
+    elif part.regexp == syntax.WILDCARD:
         found = prefix, ANYTHING, suffix  # with all its repetitions
     elif part.regexp == syntax.SEGMENT and (modifier in ("", "?") or not stop or stop not in between):
         found = prefix, Run(stop), suffix  # with all its repetitions

@@ -22,7 +22,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from skipfilter.matchers.url_pattern.syntax import EVERYTHING, SEGMENT, Refused
+from skipfilter.matchers.url_pattern.syntax import SEGMENT, WILDCARD, Refused
 from skipfilter.text import missing, shown
 
 if TYPE_CHECKING:
@@ -80,6 +80,12 @@ class Regexp:
             reason, _, value = self._automaton.error().decode("latin-1").partition(": ")
             raise Refused(_REASONS.get(reason, f"its regular expression has the error {reason!r}: {shown(value)}"))
 
+    @property
+    def instructions(self) -> int:
+        """The size of the automaton."""
+        size: int = self._automaton.ProgramSize()
+        return size
+
     def matches(self, text: bytes) -> bool:
         """Return whether the whole of `text` matches."""
         automaton = self._automaton
@@ -93,7 +99,7 @@ def compile(parts: Iterable[Part], delimiter: str, *, trusted: bool = False) -> 
     Raises Refused if RE2 cannot match it, or if it is too large and not `trusted`;
     ImportError if the package `google-re2` is missing.
     """
-    budget = Budget(sys.maxsize if trusted else MAX_COUNTS)
+    budget = _Budget(sys.maxsize if trusted else MAX_COUNTS)
     source = "".join(_source(part, delimiter, budget) for part in parts)
     key = source, TRUSTED_BYTES if trusted else MAX_BYTES
     regexp = _shared.get(key)
@@ -102,7 +108,7 @@ def compile(parts: Iterable[Part], delimiter: str, *, trusted: bool = False) -> 
     return regexp
 
 
-class Budget:
+class _Budget:
     """What is left of the sum of all counts."""
 
     def __init__(self, left: int) -> None:
@@ -115,14 +121,14 @@ class Budget:
             raise Refused(_REASONS["pattern too large - compile failed"])
 
 
-def _source(part: Part, delimiter: str, budget: Budget) -> str:
+def _source(part: Part, delimiter: str, budget: _Budget) -> str:
     """Return a part for RE2, without names."""
     prefix, suffix = re.escape(part.prefix), re.escape(part.suffix)
     if part.regexp is None:
         return f"(?:{prefix}){part.modifier}" if part.modifier else prefix
     if part.regexp == SEGMENT:
         text = f"[^{re.escape(delimiter)}]+" if delimiter else ".+"
-    elif part.regexp == EVERYTHING:
+    elif part.regexp == WILDCARD:
         text = part.regexp
     else:
         text = f"(?:{_translated(part.regexp, budget)})"
@@ -133,7 +139,7 @@ def _source(part: Part, delimiter: str, budget: Budget) -> str:
     return repeated + "?" * (part.modifier == "*")
 
 
-def _translated(text: str, budget: Budget) -> str:
+def _translated(text: str, budget: _Budget) -> str:
     """Return a regular expression of JavaScript for RE2.
 
     Raises Refused for whatever RE2 lacks, or would read differently.
@@ -145,20 +151,15 @@ def _translated(text: str, budget: Budget) -> str:
     at = 0
     while at < len(text):
         char = text[at]
-        piece = char
-        quantifier = _COUNT.match(text, at) if char == "{" else None
-        if quantifier is not None or char in "*+?":
-            if quantifier is not None:
-                piece = quantifier[0]
-                budget.spend(max(int(count or 0) for count in quantifier.groups()))
-            piece += "?" * text.startswith("?", at + len(piece))  # a lazy one
-            at += len(piece)
+        if (quantifier := _quantifier(text, at, budget)) is not None:
             if is_counted:  # RE2 refuses a**
                 done.insert(atom, "(?:")
                 done.append(")")
             is_counted = True
+            piece, at = quantifier
             done.append(piece)
             continue
+        piece = char
         begins = len(done)
         if char == "\\":
             piece, at = _escape(text, at)
@@ -183,6 +184,20 @@ def _translated(text: str, budget: Budget) -> str:
     return "".join(done)
 
 
+def _quantifier(text: str, at: int, budget: _Budget) -> tuple[str, int] | None:
+    """Return the quantifier at `at` for RE2, and where it ends, or None."""
+    if text[at] in "*+?":
+        piece, end = text[at], at + 1
+    elif found := _COUNT.match(text, at):
+        # Without leading zeros, and cut where they are too large anyway.
+        counts = [count and (count.lstrip("0")[:10] or "0") for count in found.groups()]
+        budget.spend(max(int(count or 0) for count in counts))
+        piece, end = f"{{{','.join(count for count in counts if count is not None)}}}", found.end()
+    else:
+        return None
+    return (f"{piece}?", end + 1) if text.startswith("?", end) else (piece, end)  # a lazy one
+
+
 def _escape(text: str, at: int) -> tuple[str, int]:
     """Return the escape at `at` for RE2, and where it ends."""
     char = text[at + 1 : at + 2]
@@ -194,6 +209,8 @@ def _escape(text: str, at: int) -> tuple[str, int]:
         return f"\\{found[0]}", found.end()
     if char == "0" and not text[end : end + 1].isdigit():
         return "\\x00", end
+    if char == "_":
+        return char, end
     if char.isdigit() or char == "k":
         raise Refused("it has a back-reference, which is not supported")
     if char and (not char.isalnum() or char in "dDwWsSbBnrtfvaAz"):

@@ -153,7 +153,7 @@ def _end_of_regexp(text: str, start: int) -> int:
 class Part(NamedTuple):
     """A part of a component pattern: its text and what may stand around it.
 
-    `regexp` is the text of a group, SEGMENT, EVERYTHING, or None for fixed text, which
+    `regexp` is the text of a group, SEGMENT, WILDCARD, or None for fixed text, which
     is the prefix.  `modifier` is "", "?", "+" or "*".
     """
 
@@ -165,7 +165,7 @@ class Part(NamedTuple):
 
 SEGMENT: Final = ""
 """A name without a group of its own.  No group has this text."""
-EVERYTHING: Final = ".*"
+WILDCARD: Final = ".*"
 """An asterisk, or a group that says the same."""
 
 
@@ -249,13 +249,13 @@ class _Parser:
         """Return what the next name or group matches, or None if neither is next."""
         name = self._take(Kind.NAME)
         if name in self._names:
-            raise Refused(f"it has the name {name!r} twice")
+            raise Refused(f"it has the name {shown(name)} twice")
         self._names |= {name} - {""}
         if regexp := self._take(Kind.REGEXP):
             return SEGMENT if regexp == self._segment else regexp
         if name:
             return SEGMENT
-        return EVERYTHING if self._take(Kind.ASTERISK) else None
+        return WILDCARD if self._take(Kind.ASTERISK) else None
 
     def _modifier(self) -> str:
         return self._take(Kind.MODIFIER, Kind.ASTERISK)

@@ -325,6 +325,19 @@ def test_the_number_of_patterns_with_groups_is_bounded_and_others_are_not_counte
     assert len(list(table.posting_lists())) == 6
 
 
+def test_a_large_automaton_counts_as_several() -> None:
+    table = UrlPatternTable(BASE, 10)
+    large = table.declare(table.compile("/(a{400})"))
+    table.declare(table.compile("/(b)"))
+    with pytest.raises(LimitError, match="the limit of 10 different URL Patterns with groups is reached"):
+        table.declare(table.compile("/(c)"))
+    assert table.declare(table.compile("/(a{400})")) is large
+    table._check()
+    table.remove(large)
+    table.declare(table.compile("/(c{400})"))
+    table._check()
+
+
 def alike(n: int) -> str:
     return "/*" + "".join(f"/:a{m}" for m in range(n))
 
