@@ -11,7 +11,7 @@ can end at any position of `cursors`; reading on maps this set to the next one:
                                   carries through the run
 
 Each step costs a few operations on integers of |text| bits, whatever the number of
-cursors.
+cursors.  A chunk of a literal is searched for once, for all patterns.
 
 Source: the addition is MatchStar of R. Cameron et al., Bitwise Data Parallelism in
 Regular Expression Matching, 2014.
@@ -69,8 +69,13 @@ class Positions:
     def found(self, literal: bytes) -> int:
         """Return the positions where `literal` starts."""
         found = self._found.get(literal)
-        if found is None:
+        if found is None and len(literal) <= CHUNK:
             found = self._found[literal] = set_of(find_all(self.text, literal), self.end)
+        elif found is None:
+            # Where its chunks stand one after the other.
+            found = -1
+            for at in range(0, len(literal), CHUNK):
+                found &= self.found(literal[at : at + CHUNK]) >> at
         return found
 
 

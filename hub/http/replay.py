@@ -85,11 +85,17 @@ class ReplayResponse(StreamingResponse):
         # reference cycle: with it, the patterns and the last chunk would stay until the
         # next garbage collection.
         watcher = asyncio.create_task(self.listen_for_disconnect(receive))
-        watcher.add_done_callback(lambda _: self.replay.close("the client has left"))
+        watcher.add_done_callback(self._left)
         try:
             await self.stream_response(send)
         finally:
             watcher.cancel()
+
+    def _left(self, watcher: asyncio.Task[None]) -> None:
+        """End the response, unless it is complete already."""
+        if not watcher.cancelled():
+            watcher.result()  # an error of the server goes to the log of the event loop
+            self.replay.close("the client has left")
 
 
 class Replay:
@@ -127,6 +133,8 @@ class Replay:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)
             except TimeoutError:
+                if self._timeout is None or not self._timeout.expired():
+                    raise  # it is not ours
                 # `close` was called.  If a chunk is stuck, the client does not read, so
                 # the end of the response would not reach it either.
                 if not self._is_sending:

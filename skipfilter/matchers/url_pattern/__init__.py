@@ -78,13 +78,14 @@ _OPAQUE_PATH: Final = Options(canonical.opaque_pathname)
 class UrlPattern:
     """Matches the topics that are URLs of `pattern`.
 
-    With a group in parentheses, it has an automaton of up to 32 KB, or of up to 8 MB if
-    `regexp_groups` is True, and a topic costs at most its length times the number of
-    the automaton's instructions (some 2,700 or 700,000).
+    A component with a group in parentheses has an automaton of up to 32 KB, or of up to
+    8 MB if `regexp_groups` is True, and a topic costs at most its length times the
+    number of the automaton's instructions (some 2,700 or 700,000).
 
     Raises PatternError if the standard refuses the pattern, if it is relative and there
     is no `base_url`, or if a group needs a larger automaton, or what RE2 lacks:
-    look-around, back-references, sets of classes, counts above 1,000.  Raises
+    look-around, back-references, sets of classes, counts above 1,000, and the long
+    names of Unicode properties.  Raises
     ImportError if a package of the extra `urlpattern` is missing.
     >>> UrlPattern("https://example.com/books/:id").match("https://example.com/books/1")
     True

@@ -116,8 +116,13 @@ def pathname(text: str) -> str:
 
 
 def opaque_pathname(text: str) -> str:
-    """Return `text` as a part of a path without structure, as in `mailto:a@b`."""
-    value: str = text and _ada().URL(f"data:-{text}").pathname[1:]
+    """Return `text` as a part of a path without structure, as in `mailto:a@b`.
+
+    Such a path ends before a ? or #.
+    """
+    # The parser would strip spaces at the end, and read slashes at the beginning.
+    text = re.split("[?#]", text, maxsplit=1)[0]
+    value: str = text and _ada().URL(f"data:-{text}-").pathname[1:-1]
     return value
 
 

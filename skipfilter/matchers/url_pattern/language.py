@@ -46,9 +46,12 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A text, one or more times."""
+    """A text, which is not empty, one or more times."""
 
     text: bytes
+
+    def __post_init__(self) -> None:
+        assert self.text
 
 
 @dataclass(frozen=True, slots=True)

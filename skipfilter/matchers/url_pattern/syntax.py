@@ -266,11 +266,12 @@ class _Parser:
             self._fixed += prefix
             return
         self._end_fixed()
-        if regexp is not None or prefix:
+        part = Part(self._encoded(prefix), regexp, self._encoded(suffix), modifier)
+        if part.regexp is not None or part.prefix:  # text may be nothing in a URL, as a tab is
             self._found += 1
             if self._found > MAX_PARTS:
                 raise Refused(f"it has more than {MAX_PARTS} names, groups, asterisks and modifiers")
-            self._parts.append(Part(self._encoded(prefix), regexp, self._encoded(suffix), modifier))
+            self._parts.append(part)
 
     def _end_fixed(self) -> None:
         if self._fixed:

@@ -234,6 +234,37 @@ async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> N
         assert (cycle.aborted, cycle.disconnected, its.broadcaster.connected) == (True, True, 0)
 
 
+@pytest.mark.parametrize("error", [TimeoutError("of the history"), ValueError("wrong")])
+async def test_an_error_of_a_replay_is_raised_and_its_end_is_no_departure(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        await asyncio.sleep(0)
+
+    async def broken(*_: Any) -> None:
+        if fails:
+            raise error
+
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with hub("1") as app:
+        its = app.state.hub  # type: ignore[attr-defined]
+        for fails in (True, False):
+            subscriber, _ = await its.subscribe([("exact", "a")], Grant(), "earliest")
+            response = ReplayResponse(its, subscriber, [])
+            monkeypatch.setattr(response, "stream_response", broken)
+            with pytest.raises(type(error), match=str(error)) if fails else contextlib.nullcontext():
+                await response({"type": "http", "method": "GET"}, receive, send)
+            await asyncio.sleep(0)
+            assert response.replay._closed == ""
+        assert its.broadcaster.connected == 0
+    assert faults == []
+
+
 async def test_nothing_of_a_reader_that_leaves_in_the_middle_waits_for_the_garbage_collector() -> None:
     leaving, blocked = asyncio.Event(), asyncio.Event()
 

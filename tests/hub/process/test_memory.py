@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
+from skipfilter import UrlPattern
 from tests.asgi import PATH
 from tests.waiting import HANG
 
@@ -39,7 +40,8 @@ async def test_n23_the_memory_of_url_patterns_comes_back_when_the_clients_have_g
 ) -> None:
     # The clients of one round fit, and those of two do not.  Presence updates would fill
     # the history.
-    hub = start_hub(HUB_MAX_URL_PATTERNS="1200", HUB_SUBSCRIPTIONS="0")
+    cost = UrlPattern(f"https://e.com/:x{groups}").cost
+    hub = start_hub(HUB_MAX_URL_PATTERNS=str(1_200 * max(cost, 1)), HUB_SUBSCRIPTIONS="0")
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {hub.token}"}) as client:
         for _ in range(100):
             await client.post(hub.url, data={"topic": "big", "data": "x" * 60_000})

@@ -16,7 +16,7 @@ import urlpattern
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from skipfilter import PatternError, UrlPattern, compile_matcher
+from skipfilter import PatternError, UrlPattern, compile_matcher, positions
 from skipfilter.matchers.url_pattern import canonical, language, regexp, syntax
 from skipfilter.matchers.url_pattern.language import Reading
 
@@ -278,6 +278,24 @@ def test_a_long_topic_costs_a_few_operations_for_each_part(monkeypatch: pytest.M
         assert steps <= 12
 
 
+def test_n36_long_repeated_texts_are_searched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each length of its own took 9 ms for each of hundreds of patterns.
+    found: list[bytes] = []
+
+    def noted(text: bytes, literal: bytes) -> list[int]:
+        found.append(literal)
+        return find_all(text, literal)
+
+    find_all = positions.find_all
+    monkeypatch.setattr(positions, "find_all", noted)
+    reading = Reading(b"a" * 500 + b"b" + b"a" * 140)
+    for length in range(60, 200):
+        many = (language.ANYTHING, b"b", language.Optional((language.Repeated(b"a" * length),)))
+        assert reading.matches(many) is (140 % length == 0)
+    assert len(found) == len(set(found)) <= 65
+    assert max(map(len, found)) <= positions.CHUNK
+
+
 def test_a_pattern_without_groups_has_no_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     for pattern in (
@@ -381,6 +399,22 @@ def test_the_bytes_of_an_automaton_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     UrlPattern("/(bounded)", BASE)
     UrlPattern("/(bounded)", BASE, regexp_groups=True)
     assert asked == [2**15, 2**23]
+
+
+def test_n36_a_unicode_property_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # RE2 takes 10 ms for each that ignores case: 4,000 characters of them took 17 s.
+    regexp._ascii_of.cache_clear()
+    sources: list[str] = []
+    init = regexp.Regexp.__init__
+
+    def noted(self: regexp.Regexp, source: str, max_bytes: int) -> None:
+        sources.append(source)
+        init(self, source, max_bytes)
+
+    monkeypatch.setattr(regexp.Regexp, "__init__", noted)
+    UrlPattern("/((?i)" + r"[\p{Lu}\PN]" * 50 + ")", BASE)
+    assert [source for source in sources if source.lower().startswith("\\p")] == [r"\p{Lu}", r"\PN"]
+    assert not any("\\p" in source.lower() for source in sources if len(source) > 10)
 
 
 def test_equal_regular_expressions_are_one_object_as_long_as_one_is_in_use() -> None:
