@@ -417,9 +417,9 @@ class Settings(BaseModel):
     """
     max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(10_000, ge=1, le=1_000_000)
     """The maximum number of different URL Patterns with groups in parentheses in use at
-    a time.  Each takes about 4 KB of memory, and 32 KB at worst.  One whose groups need
-    more than 50 instructions counts as several.  URL Patterns without groups do not
-    count.
+    a time.  Each takes about 4 KB of memory, and at worst 32 KB for each component with
+    groups.  One whose groups need more than 50 instructions counts as several.  URL
+    Patterns without groups do not count.
     """
     cached_topics: Annotated[int, Unit("topics")] = Field(100_000, ge=1, le=10**9)
     """The number of topics whose receivers are cached."""

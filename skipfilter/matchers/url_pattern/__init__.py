@@ -12,12 +12,12 @@ against `base_url`.  Each of the eight components of a URL has a pattern of its 
     https://example.com/books/:id
     protocol https   hostname example.com   port ""   pathname /books/:id   others *
 
-Three packages of the extra `urlpattern` share the work with this one:
+Two packages of the extra `urlpattern` do a part of the work:
 
-    parse a URL, make it canonical         ada-url      canonical.py
-    the syntax of patterns                              syntax.py
-    literals, names, *, braces, ? + *                   language.py, linear
-    groups in parentheses                  google-re2   regexp.py, linear, bounded bytes
+    parse a URL, make it canonical         canonical.py   ada-url
+    the syntax of patterns                 syntax.py
+    literals, names, *, braces, ? + *      language.py    linear time
+    groups in parentheses                  regexp.py      google-re2, bounded bytes
 
 A pattern without groups takes about as much memory as a URI template.
 
