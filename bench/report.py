@@ -23,7 +23,7 @@ from matplotlib import rc_context
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.benchmark import BENCH, factor, place, shown, table
 from bench.figures import fill
@@ -325,6 +325,7 @@ def scaled(axes: Axes, direction: Literal["x", "y"], values: Sequence[float]) ->
     axis = axes.xaxis if direction == "x" else axes.yaxis
     if max(values) >= DECADE * min(values) > 0:
         (axes.set_xscale if direction == "x" else axes.set_yscale)("log")
+        axis.set_major_locator(LogLocator(numticks=5))  # more labels would overlap
         axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
 
