@@ -417,7 +417,7 @@ class Settings(BaseModel):
     """
     max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(10_000, ge=1, le=1_000_000)
     """The maximum number of different URL Patterns with groups in parentheses in use at
-    a time.  Each takes about 4 KB of memory, and at worst 32 KB for each component with
+    a time.  Each takes about 7 KB of memory, and at worst 32 KB for each component with
     groups.  One whose groups need more than 50 instructions counts as several.  URL
     Patterns without groups do not count.
     """

@@ -57,7 +57,7 @@ class SelectorIndex:
     Limits.  If one is exceeded, nothing has changed.  Raises PatternError if a pattern
     has more than `max_length` characters.  Raises LimitError for more than
     `max_selectors` selectors of a value, more than `max_url_patterns` distinct URL
-    Patterns with groups in parentheses (some 4 KB each, and up to 32 KB; one with more
+    Patterns with groups in parentheses (some 7 KB each, and up to 32 KB; one with more
     than 50 instructions counts as several, see `UrlPattern.cost`), or more than
     `max_alike` URI templates or other URL Patterns that no fixed text distinguishes,
     each of which must be tested against each new topic.  If `regexp_groups` is True,

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hub.protocol.requests import Headers
     from hub.protocol.topics import MatcherCompiler
     from hub.settings import Settings
-    from skipfilter import PatternError, Selector
+    from skipfilter import Selector
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -319,7 +319,9 @@ class Authorizer:
         compiled = await self._compile([selector for selector, _ in published + subscribed])
         # The payload of an entry comes before the payload of the claim (V73).
         payloads = [
-            (tuple(_among([selector], compiled)), payload) for selector, payload in subscribed if payload is not None
+            ((compiled[selector],), payload)
+            for selector, payload in subscribed
+            if payload is not None and selector in compiled
         ]
         if (payload := claim.get("payload")) is not None:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
@@ -358,10 +360,10 @@ class Authorizer:
         Those grant nothing, and the rest of the token counts.  Raises the other errors
         of `MatcherCompiler.compile_all`.
         """
-        refused: list[PatternError] = []
+        refused: list[str] = []
         compiled = await self._compiler.compile_all(selectors, refused)
         if refused:
-            log.warning("a token has URL Patterns that grant nothing", patterns=len(refused), first=str(refused[0]))
+            log.warning("a token has URL Patterns that grant nothing", patterns=len(refused), first=refused[0])
         return compiled
 
     def _checked(self, type: str, pattern: Any) -> Selector:

@@ -168,13 +168,13 @@ class MatcherCompiler:
         return matcher
 
     async def compile_all(
-        self, selectors: Sequence[Selector], refused: list[PatternError] | None = None
+        self, selectors: Sequence[Selector], refused: list[str] | None = None
     ) -> dict[Selector, TopicMatcher]:
         """Return the matchers of types and patterns.
 
         If there are many, or if any is a URL Pattern, it pauses now and then, so that
         other tasks can run.  Raises the errors of `compile`.  With a list `refused`,
-        the errors of URL Patterns are added to it, and the patterns are left out.
+        the messages of URL Patterns are added to it, and the patterns are left out.
         """
         if len(selectors) <= COMPILED_AT_ONCE and not any(type == "urlpattern" for type, _ in selectors):
             return {selector: self.compile(*selector) for selector in selectors}
@@ -186,7 +186,7 @@ class MatcherCompiler:
                 except PatternError as error:
                     if refused is None or error.matcher_type != "urlpattern":
                         raise
-                    refused.append(error)
+                    refused.append(str(error))  # the error itself would keep the matchers
                 if self._slices.is_over():
                     await self._slices.pause()
         return matchers

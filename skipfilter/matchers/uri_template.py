@@ -194,7 +194,7 @@ class Subject(Positions):
         members = self._classes.get(table)
         if members is None:
             members = self._classes[table] = self.members(table) | self._triplets
-        ended = (((cursors & members) + members) ^ members) | cursors  # `after_run`
+        ended = (((cursors & members) + members) ^ members) | cursors  # `after_run`, without a call
         return ended & ~self._inside if self._inside else ended
 
 

@@ -136,7 +136,7 @@ class Matching:
 
     A worker holds 16 bytes for each id of its range, even if no session has the id, and
     the wide selectors with their bitmaps: together up to `max_broadcast_bytes`.  It
-    also holds an index of the wide selectors (some 2 KB a selector, and 4 KB a URL
+    also holds an index of the wide selectors (some 2 KB a selector, and 9 KB a URL
     Pattern with groups), and up to 2**28 bytes of audiences.
 
     Raises BadInput if two sessions share an id, or if a session ends before it begins

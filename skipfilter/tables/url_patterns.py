@@ -97,11 +97,11 @@ class UrlPatternTable:
         others = [wanted for place, wanted in conditions if place in _BESIDE and not isinstance(wanted, Regexp)]
         rest = parts, conditions
         cost = matcher.cost
-        is_new = self._trie.get(path, rest) is None
-        if is_new and cost and self._spent + cost > self._max_cost:
+        is_new = cost > 0 and self._trie.get(path, rest) is None
+        if is_new and self._spent + cost > self._max_cost:
             raise LimitError(f"the limit of {self._max_cost} different URL Patterns with groups is reached")
         postings = self._trie.declare(path, rest, texts(parts, *others), is_limited=not cost)
-        if is_new and cost:
+        if is_new:
             self._costs[postings] = cost
             self._spent += cost
         return postings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -393,6 +394,20 @@ async def test_t25_n17_the_error_of_a_bad_url_pattern_says_why(classic: bool) ->
             answer = await ask(app, "GET", f"{PATH}?{urlencode({'match_urlpattern': pattern})}")
             assert answer.status == 400
             assert answer.detail == f"{pattern!r} is not a URL Pattern that this hub accepts: {reason}"
+
+
+async def test_n37_a_pattern_that_is_left_out_keeps_no_other_in_memory() -> None:
+    compiler, refused = MatcherCompiler("https://hub.example/hub"), list[str]()
+    gc.disable()
+    try:
+        matchers = await compiler.compile_all([("urlpattern", "/(a)"), ("urlpattern", "/(")], refused)
+        assert [matcher.pattern for matcher in matchers.values()] == ["/(a)"]
+        assert refused == ["urlpattern pattern '/(': the ( at 1 is never closed"]
+        assert compiler._spent == 1
+        del matchers
+        assert compiler._spent == 0
+    finally:
+        gc.enable()
 
 
 @both_dialects

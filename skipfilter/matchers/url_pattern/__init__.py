@@ -85,8 +85,8 @@ class UrlPattern:
     Raises PatternError if the standard refuses the pattern, if it is relative and there
     is no `base_url`, or if a group needs a larger automaton, or what RE2 lacks:
     look-around, back-references, sets of classes, counts above 1,000, and the long
-    names of Unicode properties.  Raises
-    ImportError if a package of the extra `urlpattern` is missing.
+    names of Unicode properties.  Raises ImportError if a package of the extra
+    `urlpattern` is missing.
     >>> UrlPattern("https://example.com/books/:id").match("https://example.com/books/1")
     True
     """

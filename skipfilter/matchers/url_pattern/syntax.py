@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SYNTAX: Final = "+*?:{}()\\"
 """The characters that are not themselves in a pattern."""
+_SYNTAX_OF_REGEXPS: Final = ".+*?^${}()[]|/\\"
 
 
 MAX_PARTS: Final = 100
@@ -203,7 +204,7 @@ class _Parser:
         self._parts: list[Part] = []
         self._found = 0  # the parts that are not fixed text
         # The group that says the same as a name.
-        self._segment = f"[^{_in_regexp(options.delimiter)}]+?"
+        self._segment = f"[^{escaped(options.delimiter, _SYNTAX_OF_REGEXPS)}]+?"
 
     def run(self) -> list[Part]:
         while (kind := self._tokens[self._at].kind) is not Kind.END:
@@ -290,11 +291,6 @@ class _Parser:
         return Refused(f"{what} is not expected {where}")
 
 
-def _in_regexp(text: str) -> str:
-    """Return the regular expression of `text`, as the standard escapes it."""
-    return "".join(f"\\{char}" if char in ".+*?^${}()[]|/\\" else char for char in text)
-
-
 # -- the text of a pattern as component patterns
 
 
@@ -335,9 +331,9 @@ def _inherit(named: dict[str, str], base_url: str) -> None:
         named[name] = inherited[name]
 
 
-def escaped(text: str) -> str:
+def escaped(text: str, special: str = SYNTAX) -> str:
     """Return the pattern that matches `text` alone."""
-    return "".join(f"\\{char}" if char in SYNTAX else char for char in text)
+    return "".join(f"\\{char}" if char in special else char for char in text)
 
 
 class _State(Enum):

@@ -387,32 +387,31 @@ def test_what_is_too_large_is_refused_before_it_takes_memory(count: str, monkeyp
         UrlPattern("/(" + f"[a-z]{{{count}}}" * 7 + ")", BASE)
 
 
-def test_the_bytes_of_an_automaton_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+@pytest.fixture
+def automata(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The source and the maximum bytes of each automaton that is made."""
+    made: list[tuple[str, int]] = []
     init = regexp.Regexp.__init__
 
     def noted(self: regexp.Regexp, source: str, max_bytes: int) -> None:
-        asked.append(max_bytes)
+        made.append((source, max_bytes))
         init(self, source, max_bytes)
 
     monkeypatch.setattr(regexp.Regexp, "__init__", noted)
+    return made
+
+
+def test_the_bytes_of_an_automaton_are_bounded(automata: list[tuple[str, int]]) -> None:
     UrlPattern("/(bounded)", BASE)
     UrlPattern("/(bounded)", BASE, regexp_groups=True)
-    assert asked == [2**15, 2**23]
+    assert [max_bytes for _, max_bytes in automata] == [2**15, 2**23]
 
 
-def test_n36_a_unicode_property_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n36_a_unicode_property_is_looked_up_once(automata: list[tuple[str, int]]) -> None:
     # RE2 takes 10 ms for each that ignores case: 4,000 characters of them took 17 s.
     regexp._ascii_of.cache_clear()
-    sources: list[str] = []
-    init = regexp.Regexp.__init__
-
-    def noted(self: regexp.Regexp, source: str, max_bytes: int) -> None:
-        sources.append(source)
-        init(self, source, max_bytes)
-
-    monkeypatch.setattr(regexp.Regexp, "__init__", noted)
     UrlPattern("/((?i)" + r"[\p{Lu}\PN]" * 50 + ")", BASE)
+    sources = [source for source, _ in automata]
     assert [source for source in sources if source.lower().startswith("\\p")] == [r"\p{Lu}", r"\PN"]
     assert not any("\\p" in source.lower() for source in sources if len(source) > 10)
 
