@@ -20,7 +20,7 @@ from bench.workloads import Selectors, new_topics
 from skipfilter import SelectorIndex, SkipFilter, UrlPattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from bench.measure import Figures
     from skipfilter import Selector
@@ -30,16 +30,17 @@ WORKLOAD = (
     "One pattern for each subscriber, all different: a number and then a name, which has a group or not. Every lookup "
     "has a new topic, which one of the patterns matches. Baseline: URI templates of the same shape. The objects of the "
     "package urlpattern are tested one by one, so there are 1,000 of them at most. The bytes are those of the filter "
-    "with its index, or of a list of the objects, after 100 lookups. Two more cases: a match of one pattern, and its "
-    "compilation; there, the baseline is the package."
+    "with its index, or of a list of the objects, after a lookup of each pattern, but of 10,000 at most; the filter "
+    "caches these topics. Two more cases: a match of one pattern, and its compilation; there, the baseline is the "
+    "package."
 )
 PLOT = Lines(x="patterns", panel="family")
 
 USERS: Final = "https://example.com/users"
 MAX_OBJECTS: Final = 1_000
 """The maximum number of objects of the package; each takes up to 2 MB."""
-LOOKUPS: Final = 100
-"""Topics that are looked up before the memory is measured."""
+LOOKUPS: Final = 10_000
+"""The maximum number of patterns that are looked up before the memory is measured."""
 
 
 class Family(NamedTuple):
@@ -108,28 +109,27 @@ def one_compilation(family: Family, rounds: int) -> dict[str, Figures]:
 
 def measure(family: Family, count: int, rounds: int) -> dict[str, Figures]:
     """Measure lookups among `count` patterns of a family, and their memory."""
-    shape = Selectors(
-        lambda n: f"{USERS}/{n}{family.end}", lambda n, x: f"{USERS}/{n}/{x % 10**8:08}{family.topic_end}"
-    )
     calls = 4_000
-    topics = new_topics(shape, count, calls * (rounds + 1) + LOOKUPS)
-    asked = topics[:LOOKUPS]
-    makes: dict[str, Callable[[], SkipFilter[int, str]]] = {
-        "URI templates": lambda: filled(count, lambda n: ("uritemplate", f"{USERS}/{n}/{{x}}"), asked),
-        "URL Patterns": lambda: filled(count, lambda n: ("urlpattern", shape.template(n)), asked),
+    # Equal automata share their memory, so each build has paths of its own.
+    builds = (f"{USERS}{n}" for n in numbers())
+    taken = {
+        "URI templates": memory(lambda: templates(next(builds), family, count)),
+        "URL Patterns": memory(lambda: patterns(next(builds), family, count)),
     }
-    taken = {name: memory(make) for name, make in makes.items()}
-    variants: dict[str, Callable[[], object]] = {}
-    found = {}
-    for name, make in makes.items():
-        readers, fresh = make(), iter(topics)
-        found[name] = [readers.match_any(topic) for topic in asked]
-        variants[name] = lambda readers=readers, fresh=fresh: readers.match_any(next(fresh))  # type: ignore[misc]
-    assert found["URI templates"] == found["URL Patterns"]
+    site = next(builds)
+    shape = Selectors(partial(_pattern, site, family), partial(_topic, site, family))
+    topics = new_topics(shape, count, calls * (rounds + 1))
+    usual, ours = templates(site, family, count), patterns(site, family, count)
+    assert all(usual.match_any(topic) == ours.match_any(topic) != [] for topic in topics[-100:])
+    fresh, others = iter(topics), iter(topics)
+    variants: dict[str, Callable[[], object]] = {
+        "URI templates": lambda: usual.match_any(next(fresh)),
+        "URL Patterns": lambda: ours.match_any(next(others)),
+    }
     if count <= MAX_OBJECTS:
-        taken["package urlpattern"] = memory(lambda: objects(shape, count, asked))
-        tested, others = objects(shape, count, asked), iter(topics)
-        variants["package urlpattern"] = lambda: test_all(tested, next(others))
+        taken["package urlpattern"] = memory(lambda: objects(next(builds), family, count))
+        tested, more = objects(site, family, count), iter(topics)
+        variants["package urlpattern"] = lambda: test_all(tested, next(more))
     made = compare(
         variants,
         calls={"URI templates": calls, "URL Patterns": calls, "package urlpattern": max(4, 10_000 // count)},
@@ -140,21 +140,39 @@ def measure(family: Family, count: int, rounds: int) -> dict[str, Figures]:
     return made
 
 
-def filled(count: int, selector: Callable[[int], Selector], asked: list[str]) -> SkipFilter[int, str]:
-    """Return a filter with a selector for each subscriber, after some lookups."""
+def _pattern(site: str, family: Family, n: int) -> str:
+    return f"{site}/{n}{family.end}"
+
+
+def _topic(site: str, family: Family, n: int, x: int) -> str:
+    return f"{site}/{n}/{x % 10**8:08}{family.topic_end}"
+
+
+def templates(site: str, family: Family, count: int) -> SkipFilter[int, str]:
+    """Return a filter with a URI template for each subscriber, after lookups."""
+    return filled(site, family, (("uritemplate", f"{site}/{n}/{{x}}") for n in range(count)))
+
+
+def patterns(site: str, family: Family, count: int) -> SkipFilter[int, str]:
+    """Return a filter with a URL Pattern for each subscriber, after lookups."""
+    return filled(site, family, (("urlpattern", _pattern(site, family, n)) for n in range(count)))
+
+
+def filled(site: str, family: Family, selectors: Iterable[Selector]) -> SkipFilter[int, str]:
+    """Return a filter with a subscriber for each selector, after lookups."""
     readers: SkipFilter[int, str] = SkipFilter(SelectorIndex(max_url_patterns=sys.maxsize))
-    for n in range(count):
-        readers.add(n, [selector(n)])
-    for topic in asked:
-        readers.match_any(topic)
+    for n, selector in enumerate(selectors):
+        readers.add(n, [selector])
+    for n in range(min(len(readers), LOOKUPS)):
+        assert readers.match_any(_topic(site, family, n, n)) == [n]
     return readers
 
 
-def objects(shape: Selectors, count: int, asked: list[str]) -> list[URLPattern]:
-    """Return objects of the package, after some lookups."""
-    made = [URLPattern(shape.template(n)) for n in range(count)]
-    for topic in asked:
-        test_all(made, topic)
+def objects(site: str, family: Family, count: int) -> list[URLPattern]:
+    """Return objects of the package, after lookups."""
+    made = [URLPattern(_pattern(site, family, n)) for n in range(count)]
+    for n in range(count):
+        assert test_all(made, _topic(site, family, n, n)) == [n]
     return made
 
 
