@@ -13,11 +13,10 @@ The result is which session received which update, or would have received it.
       │    └► fanout · gaps · files     sessions per update; lost records; tables
       ├► generations   whether a result belongs to the present updates and sessions
       └► matching      from updates and sessions to the four outputs
-           ├► partition       the sessions, one range of ids at a time
-           ├► wide_selectors  widely shared selectors, and a worker's index of them
-           └► deliveries      the sessions that receive each update
-                └► posting_lists · bitmaps     the ids that declare each selector
+           └► partition       the sessions, one range of ids at a time
+                └► indexing       the ids that declare each selector
 
+skipfilter.bulk has what the workers do, batch by batch, and needs no Spark.
 The package needs the extra `spark`, and Java 17 or newer.
 """
 
@@ -28,8 +27,8 @@ from skipfilter.text import missing
 try:
     from skipfilter.spark.errors import BadInput, BroadcastLimit, MissingJava, PipelineError
     from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
+    from skipfilter.spark.indexing import postings
     from skipfilter.spark.matching import Matching, match
-    from skipfilter.spark.posting_lists import postings
     from skipfilter.spark.session import spark_session
 except ImportError as error:
     if error.name is None or error.name.startswith("skipfilter"):

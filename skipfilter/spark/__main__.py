@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 import typer
 from pyspark.sql import functions as F  # noqa: N812
 
+from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark import files
 from skipfilter.spark.audit import audit as who_could_read
 from skipfilter.spark.cli import Conf, Tables, job, say, step, steps
@@ -34,9 +35,9 @@ from skipfilter.spark.errors import BadInput, MissingTable
 from skipfilter.spark.gaps import of_time, sentences
 from skipfilter.spark.generate import Workload, generate_sessions, generate_updates, require_one_run
 from skipfilter.spark.generations import Outdated, generations, marked, whole
-from skipfilter.spark.matching import BROADCAST_BYTES, Matching, of_days
+from skipfilter.spark.indexing import postings
+from skipfilter.spark.matching import Matching, Options, of_days
 from skipfilter.spark.page import page
-from skipfilter.spark.posting_lists import postings
 from skipfilter.spark.report import report as what_happened
 from skipfilter.spark.schemas import FANOUT, GAPS, SESSIONS, UPDATES
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from skipfilter.spark.matching import By
+    from skipfilter.bulk.matching import By
 
 
 def _absolute(url: str | None) -> str | None:
@@ -70,6 +71,9 @@ ByOption = Annotated[
         help="How a session's connection is compared with updates: by time, or by position in the history, which is "
         "exact; by default by position if all rows have one."
     ),
+]
+MaxBroadcastBytes = Annotated[
+    int, typer.Option(help="The maximum number of bytes of sessions and selectors in a worker.")
 ]
 
 
@@ -146,9 +150,7 @@ def match(
     base_url: Url = None,
     first: From = None,
     last: To = None,
-    max_broadcast_bytes: Annotated[
-        int, typer.Option(help="The maximum number of bytes of sessions in a worker.")
-    ] = BROADCAST_BYTES,
+    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
     conf: Conf = None,
 ) -> None:
     """Write which session received which update.
@@ -226,7 +228,14 @@ def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFra
 
 
 @main.command()
-def report(tables: Tables, base_url: Url = None, first: From = None, last: To = None, conf: Conf = None) -> None:
+def report(
+    tables: Tables,
+    base_url: Url = None,
+    first: From = None,
+    last: To = None,
+    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
+    conf: Conf = None,
+) -> None:
     """Write tables and a page that report what happened.
 
     Run `match` first: this job needs its fan-out.
@@ -241,7 +250,17 @@ def report(tables: Tables, base_url: Url = None, first: From = None, last: To = 
             # it.
             by = "time" if end is None else _by(updates, sessions)
             try:
-                found = what_happened(updates, sessions, fanout, start=start, end=end, base_url=hub, gaps=gaps, by=by)
+                found = what_happened(
+                    updates,
+                    sessions,
+                    fanout,
+                    start=start,
+                    end=end,
+                    base_url=hub,
+                    gaps=gaps,
+                    by=by,
+                    max_broadcast_bytes=max_broadcast_bytes,
+                )
             except Outdated as error:
                 command = ["match", tables, "--from", str(error.days[0]), "--to", str(error.days[-1])]
                 command += [] if base_url is None else ["--base-url", base_url]
@@ -261,6 +280,7 @@ def audit(
     base_url: Url = None,
     first: From = None,
     last: To = None,
+    max_broadcast_bytes: MaxBroadcastBytes = BROADCAST_BYTES,
     conf: Conf = None,
 ) -> None:
     """Write who could read a topic, by which selector, and who received it.
@@ -273,7 +293,8 @@ def audit(
         by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
         logs = _logs(updates, sessions, by)
         with step(f"{tables}/audit"):
-            parts = [who_could_read(topic, *each, start, end, by=by, base_url=base_url) for each in logs]
+            options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
+            parts = [who_could_read(topic, *each, start, end, **options) for each in logs]
             files.write(reduce(lambda one, other: one.unionAll(other), parts), f"{tables}/audit")
         spark.read.parquet(f"{tables}/audit").orderBy(F.desc("received"), "subscriber_id").show(truncate=60)
         for sentence in sentences(of_time(_gaps(spark, tables), start, end, by=by)):

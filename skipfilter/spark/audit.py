@@ -37,11 +37,12 @@ from skipfilter.spark.schemas import SELECTOR
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
+    from typing import Unpack
 
     from pyspark.sql import Column, DataFrame
 
     from skipfilter.matchers import Selector
-    from skipfilter.spark.matching import By
+    from skipfilter.spark.matching import Options
 
 
 def audit(
@@ -50,9 +51,7 @@ def audit(
     sessions: DataFrame,
     start: datetime | None = None,
     end: datetime | None = None,
-    *,
-    by: By = "time",
-    base_url: str | None = None,
+    **options: Unpack[Options],
 ) -> DataFrame:
     """Return the sessions that could read or received `topic` from `start` to `end`.
 
@@ -73,9 +72,10 @@ def audit(
     topic in that time.  Rows have no order.  The selectors of a list are in the order
     of the session.
 
-    `by` and `base_url` are those of `match`, which runs on the updates of the topic
-    before this function returns.
+    The options are those of `match`, which runs on the updates of the topic before this
+    function returns.
     """
+    by, base_url = options.get("by", "time"), options.get("base_url")
     there = F.col("there")
     sessions = sessions.withColumn("there", _overlap(start, end))
     # By position, keep the sessions of other times too: if a node's clock was wrong,
@@ -89,7 +89,7 @@ def audit(
     found = (
         marked.drop("selectors", "authorised")
         .join(_matching(topic, sessions, base_url), "subscriber_id", "left")
-        .join(_received(carrying, sessions, by, base_url), "subscriber_id", "left")
+        .join(_received(carrying, sessions, options), "subscriber_id", "left")
         .where((there & F.col("authorised").isNotNull()) | F.col("received").isNotNull())
     )
     # The left joins leave nulls for sessions without a selector, or without an update.
@@ -171,13 +171,13 @@ def _matches(selector: Selector, topic: str, base_url: str | None) -> bool:
     return compile_matcher(type, pattern).match(topic)
 
 
-def _received(carrying: DataFrame, sessions: DataFrame, by: By, base_url: str | None) -> DataFrame:
+def _received(carrying: DataFrame, sessions: DataFrame, options: Options) -> DataFrame:
     """Return how many updates of `carrying` each session received, and when.
 
     The columns are subscriber_id, received, received_private, first_received and
     last_received.
     """
-    rows = match(carrying, sessions, "rows", by=by, base_url=base_url)
+    rows = match(carrying, sessions, "rows", **options)
     # `match` returns only what identifies an update, so look up whether it is private.
     key = [column for column in rows.columns if column != "subscriber_id"]
     received = rows.join(carrying.select(*key, "private").distinct(), key)

@@ -1,24 +1,30 @@
 """The errors of the pipeline.
 
 SkipFilterError
-└── PipelineError
+└── PipelineError          of skipfilter.bulk.errors
     ├── MissingJava        also RuntimeError
     ├── MissingMaster      also RuntimeError
     ├── UnfitExecutors     also RuntimeError
-    ├── BadInput           also ValueError
+    ├── BadInput           also ValueError; of skipfilter.bulk.errors
     │   ├── MissingTable
     │   └── Outdated       of skipfilter.spark.generations
-    ├── BroadcastLimit     also ValueError
+    ├── BroadcastLimit     also ValueError; of skipfilter.bulk.errors
     └── TargetExists       of skipfilter.spark.files
 """
 
 from __future__ import annotations
 
-from skipfilter.errors import SkipFilterError
+from skipfilter.bulk.errors import BadInput, BroadcastLimit, PipelineError
 
-
-class PipelineError(SkipFilterError):
-    """A job failed, and the message says why."""
+__all__ = [
+    "BadInput",
+    "BroadcastLimit",
+    "MissingJava",
+    "MissingMaster",
+    "MissingTable",
+    "PipelineError",
+    "UnfitExecutors",
+]
 
 
 class MissingJava(PipelineError, RuntimeError):
@@ -39,16 +45,5 @@ class UnfitExecutors(PipelineError, RuntimeError):
     """The Python of the executors lacks a package that the jobs need."""
 
 
-class BadInput(PipelineError, ValueError):
-    """A table or file is invalid.
-
-    The message names the file, the column and the row if they are known.
-    """
-
-
 class MissingTable(BadInput):
     """A table does not exist.  The message names its path."""
-
-
-class BroadcastLimit(PipelineError, ValueError):
-    """A single session needs more memory than a worker may hold."""

@@ -5,21 +5,22 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
-from sortedcontainers import SortedDict
 
-from skipfilter.spark.wide_selectors import unbounded_index
+from skipfilter.bulk.ranges import BROADCAST_BYTES
+from skipfilter.bulk.wide_selectors import find_numbers, in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.index import SelectorIndex
+    from skipfilter.bulk.wide_selectors import Wide
 
 Per = Literal["second", "minute", "hour", "day", "month", "year"]
 KLL: Final = 800
@@ -99,37 +100,26 @@ def bin_of(column: str, per: Per) -> Column:
     return F.date_trunc(per, column).alias("time")
 
 
-def matched(topics: DataFrame, selectors: DataFrame, base_url: str | None) -> DataFrame:
+def matched(
+    topics: DataFrame, selectors: DataFrame, base_url: str | None, max_broadcast_bytes: int = BROADCAST_BYTES
+) -> DataFrame:
     """Return the topics that at least one of the selectors (type, pattern) matches.
 
     Takes distinct topics and distinct selectors.  Runs a job before it returns: it
-    fetches the selectors that are not exact.
+    fetches the selectors that are not exact.  A worker has an index of some of them at
+    a time, which takes up to about `max_broadcast_bytes`.
     """
     exact = F.col("type") == "exact"
-    patterns = tuple((type, pattern) for type, pattern in selectors.where(~exact).collect())
     # Exact selectors are joined.  Only the other selectors need an index.
-    same = topics.join(selectors.where(exact).select(F.col("pattern").alias("topic")), "topic", "left_semi")
-    if not patterns:
-        return same
-    asked = topics.mapInArrow(lambda batches: _passing(batches, patterns, base_url), "topic string")
-    return same.unionAll(asked).distinct()
+    found = topics.join(selectors.where(exact).select(F.col("pattern").alias("topic")), "topic", "left_semi")
+    patterns = [(type, pattern) for type, pattern in selectors.where(~exact).collect()]
+    for wide in in_parts(patterns, base_url, max_broadcast_bytes):
+        found = found.unionAll(topics.mapInArrow(partial(_passing, wide=wide), "topic string"))
+    return found.distinct() if patterns else found
 
 
-def _passing(
-    batches: Iterator[pa.RecordBatch], patterns: tuple[tuple[str, str], ...], base_url: str | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the topics that at least one pattern matches, batch by batch."""
-    index, no_values = _index(patterns, base_url), SortedDict()
-    for batch in batches:
-        mask = pa.array(
-            [bool(index.ids_matching(topic, no_values, 0)) for topic in batch.column(0).to_pylist()], pa.bool_()
-        )
-        yield batch.filter(mask)
-
-
-@lru_cache(maxsize=1)  # because a worker process runs many tasks with the same patterns
-def _index(patterns: tuple[tuple[str, str], ...], base_url: str | None) -> SelectorIndex:
-    """Return an index with a single value, which declares all the patterns."""
-    index = unbounded_index(base_url)
-    index.add(0, 0, patterns)
-    return index
+def _passing(batches: Iterator[pa.RecordBatch], wide: Wide) -> Iterator[pa.RecordBatch]:
+    """Yield the topics that at least one wide selector matches, batch by batch."""
+    for found in find_numbers(batches, wide):
+        passing = pc.greater(pc.list_value_length(found.column("wide")), 0)
+        yield found.filter(passing).select(["topic"])

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from skipfilter.spark.matching import By
+    from skipfilter.bulk.matching import By
 
 SHOWN: Final = 20
 """The maximum number of gaps that are printed.  The table has all gaps."""

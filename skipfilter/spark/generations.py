@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.spark.matching import By
+    from skipfilter.bulk.matching import By
 
 MARK: Final = "made_from"
 """The column of a result with the generation of its day."""

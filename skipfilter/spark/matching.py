@@ -16,9 +16,11 @@ An update reaches a session if
 
 A key refers to wide selectors by number, so that a selector which every session
 declares is not copied into each key that it matches.  Several tasks share a key that
-has many updates.  Nothing else is needed against skew.  The ids are divided into
-ranges, so that what a worker holds has a limit.  Ranges are disjoint, so their results
-add up.
+has many updates or, if each delivery is a row, many deliveries.  Nothing else is needed
+against skew.  The ids are divided into ranges, so that what a worker holds has a limit.
+Ranges are disjoint, so their results add up.
+
+The workers run the functions of skipfilter.bulk, which need no Spark.
 
 Source: a bitmap for each selector is the inverted bitmap of Svalgaard and Tveden, 1980,
 as in SelectorIndex.  It is this project's own idea to count deliveries by two searches
@@ -30,36 +32,35 @@ from __future__ import annotations
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
-from sortedcontainers import SortedDict
 
-from skipfilter.spark.deliveries import OUTPUTS, Sessions
+from skipfilter.bulk.deliveries import OUTPUTS
+from skipfilter.bulk.ranges import BROADCAST_BYTES, NARROW_BYTES
+from skipfilter.bulk.wide_selectors import find_numbers
 from skipfilter.spark.partition import Part, parts_of
 from skipfilter.spark.session import forget, persisted
-from skipfilter.spark.wide_selectors import Wide, index_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from datetime import date
     from typing import Self, Unpack
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.spark.deliveries import Output
+    from skipfilter.bulk.deliveries import Output, Sessions
+    from skipfilter.bulk.matching import By
 
 
-By = Literal["time", "position"]
-
-NARROW_BYTES: Final = 2_048
-"""An exact selector is narrow if its two bitmaps have at most this number of bytes."""
 HOT: Final = 1_000_000
 """The number of updates of one key above which several tasks share the key."""
-BROADCAST_BYTES: Final = 2**28
-"""The maximum number of bytes of one range of ids, which every worker holds."""
+TASK_DELIVERIES: Final = 250_000, 5_000_000
+"""A task has at most the second number of deliveries.
+
+It has fewer, down to the first number, if Spark's setting for the partitions of a
+shuffle allows more tasks.
+"""
 
 
 class ComparedBy(NamedTuple):
@@ -129,15 +130,17 @@ class Matching:
     """Updates and sessions, prepared for any output of `match`.
 
     The constructor computes the postings and the keys, and fetches what every worker
-    needs.  Each output then shuffles the updates once for each range of ids.
+    needs.  Each output then shuffles the updates once for each range of ids.  The
+    outputs rows and bitmaps first run a job for each range, which counts the deliveries
+    that are possible.
 
     An update is identified by its id and its time and, if positions are compared, also
     by its position.
 
-    A worker holds 16 bytes for each id of its range, even if no session has the id, and
-    the wide selectors with their bitmaps: together up to `max_broadcast_bytes`.  It
-    also holds an index of the wide selectors (some 2 KB a selector, and 9 KB a URL
-    Pattern with groups), and up to 2**28 bytes of audiences.
+    A worker holds 16 bytes for each id of its range, even if no session has the id, the
+    wide selectors with their bitmaps, and an index of these selectors (some 1.5 KB
+    each, and 10 KB for a URL Pattern with groups): together up to about
+    `max_broadcast_bytes`.  It also holds up to 2**28 bytes of audiences.
 
     Raises BadInput if two sessions share an id, or if a session ends before it begins
     or has an invalid selector.  Raises BroadcastLimit if the selectors of one session
@@ -174,11 +177,14 @@ class Matching:
         with ExitStack() as kept:  # if a table is invalid, nothing stays persisted
             keep = partial(_keep, kept)
             keys = keep(updates.groupBy("topics", "private").agg(F.count("*").alias("updates")))
-            # The updates, each with the salt of its task.
-            self._events = _events(updates, keys, hot)
+            most = keys.agg(F.max("updates")).first()
+            assert most is not None
+            # How the fan-out is divided into tasks, which ranges of ids do not change.
+            self._by_updates = _Tasks(F.col("updates"), hot, None, (most[0] or 0) > hot)
+            self._updates = updates
             # For each range of ids: the references of every key, and the sessions.
             self._parts = [
-                (keep(_references(keys, part, hot)), part.sessions)
+                (keep(_references(keys, part)), part.sessions)
                 for part in parts_of(sessions, narrow_bytes, max_broadcast_bytes, base_url, keep)
             ]
             # Releases all that is persisted.
@@ -196,7 +202,11 @@ class Matching:
 
     def output(self, name: Output) -> DataFrame:
         """Return the output `name` of `match`, as a plan that has not run."""
-        parts = [_deliveries(self._events, references, shared, name) for references, shared in self._parts]
+        parts = []
+        for references, sessions in self._parts:
+            each = name in ("rows", "bitmaps")
+            tasks = _by_deliveries(references) if each else self._by_updates
+            parts.append(_deliveries(self._updates, references, sessions, tasks, name))
         # Ranges have different sessions, so most outputs are a union.  Only the fan-out
         # of an update is a sum over the ranges.
         result = reduce(lambda one, other: one.unionAll(other), parts)
@@ -227,33 +237,31 @@ def _required(column: str, value: Column | None = None) -> Column:
 # -- the keys
 
 
-def _salts(hot: int) -> Column:
-    """Return the number of tasks that share the updates of a key."""
-    return F.ceil(F.col("updates") / hot)
-
-
 def _found_by(topics: DataFrame, part: Part) -> DataFrame:
-    """Return topic, subscribed, authorised, wide: the references of each topic.
+    """Return topic, subscribed, authorised, wide, declared of each topic.
 
-    These are the two bitmaps of its narrow selector, or nulls, and the numbers of the
-    matching wide selectors.
+    These are the two bitmaps of its narrow selector, or nulls, the numbers of the
+    matching wide selectors, and the sum of the ids that declare each of all these.
     """
     wide = part.wide
-    matched = topics.mapInArrow(lambda batches: _ask(batches, wide), "topic string, wide array<int>")
-    return matched.join(part.narrow, "topic", "left").select("topic", "subscribed", "authorised", "wide")
+    matched = topics.mapInArrow(
+        lambda batches: find_numbers(batches, wide), "topic string, wide array<int>, declared long"
+    )
+    declared = F.col("declared") + F.coalesce("n_subscribed", F.lit(0))
+    return matched.join(part.narrow, "topic", "left").select(
+        "topic", "subscribed", "authorised", "wide", declared.alias("declared")
+    )
 
 
-def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
-    """Return a row for each key and salt, with references to the matching selectors.
+def _references(keys: DataFrame, part: Part) -> DataFrame:
+    """Return a row for each key, with references to the matching selectors.
 
     The columns subscribed and authorised are lists of bitmaps, and wide is a sorted
-    list of numbers.
+    list of numbers.  Audience is the maximum number of sessions that an update reaches.
     """
     # Keys with one topic and keys with several take the same branch, so that each topic
     # is matched once whatever Spark plans.
     found = _found_by(keys.select(F.explode("topics").alias("topic")).distinct(), part)
-    # Every task that shares a key needs its references.
-    salt = F.explode(F.sequence(F.lit(0), (_salts(hot) - 1).cast("int"))).alias("salt")
     # From topics back to keys: a key refers to what any of its topics matches.
     return (
         keys.withColumn("topic", F.explode_outer("topics"))
@@ -263,57 +271,93 @@ def _references(keys: DataFrame, part: Part, hot: int) -> DataFrame:
             F.collect_list("subscribed").alias("subscribed"),
             F.collect_list("authorised").alias("authorised"),
             F.array_sort(F.array_distinct(F.flatten(F.collect_list("wide")))).alias("wide"),
+            F.least(F.coalesce(F.sum("declared"), F.lit(0)), F.lit(len(part.sessions.begins))).alias("audience"),
         )
-        .select("topics", "private", salt, "subscribed", "authorised", "wide")
     )
-
-
-def _ask(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.RecordBatch]:
-    """Yield each topic with the numbers of the wide selectors that match it."""
-    index, no_values = index_of(wide), SortedDict()
-    for batch in batches:
-        found = [index.ids_matching(topic, no_values, 0).to_array() for topic in batch.column(0).to_pylist()]
-        # An Arrow column of lists: all numbers in a row, and where each list begins.
-        offsets = np.zeros(len(found) + 1, np.int32)
-        np.cumsum([len(numbers) for numbers in found], out=offsets[1:])
-        numbers = np.fromiter((number for one in found for number in one), np.int32, offsets[-1])
-        yield pa.record_batch([batch.column(0), pa.ListArray.from_arrays(offsets, numbers)], ["topic", "wide"])
 
 
 # -- the deliveries
 
 
-def _events(updates: DataFrame, keys: DataFrame, hot: int) -> DataFrame:
-    """Return the updates with the column salt, which is 0 unless their key is hot."""
-    spread = keys.filter(F.col("updates") > hot).select("topics", "private", _salts(hot).alias("salts"))
-    if spread.isEmpty():  # no key is hot, so no join is needed
-        return updates.withColumn("salt", F.lit(0))
-    salts = F.coalesce("salts", F.lit(1))
-    salt = F.pmod(F.xxhash64("update"), salts).cast("int")
-    return updates.join(F.broadcast(spread), ["topics", "private"], "left").withColumn("salt", salt).drop("salts")
+class _Tasks(NamedTuple):
+    """How the work of an output is divided into tasks."""
+
+    work: Column
+    """The work of a key."""
+    share: float
+    """The work of one task: several tasks share a key with more."""
+    number: int | None
+    """The number of tasks; None leaves it to Spark."""
+    is_shared: bool
+    """Whether several tasks share a key."""
+
+    @property
+    def salts(self) -> Column:
+        """The number of tasks that share a key."""
+        return F.greatest(F.ceil(self.work / F.lit(self.share)), F.lit(1)).cast("int")
 
 
-def _deliveries(events: DataFrame, references: DataFrame, sessions: Sessions, output: Output) -> DataFrame:
+def _by_deliveries(references: DataFrame) -> _Tasks:
+    """Return how the deliveries of all keys are divided into tasks, evenly.
+
+    Runs a job.
+    """
+    work = F.col("updates") * F.col("audience")
+    found = references.agg(F.coalesce(F.sum(work), F.lit(0)), F.coalesce(F.max(work), F.lit(0))).first()
+    assert found is not None
+    total, most = found
+    few, many = (-(-total // deliveries) for deliveries in reversed(TASK_DELIVERIES))
+    # Spark itself would coalesce small partitions, and the rows of a hot key are few
+    # before they become deliveries.
+    partitions = int(references.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    number = max(few, min(many, partitions), 1)
+    share = max(total / number, 1.0)
+    return _Tasks(work, share, number, most > share)
+
+
+def _deliveries(
+    updates: DataFrame, references: DataFrame, sessions: Sessions, tasks: _Tasks, output: Output
+) -> DataFrame:
     """Return one output for one range of ids, with the update as one column."""
-    key = ["topics", "private", "salt"]
-    # 1. One table of keys and updates.
-    rows = references.withColumn("is_key", F.lit(True)).unionByName(
+    key = ["topics", "private"]
+    # 1. A salt for each task that shares a key: the key has a row for each salt, and an
+    #    update has one of them.
+    salted = references.withColumn("salt", F.explode(F.sequence(F.lit(0), tasks.salts - 1)))
+    if tasks.is_shared:
+        spread = references.select(*key, tasks.salts.alias("salts")).filter("salts > 1")
+        salt = F.pmod(F.xxhash64("update"), F.coalesce("salts", F.lit(1))).cast("int")
+        events = updates.join(F.broadcast(spread), key, "left").withColumn("salt", salt).drop("salts")
+    else:
+        events = updates.withColumn("salt", F.lit(0))
+    # 2. One table of keys and updates.
+    rows = salted.withColumn("is_key", F.lit(True)).unionByName(
         events.withColumn("is_key", F.lit(False)), allowMissingColumns=True
     )
-    # 2. All rows of a key in one task, the key first, then its updates by moment.  Sort
-    #    by the hash first, because numbers sort faster than text; then by the text,
-    #    because hashes collide.
-    ordered = rows.repartition(*key).sortWithinPartitions(F.xxhash64(*key), *key, F.desc("is_key"), "at")
-    # 3. The workers find the deliveries.
+    # 3. All rows of a key and salt in one task.  The salts of a key are in different
+    #    tasks.
+    if tasks.number is None:
+        parted = rows.repartition(*key, "salt")
+    else:
+        task = F.pmod(F.hash(*key).cast("long") + F.col("salt"), F.lit(tasks.number)).cast("int")
+        parted = rows.repartitionById(tasks.number, task)
+    # 4. The key first, then its updates by moment.  Sort by the hash first, because
+    #    numbers sort faster than text; then by the text, because hashes collide.
+    ordered = parted.sortWithinPartitions(F.xxhash64(*key, "salt"), *key, "salt", F.desc("is_key"), "at")
+    # 5. The workers find the deliveries.
     columns = ["is_key", "private", "at", "update", "subscribed", "authorised", "wide"]
-    deliver, schema = OUTPUTS[output]
+    deliver, made = OUTPUTS[output]
+    schema = ", ".join(f"{column.name} {_TYPES[column.type]}" for column in made)
     if output != "received":
-        schema = f"update {events.schema['update'].dataType.simpleString()}, {schema}"
+        schema = f"update {updates.schema['update'].dataType.simpleString()}, {schema}"
     found = ordered.select(columns).mapInArrow(lambda batches: deliver(batches, sessions), schema)
     # A session received updates of several keys, in several tasks.
     if output == "received":
         found = found.groupBy("subscriber_id").agg(F.sum("received").alias("received"))
     return found
+
+
+_TYPES: Final = {pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary"}
+"""The types of Spark for those of the outputs."""
 
 
 def of_days(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, get_args
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from skipfilter.bulk.ranges import BROADCAST_BYTES
 from skipfilter.spark import files
 from skipfilter.spark.fanout import (
     KLL,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.spark.matching import By
+    from skipfilter.bulk.matching import By
 
 TOP: Final = 1_000
 """The maximum number of topics in a report.  The page shows fewer."""
@@ -185,7 +186,12 @@ def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
     )
 
 
-def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | None = None) -> DataFrame:
+def private_updates(
+    published: DataFrame,
+    sessions: DataFrame,
+    base_url: str | None = None,
+    max_broadcast_bytes: int = BROADCAST_BYTES,
+) -> DataFrame:
     """Return one row that counts private updates, and those that reached no session.
 
         updates        all updates
@@ -200,13 +206,13 @@ def private_updates(published: DataFrame, sessions: DataFrame, base_url: str | N
     update reached none, no authorised session was subscribed and connected at its time.
 
     Runs a job before it returns: it fetches the distinct granted patterns that are not
-    exact.
+    exact.  A worker has an index of as many of them as take `max_broadcast_bytes`.
     """
     # 1. The topics of private updates that a grant matches.
     granted = sessions.select(F.explode("authorised").alias("selector")).select("selector.*").distinct()
     private = published.where("private")
     topics = private.select(F.explode("topics").alias("topic")).distinct()
-    readable = matched(topics, granted, base_url).select("topic", F.lit(True).alias("readable"))
+    readable = matched(topics, granted, base_url, max_broadcast_bytes).select("topic", F.lit(True).alias("readable"))
     # 2. The sets of topics with such a topic.
     keys = private.select("topics").distinct()
     authorised = (
@@ -346,10 +352,12 @@ def report(
     top: int = TOP,
     gaps: DataFrame | None = None,
     by: By = "time",
+    max_broadcast_bytes: int = BROADCAST_BYTES,
 ) -> Report:
     """Return the report for the time from `start` to before `end`.
 
-    Takes UPDATES, SESSIONS, and the output fanout of `match`.  `by` is that of `match`.
+    Takes UPDATES, SESSIONS, and the output fanout of `match`.  `by` and
+    `max_broadcast_bytes` are those of `match`.
     By default the time begins with the first update and ends with the last.  Runs jobs
     before it returns, to find the time and to fetch granted patterns.
 
@@ -389,7 +397,7 @@ def report(
         "topics": topics,
         "topic_hours": topic_hours(published, topics.limit(TOP_BY_HOUR)),
         "session_lengths": session_lengths(sessions, period),
-        "private_updates": private_updates(published, sessions, base_url),
+        "private_updates": private_updates(published, sessions, base_url, max_broadcast_bytes),
         "selectors": selectors_in_use(sessions),
         "capacity": capacity(published, sessions, period, growth),
         "gaps": of_time(updates.sparkSession.createDataFrame([], GAPS) if gaps is None else gaps, start, end, by=by),

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter import compile_matcher
 from skipfilter.spark.audit import audit
-from tests.skipfilter.spark.worlds import BASE, DAY, TOPICS, Session, Update, World, by_brute_force, random_world
+from tests.skipfilter.worlds import BASE, DAY, TOPICS, Session, Update, World, by_brute_force, random_world
 
 if TYPE_CHECKING:
     from datetime import datetime

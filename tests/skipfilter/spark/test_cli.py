@@ -31,7 +31,7 @@ from skipfilter.spark.matching import of_days
 from skipfilter.spark.page.formats import short
 from skipfilter.spark.schemas import SESSIONS, UPDATES
 from tests.skipfilter.spark.test_files import snapshot
-from tests.skipfilter.spark.worlds import Session, Update, World, by_brute_force
+from tests.skipfilter.worlds import Session, Update, World, by_brute_force
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from pyspark.sql import functions as F  # noqa: N812
 
 from tests.conftest import children_of
-from tests.skipfilter.spark.worlds import BASE, World, by_brute_force, random_world
+from tests.skipfilter.worlds import BASE, World, by_brute_force, random_world
 from tests.waiting import HANG, until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.skipfilter.spark.worlds import Session, Update
+    from tests.skipfilter.worlds import Session, Update
 
 pytestmark = pytest.mark.processes
 
@@ -165,7 +165,7 @@ def check_outputs(spark: SparkSession, place: Path, world: World) -> None:
 
 MATCH = (
     *(part for name in OUTPUTS for part in ("--output", name)),
-    *("--base-url", BASE, "--max-broadcast-bytes", "4000"),
+    *("--base-url", BASE, "--max-broadcast-bytes", "15000"),
 )
 
 

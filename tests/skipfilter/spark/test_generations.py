@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from skipfilter.spark.matching import By
+    from skipfilter.bulk.matching import By
 
 FIRST = datetime(2026, 1, 31, tzinfo=UTC)
 """The first of two days."""

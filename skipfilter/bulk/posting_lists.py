@@ -5,9 +5,9 @@
     1   exact /a                             mqtt   b/+       {0}         null
 
 The task that reads sessions already combines their ids into bitmaps.  So a selector
-that every session declares crosses the shuffle as one bitmap for each partition.  Ids
-have 64 bits, but those in a bitmap have 32.  So ids are divided into shards of 2**23,
-and a bitmap counts from the first id of its shard.
+that every session declares leaves the task as one bitmap, and the bitmaps of all tasks
+are merged.  Ids have 64 bits, but those in a bitmap have 32.  So ids are divided into
+shards of 2**23, and a bitmap counts from the first id of its shard.
 
 Source: inverted bitmaps are Svalgaard's and Tveden's, 1980.
 """
@@ -20,41 +20,41 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skipfilter.spark.bitmaps import serialize, serialized, union
-from skipfilter.spark.schemas import POSTINGS
+from skipfilter.bulk.bitmaps import serialize, serialized, union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterable, Iterator
 
 SHARD_BITS: Final = 23
 """The shard of an id is id >> SHARD_BITS."""
 SELECTORS_AT_ONCE: Final = 1_000_000
 """The number of selectors that a task combines at once.  They take some 100 MB."""
 
-_KEY: Final = ["shard", "match_type", "selector"]
+KEY: Final = ["shard", "match_type", "selector"]
+"""The columns that identify a posting list."""
+POSTINGS: Final = pa.schema(
+    {
+        "shard": pa.int32(),
+        "match_type": pa.string(),
+        "selector": pa.string(),
+        "subscribed": pa.binary(),
+        "authorised": pa.binary(),
+        "n_subscribed": pa.int64(),
+        "n_authorised": pa.int64(),
+    }
+)
+"""The columns of postings: the two bitmaps, null for no ids, and their sizes."""
 
 
-def postings(sessions: DataFrame) -> DataFrame:
-    """Return POSTINGS of SESSIONS: a row for each shard and distinct selector in use.
+def combine(sessions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the postings of the sessions: subscriber_id, selectors, authorised.
 
-    Selectors that no session declares or is granted have no row.  Needs one shuffle, of
-    the postings and not of the sessions.
-    """
-    declared = sessions.select("subscriber_id", "selectors", "authorised")
-    combined = declared.mapInArrow(_combine, POSTINGS)
-    return combined.repartition(*_KEY).mapInArrow(_merge, POSTINGS)
-
-
-def _combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the postings of the sessions in `batches`.
-
-    A selector may have several rows, which `_merge` unites.
+    A selector may have several rows, which `merge` unites.  Selectors that no session
+    declares or is granted have no row.
     """
     waiting: dict[str, list[pa.Table]] = {"selectors": [], "authorised": []}
     count = 0
-    for batch in batches:
+    for batch in sessions:
         for role, tables in waiting.items():
             declared = _declared(batch.column("subscriber_id"), batch.column(role))
             tables.append(declared)
@@ -80,9 +80,9 @@ def _combined(selectors: list[pa.Table], authorised: list[pa.Table]) -> Iterator
     """Yield the postings of declared and granted selectors, joined by selector."""
     subscribed, granted = (_grouped(pa.concat_tables(tables)) for tables in (selectors, authorised))
     # Some selectors are only declared, and some only granted.
-    both = subscribed.join(granted, _KEY, join_type="full outer", right_suffix="_granted", use_threads=False)
+    both = subscribed.join(granted, KEY, join_type="full outer", right_suffix="_granted", use_threads=False)
     yield from _rows(
-        [both[name] for name in _KEY],
+        [both[name] for name in KEY],
         [both["ids"], both["ids_granted"]],
         [pc.fill_null(both[name], 0) for name in ("n", "n_granted")],
     )
@@ -90,19 +90,19 @@ def _combined(selectors: list[pa.Table], authorised: list[pa.Table]) -> Iterator
 
 def _grouped(declared: pa.Table) -> pa.Table:
     """Return each distinct selector, with its ids as a bitmap and their number."""
-    groups = declared.group_by(_KEY, use_threads=False).aggregate([("id", "list")])
+    groups = declared.group_by(KEY, use_threads=False).aggregate([("id", "list")])
     lists = groups["id_list"].combine_chunks()
     ids, counts = serialized(lists.values.to_numpy(), lists.offsets.to_numpy())
-    return pa.table({name: groups[name] for name in _KEY} | {"ids": ids, "n": counts})
+    return pa.table({name: groups[name] for name in KEY} | {"ids": ids, "n": counts})
 
 
-def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield one row for each selector, merged from the rows of all tasks."""
-    parts = list(batches)
+def merge(postings: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield one row for each selector, merged from all its rows."""
+    parts = list(postings)
     if not parts:
         return
     # 1. One row for each selector, with the lists of its bitmaps.
-    groups = pa.Table.from_batches(parts).group_by(_KEY, use_threads=False)
+    groups = pa.Table.from_batches(parts).group_by(KEY, use_threads=False)
     merged = groups.aggregate(
         [(name, "list") for name in ("subscribed", "authorised")] + [("n_subscribed", "sum"), ("n_authorised", "sum")]
     )
@@ -113,7 +113,7 @@ def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         column, count = _united(several, merged[f"n_{role}_sum"].combine_chunks())
         bitmaps.append(column)
         counts.append(count)
-    yield from _rows([merged[name] for name in _KEY], bitmaps, counts)
+    yield from _rows([merged[name] for name in KEY], bitmaps, counts)
 
 
 def _united(several: pa.ListArray, counts: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -136,6 +136,6 @@ def _united(several: pa.ListArray, counts: pa.Array) -> tuple[pa.Array, pa.Array
 
 
 def _rows(key: list[pa.Array], bitmaps: list[pa.Array], counts: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-    """Yield the columns as batches of POSTINGS."""
+    """Yield the columns of postings, in batches."""
     table = pa.Table.from_arrays([*key, *bitmaps, *counts], POSTINGS.names)
     yield from table.to_batches(max_chunksize=100_000)

@@ -11,20 +11,25 @@ key it then finds the members of the audience that were connected.
 
 References are bitmaps of narrow selectors and numbers of wide ones.  The row of a key
 comes before the rows of its updates, which are in the order of `at`: µs since 1970, or
-positions.  This module does not need Spark.
+positions.  So each member of the audience received a range of them, which two binary
+searches find:
+
+    id 0   connected from 10 to 25   received the updates at 12 and 20
+    id 7   connected from 15 on      received the update at 20
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skipfilter.spark.bitmaps import ids_of, serialized, union
-from skipfilter.spark.posting_lists import SHARD_BITS
+from skipfilter.bulk.bitmaps import ids_of, serialized, union
+from skipfilter.bulk.posting_lists import SHARD_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,9 +37,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyroaring import BitMap
 
-    from skipfilter.spark.bitmaps import Ids
+    from skipfilter.bulk.bitmaps import Ids
 
     Moments = NDArray[np.int64]
+    Rows = NDArray[np.integer[Any]]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,10 +49,11 @@ Output = Literal["fanout", "bitmaps", "rows", "received"]
 
 AUDIENCE_BYTES: Final = 2**28
 """The maximum size of a task's caches of audiences."""
-PAIRS_AT_ONCE: Final = 2**22
-"""The number of pairs of an update and an audience member that are compared at once."""
+DELIVERIES_AT_ONCE: Final = 2**18
+"""The number of deliveries, of whole updates, that are yielded at once."""
 FEW_PAIRS: Final = 64
-"""A key with at most this number of pairs is counted together with other such keys."""
+"""A key with at most this number of pairs of an update and an audience member is tested
+together with other such keys, pair by pair."""
 UPDATES_AT_ONCE: Final = 1_000_000
 """The number of updates that are collected before they are counted together."""
 _MEMBER_BYTES: Final = 40
@@ -125,23 +132,13 @@ class _Members:
         count: NDArray[np.int64] = begins.searchsorted(at, "right") - ends.searchsorted(at, "right")
         return count
 
-    def received(self, at: Moments) -> NDArray[np.int64]:
-        """Return at how many of these moments each member is connected.
+    def ranges(self, at: Moments) -> tuple[Rows, Rows]:
+        """Return (first, last): member i is connected at the moments first[i]:last[i].
 
-        The moments must be sorted.  Takes two binary searches a member.
-        """
-        received: NDArray[np.int64] = at.searchsorted(self.ends, "left") - at.searchsorted(self.begins, "left")
-        return received
-
-    def pairs(self, at: Moments) -> tuple[NDArray[np.intp], Ids]:
-        """Return (index, id) for each moment and each member that is connected then.
-
-        In the order of the moments.  Takes memory for every pair of a moment and a
+        The moments must be sorted.  A range may be empty.  Takes two binary searches a
         member.
         """
-        moments = at[:, np.newaxis]
-        places, members = np.nonzero((self.begins <= moments) & (moments < self.ends))
-        return places, self.ids[members]
+        return at.searchsorted(self.begins), at.searchsorted(self.ends)
 
 
 class _Audience(NamedTuple):
@@ -300,25 +297,27 @@ def _fanout(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[p
             fanout[rows] += large.count(at[rows])
         # 3. Count all small rests.
         if few:
-            fanout += _count_few(few, at, sessions)
+            rows, _ = _test_few(few, at, sessions)
+            fanout += np.bincount(rows, minlength=len(at))
         # 4. Keep the rows of updates, without those of keys.
         is_update = pc.invert(batch.column("is_key"))
         update, fanned = batch.column("update").filter(is_update), pa.array(fanout).filter(is_update)
         yield pa.record_batch([update, fanned], ["update", "fanout"])
 
 
-def _rows_from(starts: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
+def _rows_from(starts: Rows, counts: Rows) -> Rows:
     """Return the rows of all ranges from `starts[i]` to `starts[i] + counts[i]`."""
     # Count on over all ranges, and shift each range to its start.
     before = np.cumsum(counts) - counts
-    rows: NDArray[np.intp] = np.arange(counts.sum()) + np.repeat(starts - before, counts)
+    rows: Rows = np.repeat((starts - before).astype(np.int32), counts)
+    rows += np.arange(len(rows), dtype=np.int32)
     return rows
 
 
-def _count_few(few: list[tuple[int, int, Ids]], at: Moments, sessions: Sessions) -> NDArray[np.intp]:
-    """Return for each row how many ids of its run are connected, by testing each pair.
+def _test_few(few: list[tuple[int, int, Ids]], at: Moments, sessions: Sessions) -> tuple[Rows, Ids]:
+    """Return (row, id) of each id that is connected at a row of its run.
 
-    A run is (start, stop, ids).  The result is 0 for rows outside of the runs.
+    A run is (start, stop, ids).  Tests each pair.
     """
     # 1. The run of each id, and the rows of that run.
     first, last, ids = zip(*few, strict=True)
@@ -326,35 +325,97 @@ def _count_few(few: list[tuple[int, int, Ids]], at: Moments, sessions: Sessions)
     starts, stops = np.array(first)[run], np.array(last)[run]
     rows = _rows_from(starts, stops - starts)
     # 2. A pair of each id and each row of its run: those in which the id is connected.
-    places = np.repeat(np.concatenate(ids) - sessions.offset, stops - starts)
+    each = np.repeat(np.concatenate(ids), stops - starts)
+    places = each - sessions.offset
     connected = (sessions.begins[places] <= at[rows]) & (at[rows] < sessions.ends[places])
-    count: NDArray[np.intp] = np.bincount(rows[connected], minlength=len(at))
-    return count
+    return rows[connected], each[connected]
 
 
 def _reached(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[tuple[pa.RecordBatch, pa.Array, Ids]]:
     """Yield deliveries as (batch, rows, ids): the update in rows[i] reached ids[i].
 
-    The rows have no order, but all deliveries of an update are in one item.
+    In the order of the rows.  All deliveries of an update are in one item.
     """
     for batch, at, runs in _runs(batches, sessions):
-        for run in runs:
-            parts = run.audience.parts()
-            # Testing pairs takes memory for each pair, so take some updates at a time.
-            step = max(1, PAIRS_AT_ONCE // sum(len(members.ids) for members in parts))
-            for start in range(run.start, run.stop, step):
-                found = [members.pairs(at[start : min(start + step, run.stop)]) for members in parts]
-                rows, ids = (np.concatenate(columns) for columns in zip(*found, strict=True))
-                if len(ids):
-                    yield batch, rows + start, ids
+        waiting: list[tuple[Rows, Ids]] = []
+        count = 0
+        for rows, ids in _pieces(at, runs, sessions):
+            waiting.append((rows, ids))
+            count += len(rows)
+            if count >= DELIVERIES_AT_ONCE:
+                yield batch, *_in_order(waiting)
+                waiting, count = [], 0
+        if count:
+            yield batch, *_in_order(waiting)
+
+
+def _in_order(found: list[tuple[Rows, Ids]]) -> tuple[Rows, Ids]:
+    """Return (rows, ids) of all deliveries, in the order of the rows."""
+    rows, ids = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    # numpy sorts numbers of 16 bits in linear time, and most batches have few rows.
+    least = rows.min()
+    order = np.argsort((rows - least).astype(np.min_scalar_type(rows.max() - least)), kind="stable")
+    return rows[order], ids[order]
+
+
+def _pieces(at: Moments, runs: list[_Run], sessions: Sessions) -> Iterator[tuple[Rows, Ids]]:
+    """Yield the deliveries of the runs as (rows, ids), in pieces of whole updates.
+
+    A piece has up to DELIVERIES_AT_ONCE deliveries, or those of a single update.  Takes
+    time for each delivery, and for each member of a run's audience.
+    """
+    few: list[tuple[int, int, Ids]] = []
+    for start, stop, audience in runs:
+        parts = audience.parts()
+        # 1. Most keys have few updates and few members: test them together below.
+        if sum(len(members.ids) for members in parts) * (stop - start) <= FEW_PAIRS:
+            few += [(start, stop, members.ids) for members in parts]
+            continue
+        # 2. The range of updates that each member received, without those that received
+        #    none.
+        ranges = [members.ranges(at[start:stop]) for members in parts]
+        first, last = (np.concatenate(edges) for edges in zip(*ranges, strict=True))
+        some = np.flatnonzero(first < last)
+        first, last, ids = first[some], last[some], np.concatenate([members.ids for members in parts])[some]
+        # 3. Cut a run with many deliveries before some updates.
+        edges = _edges(first, last, stop - start)
+        for begin, end in pairwise(edges):
+            if len(edges) > 2:
+                firsts, lasts = first.clip(begin, end), last.clip(begin, end)
+            else:
+                firsts, lasts = first, last
+            yield start + _rows_from(firsts, lasts - firsts), np.repeat(ids, lasts - firsts)
+    if few:
+        yield _test_few(few, at, sessions)
+
+
+def _edges(first: Rows, last: Rows, count: int) -> list[int]:
+    """Return where to cut `count` updates into pieces of up to DELIVERIES_AT_ONCE.
+
+    first[i]:last[i] are the updates that a member received.  A piece has at least one
+    update.
+    """
+    if int((last - first).sum()) <= DELIVERIES_AT_ONCE:
+        return [0, count]
+    # The receivers of each update, and the deliveries up to it.
+    came, left = (np.bincount(edge, minlength=count + 1) for edge in (first, last))
+    total = np.cumsum(np.cumsum(came - left)[:-1])
+    edges = [0]
+    while edges[-1] < count:
+        before = total[edges[-1] - 1] if edges[-1] else 0
+        edges.append(max(edges[-1] + 1, int(total.searchsorted(before + DELIVERIES_AT_ONCE, "right"))))
+    return edges
 
 
 def _rows(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
     """Yield (update, subscriber_id) of each delivery."""
     for batch, rows, ids in _reached(batches, sessions):
-        subscribers = ids.astype(np.int64) + (sessions.shard << SHARD_BITS)
-        update = batch.column("update").take(pa.array(rows))
-        yield pa.record_batch([update, pa.array(subscribers)], ["update", "subscriber_id"])
+        # A single update may have millions of deliveries, each with a copy of its id.
+        for start in range(0, len(rows), DELIVERIES_AT_ONCE):
+            some = slice(start, start + DELIVERIES_AT_ONCE)
+            subscribers = ids[some].astype(np.int64) + (sessions.shard << SHARD_BITS)
+            update = batch.column("update").take(pa.array(rows[some]))
+            yield pa.record_batch([update, pa.array(subscribers)], ["update", "subscriber_id"])
 
 
 def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[pa.RecordBatch]:
@@ -363,9 +424,6 @@ def _bitmaps(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator[
     An update that reached no session has no row.
     """
     for batch, rows, ids in _reached(batches, sessions):
-        # Sort the pairs by update, so that each update has consecutive ids.
-        order = np.argsort(rows, kind="stable")
-        rows, ids = rows[order], ids[order]
         firsts = np.flatnonzero(np.diff(rows, prepend=-1))
         recipients, _ = serialized(ids, np.append(firsts, len(ids)))
         update = batch.column("update").take(pa.array(rows[firsts]))
@@ -384,19 +442,29 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
     def flush() -> None:
         """Count the updates that were collected."""
         for members, moments in waiting.items():
-            received[members.places] += members.received(np.sort(np.concatenate(moments)))
+            first, last = members.ranges(np.sort(np.concatenate(moments)))
+            received[members.places] += last - first
         waiting.clear()
 
     for _, at, runs in _runs(batches, sessions):
+        few: list[tuple[int, int, Ids]] = []
         for start, stop, (large, rest) in runs:
-            if rest is not None:
-                received[rest.places] += rest.received(at[start:stop])
+            if rest is None:
+                pass
+            elif len(rest.ids) * (stop - start) <= FEW_PAIRS:
+                few.append((start, stop, rest.ids))
+            else:
+                first, last = rest.ranges(at[start:stop])
+                received[rest.places] += last - first
             if large is not None:
                 if large not in waiting:
                     waiting[large] = []
                     held += _MEMBER_BYTES * len(large.ids)
                 waiting[large].append(at[start:stop])
                 count += stop - start
+        if few:
+            _, ids = _test_few(few, at, sessions)
+            np.add.at(received, ids - sessions.offset, 1)
         # Waiting audiences stay in memory, even if the cache has dropped them.
         if count >= UPDATES_AT_ONCE or held >= AUDIENCE_BYTES:
             flush()
@@ -410,9 +478,9 @@ def _received(batches: Iterable[pa.RecordBatch], sessions: Sessions) -> Iterator
 
 # The function of each output, and its columns.  All but `received` have the column
 # `update` before these.
-OUTPUTS: Final[dict[Output, tuple[Callable[..., Iterator[pa.RecordBatch]], str]]] = {
-    "fanout": (_fanout, "fanout long"),
-    "bitmaps": (_bitmaps, "shard int, recipients binary"),
-    "rows": (_rows, "subscriber_id long"),
-    "received": (_received, "subscriber_id long, received long"),
+OUTPUTS: Final[dict[Output, tuple[Callable[..., Iterator[pa.RecordBatch]], pa.Schema]]] = {
+    "fanout": (_fanout, pa.schema({"fanout": pa.int64()})),
+    "bitmaps": (_bitmaps, pa.schema({"shard": pa.int32(), "recipients": pa.binary()})),
+    "rows": (_rows, pa.schema({"subscriber_id": pa.int64()})),
+    "received": (_received, pa.schema({"subscriber_id": pa.int64(), "received": pa.int64()})),
 }

@@ -5,7 +5,9 @@ SkipFilter.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import pyarrow as pa
 
 from skipfilter import SelectorIndex, SkipFilter, compile_matcher
 
@@ -44,6 +46,17 @@ SESSIONS = (
     "connected_from timestamp, disconnected_at timestamp, after long, until long"
 )
 
+_TIME = pa.timestamp("us", "UTC")
+_LIST = pa.list_(pa.struct({"type": pa.string(), "pattern": pa.string()}))
+ARROW_UPDATES = pa.schema(
+    {"update_id": pa.string(), "topics": pa.list_(pa.string()), "private": pa.bool_(), "ts": _TIME}
+    | {"position": pa.int64()}
+)
+ARROW_SESSIONS = pa.schema(
+    {"subscriber_id": pa.int64(), "selectors": _LIST, "authorised": _LIST}
+    | {"connected_from": _TIME, "disconnected_at": _TIME, "after": pa.int64(), "until": pa.int64()}
+)
+
 
 class Update(NamedTuple):
     update_id: str
@@ -65,7 +78,8 @@ class World(NamedTuple):
     updates: list[Update]
     sessions: list[Session]
 
-    def tables(self, spark: SparkSession, partitions: int) -> tuple[DataFrame, DataFrame]:
+    def rows(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """Return the rows of UPDATES and of SESSIONS."""
         updates = [(id, topics, private, _time(at), at) for id, topics, private, at in self.updates]
         sessions = [
             (
@@ -77,10 +91,24 @@ class World(NamedTuple):
             )
             for *session, begins, ends in self.sessions
         ]
+        return updates, sessions
+
+    def tables(self, spark: SparkSession, partitions: int) -> tuple[DataFrame, DataFrame]:
+        updates, sessions = self.rows()
         return (
             spark.createDataFrame(updates, UPDATES).repartition(partitions),
             spark.createDataFrame(sessions, SESSIONS).repartition(partitions),
         )
+
+    def arrow(self, **columns: str) -> tuple[pa.Table, pa.Table]:
+        """Return UPDATES and SESSIONS, each with the same value in the further `columns`."""
+        tables = []
+        for rows, schema in zip(self.rows(), (ARROW_UPDATES, ARROW_SESSIONS), strict=True):
+            table = pa.table([list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema], schema)
+            for name, value in columns.items():
+                table = table.append_column(name, pa.array([value] * len(rows), pa.string()))
+            tables.append(table)
+        return tables[0], tables[1]
 
 
 def _time(at: int) -> datetime:

@@ -1,4 +1,4 @@
-"""skipfilter.spark.deliveries, bitmaps and postings on Arrow batches: without Spark, so
+"""skipfilter.bulk.deliveries, bitmaps and postings on Arrow batches: without Spark, so
 many cases.
 """
 
@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from skipfilter.spark import deliveries
-from skipfilter.spark.bitmaps import bitmap, ids_of, serialized, union
-from skipfilter.spark.deliveries import OUTPUTS, Sessions
-from skipfilter.spark.posting_lists import SHARD_BITS, _combine, _merge
+from skipfilter.bulk import deliveries
+from skipfilter.bulk.bitmaps import bitmap, ids_of, serialized, union
+from skipfilter.bulk.deliveries import OUTPUTS, Sessions
+from skipfilter.bulk.posting_lists import SHARD_BITS, combine, merge
 
 if TYPE_CHECKING:
-    from skipfilter.spark.deliveries import Output
+    from skipfilter.bulk.deliveries import Output
 
 NEVER = int(np.iinfo(np.int64).max)
 
@@ -115,7 +115,7 @@ def test_deliveries_agree_with_sets(
         return [row for batch in made(iter(batches), sessions) for row in batch.to_pylist()]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deliveries, "PAIRS_AT_ONCE", max(1, limit))
+        patch.setattr(deliveries, "DELIVERIES_AT_ONCE", max(1, limit))
         patch.setattr(deliveries, "UPDATES_AT_ONCE", max(1, limit))
         patch.setattr(deliveries, "FEW_PAIRS", limit)
         patch.setattr(deliveries, "AUDIENCE_BYTES", limit)
@@ -195,7 +195,7 @@ def test_postings_have_the_subscribers_and_grants_of_each_selector(
     parts = [
         part
         for n in range(partitions)
-        for part in _combine(iter(pa.Table.from_pylist(as_rows[n::partitions], schema).to_batches(batch)))
+        for part in combine(iter(pa.Table.from_pylist(as_rows[n::partitions], schema).to_batches(batch)))
     ]
     expected: dict[Any, tuple[set[int], set[int]]] = {}
     for id, roles in sessions.items():
@@ -204,7 +204,7 @@ def test_postings_have_the_subscribers_and_grants_of_each_selector(
                 key = id >> SHARD_BITS, type, pattern
                 expected.setdefault(key, (set(), set()))[role].add(id & (1 << SHARD_BITS) - 1)
     found = {}
-    for merged in _merge(iter(parts)):
+    for merged in merge(iter(parts)):
         for shard, type, pattern, subscribed, authorised, *counts in zip(*merged.to_pydict().values(), strict=True):
             sets = tuple(set() if b is None else set(BitMap.deserialize(b)) for b in (subscribed, authorised))
             assert [len(ids) for ids in sets] == counts

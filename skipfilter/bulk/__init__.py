@@ -1,0 +1,28 @@
+"""Match tables of updates with tables of sessions, in Arrow and without Spark.
+
+The result is which session received which update, or would have received it.
+
+    errors
+      matching           the steps in one process: updates and sessions to an output
+        ├► ranges            the sessions, one range of ids at a time
+        │    └► wide_selectors   widely shared selectors, and an index of them
+        └► deliveries        the sessions that receive each update
+             └► posting_lists · bitmaps     the ids that declare each selector
+
+skipfilter.spark runs the same code on a cluster, batch by batch.  The package needs
+NumPy and PyArrow, which the extra `spark` installs.
+"""
+
+from __future__ import annotations
+
+from skipfilter.text import missing
+
+try:
+    from skipfilter.bulk.errors import BadInput, BroadcastLimit, PipelineError
+    from skipfilter.bulk.matching import match
+except ImportError as error:
+    if error.name is None or error.name.startswith("skipfilter"):
+        raise
+    raise ImportError(missing("skipfilter.bulk", error.name, "spark"), name=error.name) from None
+
+__all__ = ["BadInput", "BroadcastLimit", "PipelineError", "match"]

@@ -1,0 +1,195 @@
+"""Matching: the steps of the pipeline in one process, for tables that fit in memory.
+
+skipfilter.spark.matching takes the same steps on Spark, for tables of any size, and
+explains them.  Here they are on Arrow tables:
+
+    sessions ─► postings ─┬─► narrow: exact and small ──► looked up ───────────────────┐
+                          └─► wide: all others ─► a SelectorIndex ─────────────────────┤
+    updates ─┬─► keys (topics, private) ─► distinct topics ─► bitmaps, numbers ◄───────┘
+             └─► rows of a key: the key, then its updates ─► deliveries
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from skipfilter.bulk.deliveries import OUTPUTS
+from skipfilter.bulk.posting_lists import POSTINGS, SHARD_BITS, combine, merge
+from skipfilter.bulk.ranges import BROADCAST_BYTES, NARROW_BYTES, divided, shards, shared, sizes
+from skipfilter.bulk.wide_selectors import find_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from skipfilter.bulk.deliveries import Output, Sessions
+    from skipfilter.bulk.wide_selectors import Wide
+
+By = Literal["time", "position"]
+
+Key = tuple[tuple[str, ...], bool]
+"""The sorted topics of an update, and whether it is private."""
+
+
+def match(
+    updates: pa.Table,
+    sessions: pa.Table,
+    output: Output = "fanout",
+    *,
+    by: By = "time",
+    base_url: str | None = None,
+    narrow_bytes: int = NARROW_BYTES,
+    max_broadcast_bytes: int = BROADCAST_BYTES,
+) -> pa.Table:
+    """Return which sessions received which updates.
+
+    Takes the columns of UPDATES and SESSIONS (skipfilter.spark.schemas) that `by`
+    needs, and returns the columns of `skipfilter.spark.match`, in any order of rows.
+    With by="position", and if both tables have the column epoch, positions are only
+    compared within one epoch.  The options are those of `skipfilter.spark.match`.
+
+    Takes some 10 µs an update and a session, and the memory of all tables and
+    deliveries.  Raises BadInput if a session is invalid, or has an invalid selector.
+    Raises BroadcastLimit if the selectors of one session are larger than
+    `max_broadcast_bytes`.
+    """
+    parts = [
+        found
+        for log in _logs(updates, sessions, by)
+        for found in _match(*log, output, by, base_url, narrow_bytes, max_broadcast_bytes)
+    ]
+    result = pa.concat_tables(parts).flatten()
+    result = result.rename_columns([name.removeprefix("update.") for name in result.column_names])
+    # Ranges of ids have different sessions, so only the fan-out of an update is a sum.
+    if output == "fanout":
+        update = result.column_names[:-1]
+        result = result.group_by(update).aggregate([("fanout", "sum")]).rename_columns([*update, "fanout"])
+    return result
+
+
+def _logs(updates: pa.Table, sessions: pa.Table, by: By) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Yield the (updates, sessions) that can be matched with each other."""
+    if by == "time" or "epoch" not in updates.column_names or "epoch" not in sessions.column_names:
+        yield updates, sessions
+        return
+    for epoch in set(updates["epoch"].to_pylist()) | set(sessions["epoch"].to_pylist()) or {None}:
+        same = pc.is_null(pc.field("epoch")) if epoch is None else pc.field("epoch") == epoch
+        yield updates.filter(same), sessions.filter(same)
+
+
+def _match(
+    updates: pa.Table,
+    sessions: pa.Table,
+    output: Output,
+    by: By,
+    base_url: str | None,
+    narrow_bytes: int,
+    max_broadcast_bytes: int,
+) -> Iterator[pa.Table]:
+    """Yield the output for each range of ids, with the update as one column."""
+    at, begins, ends = _moments(updates, sessions, by)
+    identity = ["update_id", "ts"] if by == "time" else ["update_id", "ts", "position"]
+    update = pa.StructArray.from_arrays([updates[name].combine_chunks() for name in identity], identity)
+    keys = _keys(updates, at)
+    seated = sessions.select(["subscriber_id", "selectors", "authorised"])
+    seated = seated.append_column("begins", begins).append_column("ends", ends)
+    shard = pc.shift_right(seated["subscriber_id"], SHARD_BITS)
+    bounds = (
+        seated.append_column("shard", shard)
+        .group_by("shard")
+        .aggregate([("subscriber_id", "min"), ("subscriber_id", "max")])
+    )
+    part = partial(_part, seated, narrow_bytes, max_broadcast_bytes, base_url)
+    deliver, columns = OUTPUTS[output]
+    schema = columns if output == "received" else pa.schema([pa.field("update", update.type), *columns])
+    for ids in shards(zip(*bounds.select([1, 2]).to_pydict().values(), strict=True)):
+        for found in divided(ids, part, max_broadcast_bytes):
+            rows = _rows(keys, at, update, found)
+            yield pa.Table.from_batches(deliver(rows.to_batches(max_chunksize=10_000), found.sessions), schema)
+
+
+def _moments(updates: pa.Table, sessions: pa.Table, by: By) -> tuple[pa.Array, pa.ChunkedArray, pa.ChunkedArray]:
+    """Return the moments of updates, and the beginnings and ends of sessions."""
+    if by == "time":
+        columns = updates["ts"], sessions["connected_from"], sessions["disconnected_at"]
+        at, begins, ends = (column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for column in columns)
+    else:  # after < position <= until, as a half-open range of whole numbers
+        at, begins, ends = updates["position"], pc.add(sessions["after"], 1), pc.add(sessions["until"], 1)
+    return at.combine_chunks(), begins, ends
+
+
+def _keys(updates: pa.Table, at: pa.Array) -> dict[Key, list[int]]:
+    """Return the rows of the updates of each key, in the order of their moments."""
+    keys: dict[Key, list[int]] = {}
+    topics, private = (updates[name].to_pylist() for name in ("topics", "private"))
+    for row in pc.sort_indices(at).to_pylist():
+        keys.setdefault((tuple(sorted(set(topics[row]))), private[row]), []).append(row)
+    return keys
+
+
+class _Part(NamedTuple):
+    """The sessions of one range of ids."""
+
+    narrow: dict[str, tuple[bytes | None, bytes | None]]
+    """The bitmaps of each narrow selector: the ids that declare it, and its grants."""
+    wide: Wide
+    sessions: Sessions
+
+
+def _part(
+    sessions: pa.Table, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, ids: range
+) -> _Part | int:
+    """Return the part of the sessions of `ids`, or its size if that is too large."""
+    id = pc.field("subscriber_id")
+    mine = sessions.filter((id >= ids.start) & (id < ids.stop))
+    posted = pa.Table.from_batches(merge(combine(mine.to_batches())), POSTINGS)
+    lengths = [pc.fill_null(pc.binary_length(posted[name]), 0) for name in ("subscribed", "authorised")]
+    is_narrow = pc.and_(pc.equal(posted["match_type"], "exact"), pc.less_equal(pc.add(*lengths), narrow_bytes))
+    wide = posted.filter(pc.invert(is_narrow))
+    size = 16 * len(ids) + sum(batch["bytes"][0].as_py() for batch in sizes(wide.to_batches()))
+    if size > max_broadcast_bytes:
+        return int(size)
+    exact = posted.filter(is_narrow).select(["selector", "subscribed", "authorised"]).to_pylist()
+    narrow = {row["selector"]: (row["subscribed"], row["authorised"]) for row in exact}
+    return _Part(narrow, *shared(ids, wide, mine, base_url))
+
+
+def _rows(keys: dict[Key, list[int]], at: pa.Array, update: pa.StructArray, part: _Part) -> pa.Table:
+    """Return the rows for a worker: each key with its references, then its updates."""
+    # 1. The numbers of the wide selectors that match each distinct topic.
+    topics = pa.array(sorted({topic for topics, _ in keys for topic in topics}), pa.string())
+    [found] = find_numbers([pa.record_batch([topics], ["topic"])], part.wide)
+    numbers = dict(zip(*found.select(["topic", "wide"]).to_pydict().values(), strict=True))
+    # 2. The rows: a key has references, and an update has a place in the table.
+    references: list[dict[str, Any]] = []
+    places: list[int | None] = []
+    for (topics, private), rows in keys.items():
+        bitmaps = [part.narrow.get(topic, (None, None)) for topic in topics]
+        references.append(
+            {
+                "is_key": True,
+                "private": private,
+                "subscribed": [declared for declared, _ in bitmaps if declared is not None],
+                "authorised": [granted for _, granted in bitmaps if granted is not None],
+                "wide": sorted({number for topic in topics for number in numbers[topic]}),
+            }
+        )
+        references += [{"is_key": False}] * len(rows)
+        places += [None, *rows]
+    table = pa.Table.from_pylist(references, _REFERENCES)
+    there = pa.array(places, pa.int64())
+    return table.append_column("at", at.take(there)).append_column("update", update.take(there))
+
+
+_REFERENCES = pa.schema(
+    {
+        "is_key": pa.bool_(),
+        "private": pa.bool_(),
+        "subscribed": pa.list_(pa.binary()),
+        "authorised": pa.list_(pa.binary()),
+        "wide": pa.list_(pa.int32()),
+    }
+)
