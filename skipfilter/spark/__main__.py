@@ -266,7 +266,7 @@ def report(
                 command += [] if base_url is None else ["--base-url", base_url]
                 raise BadInput(f"{tables}/{error}: python -m skipfilter.spark {shlex.join(command)}") from None
         with steps(f"{tables}/report", len(found.tables) + 1) as begin:
-            found.write(f"{tables}/report", begins=begin)
+            found = found.write(f"{tables}/report", begins=begin)
             begin("index.html")
             written = files.write_page(spark, page(found), f"{tables}/report")
     say(f"look at {written}")

@@ -17,7 +17,7 @@ Bytes are those of the updates' data, without frames, headers and TLS.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, get_args
 
 from pyspark.sql import Window
@@ -321,17 +321,25 @@ class Report:
     unchecked: Sequence[date] = ()
     """The days whose fan-out does not say what it was made from, in order."""
 
-    def write(self, directory: str, format: str = "parquet", *, begins: Callable[[str], object] | None = None) -> None:
+    def write(
+        self, directory: str, format: str = "parquet", *, begins: Callable[[str], object] | None = None
+    ) -> Report:
         """Write each table to `directory`/NAME, as one file in one of Spark's formats.
+
+        Returns the report with the rows of its tables in memory, so that a page of it
+        does not compute them again.
 
         Replaces tables that exist.  If a table cannot be written, this one and those
         after it stay as they were, and those before it are new.  Calls `begins` with
         the name of each table before it is computed.
         """
+        computed = {}
         for name, table in self.tables.items():
             if begins is not None:
                 begins(name)
-            files.write(table.coalesce(1), f"{directory}/{name}", format=format, header="true")
+            computed[name] = table.sparkSession.createDataFrame(table.toArrow(), table.schema)
+            files.write(computed[name].coalesce(1), f"{directory}/{name}", format=format, header="true")
+        return replace(self, tables=computed)
 
     def __enter__(self) -> Self:
         return self

@@ -335,7 +335,8 @@ class Passing(BaseHTTPMiddleware):
 @KINDS
 @pytest.mark.parametrize("middleware", [Raising, Passing])
 async def test_a_stream_below_a_middleware_leaves_nothing_behind(http: Any, middleware: Any) -> None:
-    app = create_app(Settings(dev=True, retry=0, subscriptions=False))
+    # Below a middleware, only a heartbeat finds that the client has gone.
+    app = create_app(Settings(dev=True, retry=0, subscriptions=False, heartbeat=0.1))
     async with served(middleware(app), http=http) as server:
         for _ in range(3):
             async with sent(server, GET) as reply:
