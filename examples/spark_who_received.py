@@ -2,7 +2,7 @@
 
     python examples/spark_who_received.py
 
-The day is an invented one, with 2,000 subscribers and 20,000 updates.  The example
+The day is an invented one, with 500 subscribers and 5,000 updates.  The example
 needs the extra `spark` and Java 17 or newer.
 """
 
@@ -16,7 +16,7 @@ from skipfilter.spark import Matching, Workload, generate_sessions, generate_upd
 def main() -> None:
     """Print the widest updates, and the subscribers that received the most."""
     spark = spark_session("who received what", {"spark.log.level": "ERROR"})
-    day = Workload(subscribers=2_000, updates=20_000)
+    day = Workload(subscribers=500, updates=5_000)
     updates, sessions = generate_updates(spark, day), generate_sessions(spark, day)
 
     # The number of receivers of each update.

@@ -38,9 +38,10 @@ _STARTERS = {"chromium", "redis_server", "shared_hub", "spark", "start_hub", "st
 """Fixtures that start a process."""
 
 _TOGETHER = (
-    ("tests/hub/spark/",),
-    ("tests/skipfilter/spark/test_cli.py", "tests/skipfilter/spark/test_report.py"),
-    ("tests/skipfilter/spark/", "tests/test_formats.py"),
+    tuple(
+        f"tests/skipfilter/spark/test_{name}.py" for name in ("cli", "cluster", "gaps", "generations", "page", "report")
+    ),
+    ("tests/hub/spark/", "tests/skipfilter/spark/", "tests/test_formats.py"),
     ("tests/hub/test_browser.py",),
     ("tests/hub/process/test_server.py",),
 )

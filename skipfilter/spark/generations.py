@@ -128,15 +128,24 @@ def check(
     days = {dt for [dt] in updates.select("dt").distinct().collect()}
     rows = fanout.groupBy("dt").agg(F.collect_set(MARK), F.count_if(F.col(MARK).isNull()))
     marks = {dt: set(some) | ({None} if without else set()) for dt, some, without in rows.collect() if dt in days}
-    # 2. The days whose only mark is not their generation.  A day's mark says how it was
-    #    matched.
+    # 2. The present generations.  A day's mark says how it was matched.
     by = {some.partition(" ")[0] for several in marks.values() for some in several if some is not None}
     now = [generations(updates, sessions, each) for each in ("time", "position") if each in by]
-    unmarked = {dt for dt, several in marks.items() if several == {None}}
+    return unmarked(days, marks, now)
+
+
+def unmarked(days: set[date], marks: Mapping[date, set[str | None]], now: Iterable[Mapping[date, str]]) -> list[date]:
+    """Return the days without a mark, in order.
+
+    `marks` has the marks of each day of the fan-out, where None stands for rows without
+    one, and `now` the present generations, by time or by position.  Raises Outdated if
+    a day has no rows, or any other mark than its generation.
+    """
+    without = {dt for dt, several in marks.items() if several == {None}}
     fitting = {dt for dt, several in marks.items() if any(several == {each[dt]} for each in now)}
-    if outdated := days - unmarked - fitting:
+    if outdated := days - without - fitting:
         raise Outdated("fanout", outdated)
-    return sorted(unmarked)
+    return sorted(without)
 
 
 def _digest() -> Column:

@@ -139,5 +139,5 @@ def test_the_example_of_delays_publishes_its_result(
 def test_the_example_of_deliveries_prints_its_result(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     example("spark_who_received.py")
     shown = capsys.readouterr().out
-    assert re.search(r"^\| +20000\| +\d+\| +\d+\|$", shown, re.MULTILINE)
+    assert re.search(r"^\| +5000\| +\d+\| +\d+\|$", shown, re.MULTILINE)
     assert shown.count("only showing top 5 rows") == 2

@@ -109,7 +109,7 @@ def test_repeating_a_day_keeps_the_others(spark: SparkSession, tmp_path: Path) -
     whole = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
     days = sorted({dt for _, dt in whole.values()})
     assert len(days) == 2
-    for chosen in ({"--to": days[0]}, {"--from": days[1]}, {"--from": days[0], "--to": days[0]}):
+    for chosen in ({"--from": days[1]}, {"--from": days[0], "--to": days[0]}):
         done("match", tmp_path, *(str(part) for option in chosen.items() for part in option))
         again = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
         assert again == whole
