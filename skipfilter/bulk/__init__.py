@@ -2,12 +2,11 @@
 
 The result is which session received which update, or would have received it.
 
-    errors
-      matching           the steps in one process: updates and sessions to an output
-        ├► ranges            the sessions, one range of ids at a time
-        │    └► wide_selectors   widely shared selectors, and an index of them
-        └► deliveries        the sessions that receive each update
-             └► posting_lists · bitmaps     the ids that declare each selector
+    matching           from updates and sessions to an output, in one process
+      ├► ranges            the sessions, one range of ids at a time
+      │    └► wide_selectors   widely shared selectors, and an index of them
+      └► deliveries        the sessions that receive each update
+           └► posting_lists · bitmaps     the ids that declare each selector
 
 skipfilter.spark runs the same code on a cluster, batch by batch.  The package needs
 NumPy and PyArrow, which the extra `spark` installs.

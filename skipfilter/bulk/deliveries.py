@@ -54,6 +54,8 @@ DELIVERIES_AT_ONCE: Final = 2**18
 FEW_PAIRS: Final = 64
 """A key with at most this number of pairs of an update and an audience member is tested
 together with other such keys, pair by pair."""
+FEW_UPDATES: Final = 8
+"""A key with at most this number of updates tests each member, which is faster then."""
 UPDATES_AT_ONCE: Final = 1_000_000
 """The number of updates that are collected before they are counted together."""
 _MEMBER_BYTES: Final = 40
@@ -81,6 +83,15 @@ class Sessions(NamedTuple):
     def shard(self) -> int:
         """The shard in which the whole range lies."""
         return self.first >> SHARD_BITS
+
+    def share_connected(self, first: int, last: int) -> float:
+        """Return the share of the sessions that are connected at a time.
+
+        It is the mean from `first` to `last`, and 0 if there are no sessions.
+        """
+        count = np.count_nonzero(self.begins < np.iinfo(np.int64).max)  # others have no session
+        begins, ends = (edge.clip(first, last + 1).astype(float) for edge in (self.begins, self.ends))
+        return float((ends - begins).sum() / (last + 1 - first) / max(count, 1))
 
     @property
     def offset(self) -> np.uint32:
@@ -131,6 +142,10 @@ class _Members:
         begins, ends = self._sorted
         count: NDArray[np.int64] = begins.searchsorted(at, "right") - ends.searchsorted(at, "right")
         return count
+
+    def connected(self, at: np.int64) -> Ids:
+        """Return the ids that are connected at a moment, by testing each."""
+        return self.ids[(self.begins <= at) & (at < self.ends)]
 
     def ranges(self, at: Moments) -> tuple[Rows, Rows]:
         """Return (first, last): member i is connected at the moments first[i]:last[i].
@@ -361,8 +376,9 @@ def _in_order(found: list[tuple[Rows, Ids]]) -> tuple[Rows, Ids]:
 def _pieces(at: Moments, runs: list[_Run], sessions: Sessions) -> Iterator[tuple[Rows, Ids]]:
     """Yield the deliveries of the runs as (rows, ids), in pieces of whole updates.
 
-    A piece has up to DELIVERIES_AT_ONCE deliveries, or those of a single update.  Takes
-    time for each delivery, and for each member of a run's audience.
+    A piece has up to DELIVERIES_AT_ONCE deliveries, or those of a single update, or of
+    runs with up to FEW_PAIRS.  Takes time for each delivery, and for each member of a
+    run's audience.
     """
     few: list[tuple[int, int, Ids]] = []
     for start, stop, audience in runs:
@@ -371,13 +387,19 @@ def _pieces(at: Moments, runs: list[_Run], sessions: Sessions) -> Iterator[tuple
         if sum(len(members.ids) for members in parts) * (stop - start) <= FEW_PAIRS:
             few += [(start, stop, members.ids) for members in parts]
             continue
-        # 2. The range of updates that each member received, without those that received
+        # 2. Few updates, and many members, which other keys may share.
+        if stop - start <= FEW_UPDATES:
+            for row in range(start, stop):
+                ids = np.concatenate([members.connected(at[row]) for members in parts])
+                yield np.full(len(ids), row, np.int32), ids
+            continue
+        # 3. The range of updates that each member received, without those that received
         #    none.
         ranges = [members.ranges(at[start:stop]) for members in parts]
         first, last = (np.concatenate(edges) for edges in zip(*ranges, strict=True))
         some = np.flatnonzero(first < last)
         first, last, ids = first[some], last[some], np.concatenate([members.ids for members in parts])[some]
-        # 3. Cut a run with many deliveries before some updates.
+        # 4. Cut a run with many deliveries before some updates.
         edges = _edges(first, last, stop - start)
         for begin, end in pairwise(edges):
             if len(edges) > 2:

@@ -12,12 +12,13 @@ explains them.  Here they are on Arrow tables:
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from skipfilter.bulk.deliveries import OUTPUTS
+from skipfilter.bulk.errors import BadInput
 from skipfilter.bulk.posting_lists import POSTINGS, SHARD_BITS, combine, merge
 from skipfilter.bulk.ranges import BROADCAST_BYTES, NARROW_BYTES, divided, shards, shared, sizes
 from skipfilter.bulk.wide_selectors import find_numbers
@@ -51,23 +52,90 @@ def match(
     With by="position", and if both tables have the column epoch, positions are only
     compared within one epoch.  The options are those of `skipfilter.spark.match`.
 
-    Takes some 10 µs an update and a session, and the memory of all tables and
-    deliveries.  Raises BadInput if a session is invalid, or has an invalid selector.
-    Raises BroadcastLimit if the selectors of one session are larger than
-    `max_broadcast_bytes`.
+    Takes some 30 µs for each update and each range of ids, and the memory of all tables
+    and deliveries.  Times are floored to microseconds, and without a zone they are in
+    UTC.  Raises BadInput if a column is missing or of another type, if an update has a
+    null, or if a session or one of its selectors is invalid.  Raises BroadcastLimit if
+    the selectors of one session are larger than `max_broadcast_bytes`, and ValueError
+    for an unknown `output` or `by`.
     """
-    parts = [
-        found
-        for log in _logs(updates, sessions, by)
-        for found in _match(*log, output, by, base_url, narrow_bytes, max_broadcast_bytes)
-    ]
-    result = pa.concat_tables(parts).flatten()
-    result = result.rename_columns([name.removeprefix("update.") for name in result.column_names])
-    # Ranges of ids have different sessions, so only the fan-out of an update is a sum.
-    if output == "fanout":
-        update = result.column_names[:-1]
-        result = result.group_by(update).aggregate([("fanout", "sum")]).rename_columns([*update, "fanout"])
-    return result
+    require_by(by)
+    if output not in OUTPUTS:
+        raise ValueError(f"output must be one of {', '.join(OUTPUTS)}, not {output!r}")
+    updates, sessions = (
+        _typed(table, name, columns | moments)
+        for table, name, columns, moments in (
+            (updates, "updates", _UPDATES, _UPDATES_BY[by]),
+            (sessions, "sessions", _SESSIONS, _SESSIONS_BY[by]),
+        )
+    )
+    _require_values(updates, by)
+    results = []
+    for log in _logs(updates, sessions, by):
+        parts = list(_match(*log, output, by, base_url, narrow_bytes, max_broadcast_bytes))
+        result = pa.concat_tables(parts).flatten()
+        result = result.rename_columns([name.removeprefix("update.") for name in result.column_names])
+        # Ranges of ids have different sessions, so only the fan-out of an update is a
+        # sum.
+        if output == "fanout" and len(parts) > 1:
+            update = result.column_names[:-1]
+            result = result.group_by(update).aggregate([("fanout", "sum")]).rename_columns([*update, "fanout"])
+        results.append(result)
+    return pa.concat_tables(results)
+
+
+def require_by(by: str) -> None:
+    """Raise ValueError if `by` is neither "time" nor "position"."""
+    if by not in get_args(By):
+        raise ValueError(f'by must be "time" or "position", not {by!r}')
+
+
+_TIME: Final = pa.timestamp("us", "UTC")
+_SELECTORS: Final = pa.list_(pa.struct({"type": pa.string(), "pattern": pa.string()}))
+# The columns of both tables, and those of moments.
+_UPDATES: Final = {
+    "update_id": pa.string(),
+    "topics": pa.list_(pa.string()),
+    "private": pa.bool_(),
+    "ts": _TIME,
+}
+_UPDATES_BY: Final[dict[By, dict[str, pa.DataType]]] = {"time": {}, "position": {"position": pa.int64()}}
+_SESSIONS: Final = {"subscriber_id": pa.int64(), "selectors": _SELECTORS, "authorised": _SELECTORS}
+_SESSIONS_BY: Final[dict[By, dict[str, pa.DataType]]] = {
+    "time": {"connected_from": _TIME, "disconnected_at": _TIME},
+    "position": {"after": pa.int64(), "until": pa.int64()},
+}
+
+
+def _typed(table: pa.Table, name: str, columns: dict[str, pa.DataType]) -> pa.Table:
+    """Return the columns of a table as these types, and the column epoch if it has one.
+
+    Raises BadInput if a column is missing, or cannot be cast.
+    """
+    typed = {}
+    for column, type in columns.items():
+        if column not in table.column_names:
+            raise BadInput(f"{name}: it has no column {column}")
+        values = pa.chunked_array(table.column(column))
+        if pa.types.is_timestamp(values.type):
+            values = pc.floor_temporal(values, unit="microsecond")
+        try:
+            typed[column] = values.cast(type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise BadInput(f"{name}: column {column} is {values.type}, not {type}") from None
+    if "epoch" in table.column_names:
+        typed["epoch"] = pa.chunked_array(table.column("epoch")).cast(pa.string())
+    return pa.table(typed)
+
+
+def _require_values(updates: pa.Table, by: By) -> None:
+    """Raise BadInput if what is matched of an update is null."""
+    for column in ("topics", "private", "ts" if by == "time" else "position"):
+        if updates[column].null_count:
+            row = pc.index(updates[column].is_null(), True).as_py()
+            raise BadInput(f"updates: {column} is null, update_id is {updates['update_id'][row]}")
+    if pc.list_flatten(updates["topics"]).null_count:
+        raise BadInput("updates: a topic is null")
 
 
 def _logs(updates: pa.Table, sessions: pa.Table, by: By) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -115,7 +183,7 @@ def _moments(updates: pa.Table, sessions: pa.Table, by: By) -> tuple[pa.Array, p
     """Return the moments of updates, and the beginnings and ends of sessions."""
     if by == "time":
         columns = updates["ts"], sessions["connected_from"], sessions["disconnected_at"]
-        at, begins, ends = (column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for column in columns)
+        at, begins, ends = (column.cast(pa.int64()) for column in columns)
     else:  # after < position <= until, as a half-open range of whole numbers
         at, begins, ends = updates["position"], pc.add(sessions["after"], 1), pc.add(sessions["until"], 1)
     return at.combine_chunks(), begins, ends
@@ -148,6 +216,7 @@ def _part(
     posted = pa.Table.from_batches(merge(combine(mine.to_batches())), POSTINGS)
     lengths = [pc.fill_null(pc.binary_length(posted[name]), 0) for name in ("subscribed", "authorised")]
     is_narrow = pc.and_(pc.equal(posted["match_type"], "exact"), pc.less_equal(pc.add(*lengths), narrow_bytes))
+    is_narrow = pc.fill_null(is_narrow, False)  # a selector with a null is refused below
     wide = posted.filter(pc.invert(is_narrow))
     size = 16 * len(ids) + sum(batch["bytes"][0].as_py() for batch in sizes(wide.to_batches()))
     if size > max_broadcast_bytes:

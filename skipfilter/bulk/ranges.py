@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from skipfilter.bulk.deliveries import Sessions
 from skipfilter.bulk.errors import BadInput, BroadcastLimit
+from skipfilter.bulk.posting_lists import SHARD_BITS
 from skipfilter.bulk.wide_selectors import Wide, index_bytes, require_selectors
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ NARROW_BYTES: Final = 2_048
 """An exact selector is narrow if its two bitmaps have at most this number of bytes."""
 BROADCAST_BYTES: Final = 2**28
 """The maximum number of bytes of one range of ids, which every worker holds."""
+MAX_ID: Final = 2 ** (SHARD_BITS + 31)
+"""The number of ids: a shard has 32 bits."""
 NEVER: Final = int(np.iinfo(np.int64).max)
 """The end of a session that has not ended; both times of an id without a session."""
 
@@ -39,12 +42,14 @@ def shards(bounds: Iterable[tuple[int | None, int | None]]) -> list[range]:
     """Return the range of ids of each shard, in order.
 
     `bounds` has the first and the last id of each shard.  The result is a single empty
-    range if there are none.  Raises BadInput if an id is null or negative.
+    range if there are none.  Raises BadInput if an id is null or out of bounds.
     """
     found = []
     for first, last in bounds:
         if first is None or last is None or first < 0:
             raise BadInput(f"sessions: subscriber_id must be at least 0, not {first}")
+        if last >= MAX_ID:
+            raise BadInput(f"sessions: subscriber_id must be less than 2**54, not {last}")
         found.append(range(first, last + 1))
     return sorted(found, key=lambda ids: ids.start) or [range(0)]
 
@@ -75,10 +80,12 @@ def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the bytes that the wide selectors in some postings take in a worker.
 
     A batch has one row and the column `bytes`: of the selectors and their bitmaps, and
-    of the index.
+    of the index.  Raises BadInput if a selector has a null.
     """
     for batch in batches:
         types, patterns = (batch.column(name).to_pylist() for name in ("match_type", "selector"))
+        if None in types or None in patterns:
+            raise BadInput("sessions: a selector has no type, or no pattern")
         total = sum(map(index_bytes, types, patterns))
         for name in ("selector", "subscribed", "authorised"):
             total += pc.sum(pc.binary_length(batch.column(name))).as_py() or 0
@@ -111,9 +118,8 @@ def _windows(sessions: pa.Table, ids: range) -> tuple[Moments, Moments]:
     """
     if sessions["begins"].null_count:
         raise BadInput("sessions: a session has no beginning: connected_from (by position: after) is null")
-    subscribers, opened, closed = (
-        pc.fill_null(sessions[name], NEVER).to_numpy() for name in ("subscriber_id", "begins", "ends")
-    )
+    subscribers = sessions["subscriber_id"].to_numpy()
+    opened, closed = (pc.fill_null(sessions[name], NEVER).to_numpy() for name in ("begins", "ends"))
     if (wrong := np.flatnonzero(closed < opened)).size:
         raise BadInput(f"sessions: subscriber_id {subscribers[wrong[0]]} ends before it begins")
     # An id without a session keeps NEVER, so it is connected at no moment.

@@ -32,12 +32,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial, reduce
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from skipfilter.bulk.deliveries import OUTPUTS
+from skipfilter.bulk.matching import require_by
 from skipfilter.bulk.ranges import BROADCAST_BYTES, NARROW_BYTES
 from skipfilter.bulk.wide_selectors import find_numbers
 from skipfilter.spark.partition import Part, parts_of
@@ -55,12 +57,16 @@ if TYPE_CHECKING:
 
 HOT: Final = 1_000_000
 """The number of updates of one key above which several tasks share the key."""
-TASK_DELIVERIES: Final = 250_000, 5_000_000
-"""A task has at most the second number of deliveries.
+TASK_DELIVERIES: Final = 1_000_000, 5_000_000
+"""A task finds about the second number of deliveries, if they are rows or bitmaps.
 
-It has fewer, down to the first number, if Spark's setting for the partitions of a
+It finds fewer, down to the first number, if Spark's setting for the partitions of a
 shuffle allows more tasks.
 """
+UPDATE_WORK: Final = 5
+"""The number of deliveries that take as long as an update that reaches no session."""
+MAX_TASKS: Final = 10_000
+"""The maximum number of tasks for a range of ids, however many deliveries it has."""
 
 
 class ComparedBy(NamedTuple):
@@ -77,7 +83,11 @@ class ComparedBy(NamedTuple):
 
 
 def window_of(by: By) -> ComparedBy:
-    """Return the columns for matching by time or by position."""
+    """Return the columns for matching by time or by position.
+
+    Raises ValueError if `by` is neither.
+    """
+    require_by(by)
     if by == "time":
         begins, ends = F.unix_micros("connected_from"), F.unix_micros("disconnected_at")
         return ComparedBy(["ts"], F.unix_micros("ts"), begins, ends)
@@ -130,9 +140,7 @@ class Matching:
     """Updates and sessions, prepared for any output of `match`.
 
     The constructor computes the postings and the keys, and fetches what every worker
-    needs.  Each output then shuffles the updates once for each range of ids.  The
-    outputs rows and bitmaps first run a job for each range, which counts the deliveries
-    that are possible.
+    needs.  Each output then shuffles the updates once for each range of ids.
 
     An update is identified by its id and its time and, if positions are compared, also
     by its position.
@@ -140,7 +148,8 @@ class Matching:
     A worker holds 16 bytes for each id of its range, even if no session has the id, the
     wide selectors with their bitmaps, and an index of these selectors (some 1.5 KB
     each, and 10 KB for a URL Pattern with groups): together up to about
-    `max_broadcast_bytes`.  It also holds up to 2**28 bytes of audiences.
+    `max_broadcast_bytes`.  It also holds up to 2**28 bytes of audiences and, for rows
+    and bitmaps, some 130 bytes for each session of the largest audience.
 
     Raises BadInput if two sessions share an id, or if a session ends before it begins
     or has an invalid selector.  Raises BroadcastLimit if the selectors of one session
@@ -176,11 +185,13 @@ class Matching:
         )
         with ExitStack() as kept:  # if a table is invalid, nothing stays persisted
             keep = partial(_keep, kept)
-            keys = keep(updates.groupBy("topics", "private").agg(F.count("*").alias("updates")))
-            most = keys.agg(F.max("updates")).first()
-            assert most is not None
+            of_key = F.count("*").alias("updates"), F.min("at").alias("first"), F.max("at").alias("last")
+            keys = keep(updates.groupBy("topics", "private").agg(*of_key))
+            bounds = keys.agg(F.max("updates"), F.min("first"), F.max("last")).first()
+            assert bounds is not None
+            most, *self._span = (bound or 0 for bound in bounds)
             # How the fan-out is divided into tasks, which ranges of ids do not change.
-            self._by_updates = _Tasks(F.col("updates"), hot, None, (most[0] or 0) > hot)
+            self._by_updates = _Tasks(F.col("updates"), hot, None, most > hot)
             self._updates = updates
             # For each range of ids: the references of every key, and the sessions.
             self._parts = [
@@ -201,11 +212,16 @@ class Matching:
         self.close()
 
     def output(self, name: Output) -> DataFrame:
-        """Return the output `name` of `match`, as a plan that has not run."""
+        """Return the output `name` of `match`, as a plan that has not run.
+
+        For rows and bitmaps, jobs run before it returns, to estimate the deliveries.
+        """
         parts = []
         for references, sessions in self._parts:
-            each = name in ("rows", "bitmaps")
-            tasks = _by_deliveries(references) if each else self._by_updates
+            if name in ("rows", "bitmaps"):
+                tasks = _by_deliveries(references, sessions.share_connected(*self._span))
+            else:
+                tasks = self._by_updates
             parts.append(_deliveries(self._updates, references, sessions, tasks, name))
         # Ranges have different sessions, so most outputs are a union.  Only the fan-out
         # of an update is a sum over the ranges.
@@ -285,7 +301,7 @@ class _Tasks(NamedTuple):
     work: Column
     """The work of a key."""
     share: float
-    """The work of one task: several tasks share a key with more."""
+    """The most work of a key in one task: several tasks share a key with more."""
     number: int | None
     """The number of tasks; None leaves it to Spark."""
     is_shared: bool
@@ -297,22 +313,23 @@ class _Tasks(NamedTuple):
         return F.greatest(F.ceil(self.work / F.lit(self.share)), F.lit(1)).cast("int")
 
 
-def _by_deliveries(references: DataFrame) -> _Tasks:
-    """Return how the deliveries of all keys are divided into tasks, evenly.
+def _by_deliveries(references: DataFrame, connected: float) -> _Tasks:
+    """Return how the deliveries of all keys are divided into tasks, about evenly.
 
-    Runs a job.
+    `connected` is the share of the sessions that are connected at a time.  Runs a job.
     """
-    work = F.col("updates") * F.col("audience")
+    work = F.col("updates") * (F.col("audience") * F.lit(connected) + F.lit(UPDATE_WORK))
     found = references.agg(F.coalesce(F.sum(work), F.lit(0)), F.coalesce(F.max(work), F.lit(0))).first()
     assert found is not None
     total, most = found
-    few, many = (-(-total // deliveries) for deliveries in reversed(TASK_DELIVERIES))
+    few, many = (ceil(total / deliveries) for deliveries in reversed(TASK_DELIVERIES))
     # Spark itself would coalesce small partitions, and the rows of a hot key are few
     # before they become deliveries.
     partitions = int(references.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    number = max(few, min(many, partitions), 1)
-    share = max(total / number, 1.0)
-    return _Tasks(work, share, number, most > share)
+    number = max(min(few, MAX_TASKS), min(many, partitions), 1)
+    # A task gets several keys, or parts of keys, so that large ones do not meet in it.
+    share = max(total / number / 4, 1.0)
+    return _Tasks(work, share, number, number > 1 and most > share)
 
 
 def _deliveries(
@@ -333,7 +350,7 @@ def _deliveries(
     rows = salted.withColumn("is_key", F.lit(True)).unionByName(
         events.withColumn("is_key", F.lit(False)), allowMissingColumns=True
     )
-    # 3. All rows of a key and salt in one task.  The salts of a key are in different
+    # 3. All rows of a key and salt in one task.  Successive salts are in different
     #    tasks.
     if tasks.number is None:
         parted = rows.repartition(*key, "salt")

@@ -62,7 +62,7 @@ def _part(
     #    ones, so they must fit.
     bytes_of = [F.coalesce(F.length(column), F.lit(0)) for column in ("subscribed", "authorised")]
     narrow = (F.col("match_type") == "exact") & (bytes_of[0] + bytes_of[1] <= narrow_bytes)
-    wide = posted.filter(~narrow)
+    wide = posted.filter(~F.coalesce(narrow, F.lit(False)))  # also those with a null
     total = wide.mapInArrow(sizes, "bytes long").agg(F.sum("bytes")).first()
     assert total is not None
     size = 16 * len(ids) + (total[0] or 0)

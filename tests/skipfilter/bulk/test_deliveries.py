@@ -81,6 +81,7 @@ def rows_of(keys: list[Key], offset: int) -> pa.Table:
     st.integers(1, 4) | st.just(100),  # rows of a batch
     st.sampled_from([0, 3, 70_000]),
     st.sampled_from([0, 1, 2**22]),
+    st.sampled_from([0, 2]),
 )
 def test_deliveries_agree_with_sets(
     keys: list[Key],
@@ -90,6 +91,7 @@ def test_deliveries_agree_with_sets(
     batch: int,
     offset: int,
     limit: int,
+    few: int,
 ) -> None:
     first = (2 << SHARD_BITS) + offset
     expected = set()
@@ -118,6 +120,7 @@ def test_deliveries_agree_with_sets(
         patch.setattr(deliveries, "DELIVERIES_AT_ONCE", max(1, limit))
         patch.setattr(deliveries, "UPDATES_AT_ONCE", max(1, limit))
         patch.setattr(deliveries, "FEW_PAIRS", limit)
+        patch.setattr(deliveries, "FEW_UPDATES", few)
         patch.setattr(deliveries, "AUDIENCE_BYTES", limit)
         rows = output("rows")
         assert sorted((row["update"]["id"], row["subscriber_id"]) for row in rows) == sorted(expected)

@@ -1,11 +1,22 @@
-"""skipfilter.bulk.match agrees with brute force: the whole pipeline without Spark."""
+"""skipfilter.bulk.match agrees with brute force: the whole pipeline without Spark.
+
+In tests/skipfilter/spark/test_matching.py, these tests have the same steps on Spark:
+test_limits_change_the_plan_and_not_the_result for all outputs, ranges of ids, shards and
+microseconds, test_every_output_agrees_with_brute_force_and_a_skip_filter also by
+position, and test_without_sessions_nothing_is_received for empty tables.  Epochs are
+in test_cli.py: test_positions_are_only_compared_within_one_epoch.  Tables are refused by
+the same functions; test_an_invalid_selector_is_reported_with_its_subscriber and
+test_a_selector_too_large_for_a_worker_is_refused have an example of each.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,6 +72,7 @@ def test_every_output_agrees_with_brute_force_by_time_and_by_position(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deliveries, "DELIVERIES_AT_ONCE", limit)
         patch.setattr(deliveries, "FEW_PAIRS", 64 if limit > 1 else 0)
+        patch.setattr(deliveries, "FEW_UPDATES", limit // 2)
         outputs = {name: match(updates, sessions, name, **options) for name in deliveries.OUTPUTS}
     rows = outputs["rows"].select(["update_id", "subscriber_id"]).to_pydict().values()
     assert sorted(zip(*rows, strict=True)) == sorted(expected)
@@ -92,7 +104,90 @@ def test_a_microsecond_decides() -> None:
     assert [(row["ts"].microsecond, row["fanout"]) for row in fanout] == [(4, 0), (5, 1), (6, 1), (7, 1), (8, 0)]
 
 
+def replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+def rows_of(updates: pa.Table, sessions: pa.Table) -> list[tuple[str, int]]:
+    rows = match(updates, sessions, "rows").select(["update_id", "subscriber_id"]).to_pydict().values()
+    return sorted(zip(*rows, strict=True))
+
+
+def test_common_types_of_arrow_are_accepted() -> None:
+    world = World(
+        [Update("u", ["/a", "x"], False, 5), Update("v", ["/a"], True, 5)],
+        [Session(0, [("exact", "/a")], [("mqtt", "#")], 5, 6), Session(1, [("exact", "x")], [], 0, None)],
+    )
+    updates, sessions = world.arrow()
+    expected = sorted(by_brute_force(world))
+    assert rows_of(updates, sessions) == expected
+    columns: dict[str, pa.DataType] = {"ts": pa.timestamp("ns"), "connected_from": pa.timestamp("ns", "UTC")}
+    columns |= {"update_id": pa.large_string(), "topics": pa.large_list(pa.large_string()), "subscriber_id": pa.int32()}
+    for name, type in columns.items():
+        if name in updates.column_names:
+            updates = replaced(updates, name, updates[name].cast(type))
+        else:
+            sessions = replaced(sessions, name, sessions[name].cast(type))
+    selectors = pa.large_list(pa.struct({"type": pa.large_string(), "pattern": pa.large_string()}))
+    sessions = replaced(sessions, "selectors", sessions["selectors"].cast(selectors))
+    assert rows_of(updates, sessions) == expected
+    [batch] = updates.combine_chunks().to_batches()
+    assert rows_of(batch, sessions) == expected
+
+
+def test_times_are_floored_to_microseconds() -> None:
+    updates, sessions = World([Update("u", ["/a"], False, 5)], [Session(0, [("mqtt", "#")], [], 5, 6)]).arrow()
+    later = pc.add(updates["ts"].cast(pa.timestamp("ns", "UTC")), pa.scalar(999, pa.duration("ns")))
+    assert rows_of(replaced(updates, "ts", later), sessions) == [("u", 0)]
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 9), (0, 4), (5, 5), (100, 199), (7, 8), (2, 3)])
+def test_the_share_of_the_connected_sessions_is_a_mean(first: int, last: int) -> None:
+    never = 2**63 - 1
+    windows = [(0, 3), (never, never), (4, never)]  # the second id has no session
+    begins, ends = (np.array(edge, np.int64) for edge in zip(*windows, strict=True))
+    connected = sum(begin <= at < end for at in range(first, last + 1) for begin, end in windows)
+    share = deliveries.Sessions(0, begins, ends, [], []).share_connected(first, last)
+    assert share == pytest.approx(connected / (last + 1 - first) / 2)
+
+
 # -- refused tables
+
+
+@pytest.mark.parametrize("column", ["topics", "private", "ts", "position"])
+def test_a_null_is_reported_with_its_column_and_row(column: str) -> None:
+    """On Spark, a test of the same name."""
+    updates, sessions = World(
+        [Update("u", ["/a"], False, 1), Update("v", ["/a"], True, 1)], [Session(0, [("mqtt", "#")], [], 0, None)]
+    ).arrow()
+    first, _ = updates[column].to_pylist()
+    holed = replaced(updates, column, pa.array([first, None], updates.schema.field(column).type))
+    with pytest.raises(BadInput, match=f"^updates: {column} is null, update_id is v$"):
+        match(holed, sessions, by="position" if column == "position" else "time")
+
+
+def test_a_missing_or_wrongly_typed_column_is_refused() -> None:
+    updates, sessions = World([Update("u", ["/a"], False, 1)], []).arrow()
+    with pytest.raises(BadInput, match=r"^updates: it has no column private$"):
+        match(updates.drop_columns("private"), sessions)
+    with pytest.raises(BadInput, match=r"^updates: column private is string, not bool$"):
+        match(replaced(updates, "private", pa.array(["maybe"])), sessions)
+    with pytest.raises(BadInput, match=r"^updates: a topic is null$"):
+        match(replaced(updates, "topics", pa.array([["/a", None]])), sessions)
+
+
+def test_an_unknown_output_or_order_is_refused() -> None:
+    tables, name, by = World([], []).arrow(), "row", "times"
+    with pytest.raises(ValueError, match=r"^output must be one of fanout, bitmaps, rows, received, not 'row'$"):
+        match(*tables, name)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"""^by must be "time" or "position", not 'times'$"""):
+        match(*tables, by=by)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("selector", [("mqtt", None), (None, "a")])
+def test_a_selector_with_a_null_is_refused(selector: Any) -> None:
+    with pytest.raises(BadInput, match=r"^sessions: a selector has no type, or no pattern$"):
+        matched(Session(3, [selector], [], 0, None))
 
 
 def matched(*sessions: Session, **options: Any) -> pa.Table:
@@ -127,9 +222,13 @@ def test_a_session_without_a_beginning_is_refused() -> None:
         match(updates, sessions, by="position")
 
 
-def test_a_negative_id_is_refused() -> None:
+def test_an_id_out_of_bounds_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^sessions: subscriber_id must be at least 0, not -1"):
         matched(Session(-1, [], [], 0, None))
+    with pytest.raises(BadInput, match=r"^sessions: subscriber_id must be less than 2\*\*54, not 18014398509481984$"):
+        matched(Session(1 << 54, [], [], 0, None))
+    last = matched(Session((1 << 54) - 1, [("exact", "/a")], [], 0, None), output="bitmaps").to_pylist()
+    assert [row["shard"] for row in last] == [2**31 - 1]
 
 
 def test_selectors_that_are_too_large_for_a_worker_are_refused() -> None:

@@ -156,6 +156,7 @@ def outdated_of(compare: Callable[[], object]) -> list[date]:
 
 
 def test_marks_are_compared_day_by_day() -> None:
+    """On Spark: test_a_table_of_match_is_compared_with_its_inputs."""
     [one, two], [placed, other] = ["time 1", "time 2"], ["position 1", "position 2"]
     now = [dict(zip(DAYS, marks, strict=True)) for marks in ([one, two], [placed, other])]
 

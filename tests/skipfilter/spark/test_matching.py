@@ -124,9 +124,6 @@ def test_a_hot_topic_is_divided_by_its_deliveries(spark: SparkSession, monkeypat
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     assert (len(shares), sum(shares)) == (5, 300)
     assert max(shares) < 300 / 2
-    # The other outputs have a row for each update or session, whatever its deliveries.
-    rows = match(*world.tables(spark, 2), "received")
-    assert rows.count() == 400
 
 
 def test_keys_with_equal_hashes_are_distinguished(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
