@@ -5,6 +5,7 @@ many cases.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,6 +136,20 @@ def test_deliveries_agree_with_sets(
             for id in BitMap.deserialize(row["recipients"])
         ]
         assert sorted(recipients) == sorted(expected)
+        assert max(Counter(row["update"]["id"] for row in output("bitmaps")).values(), default=1) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted)), st.integers(1, 20))
+def test_a_run_is_cut_into_pieces_of_few_deliveries(ranges: list[list[int]], limit: int) -> None:
+    first, last = (np.array([one[edge] for one in ranges], np.int64) for edge in (0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deliveries, "DELIVERIES_AT_ONCE", limit)
+        edges = deliveries._edges(first, last, 9)
+    assert edges == sorted(set(edges))
+    assert (edges[0], edges[-1]) == (0, 9)
+    for begin, end in pairwise(edges):
+        count = int((last.clip(begin, end) - first.clip(begin, end)).sum())
+        assert count <= limit or end == begin + 1
 
 
 def test_the_cache_is_bounded_and_always_has_the_newest_entry() -> None:
