@@ -188,6 +188,8 @@ def test_the_table_agrees_with_the_patterns_while_they_come_and_go(patterns: lis
     while posting_lists:
         _, postings = posting_lists.popitem()
         table.remove(postings)
+        # Equal patterns, such as https://e.com/ and /, share a posting list.
+        posting_lists = {pattern: one for pattern, one in posting_lists.items() if one is not postings}
         table._check()
         agree(table, posting_lists, topics.pop() if topics else "")
     assert not table._trie.root.leads_on()
