@@ -47,6 +47,8 @@ V = TypeVar("V")
 
 Output = Literal["fanout", "bitmaps", "rows", "received"]
 
+NEVER: Final = int(np.iinfo(np.int64).max)
+"""The end of a session that has not ended; both times of an id without a session."""
 AUDIENCE_BYTES: Final = 2**28
 """The maximum size of a task's caches of audiences."""
 DELIVERIES_AT_ONCE: Final = 2**18
@@ -71,7 +73,7 @@ class Sessions(NamedTuple):
     first: int
     """The first id of the range."""
     begins: Moments
-    """The first moment of each session, by id - first; the maximum if there is none."""
+    """The first moment of each session, by id - first; NEVER if there is none."""
     ends: Moments
     """The first moment after each session, likewise."""
     subscribed: list[bytes | None]
@@ -89,7 +91,7 @@ class Sessions(NamedTuple):
 
         It is the mean from `first` to `last`, and 0 if there are no sessions.
         """
-        count = np.count_nonzero(self.begins < np.iinfo(np.int64).max)  # others have no session
+        count = np.count_nonzero(self.begins < NEVER)
         begins, ends = (edge.clip(first, last + 1).astype(float) for edge in (self.begins, self.ends))
         return float((ends - begins).sum() / (last + 1 - first) / max(count, 1))
 

@@ -34,6 +34,32 @@ By = Literal["time", "position"]
 Key = tuple[tuple[str, ...], bool]
 """The sorted topics of an update, and whether it is private."""
 
+_TIME: Final = pa.timestamp("us", "UTC")
+_SELECTORS: Final = pa.list_(pa.struct({"type": pa.string(), "pattern": pa.string()}))
+# The columns of both tables, and those of moments.
+_UPDATES: Final = {
+    "update_id": pa.string(),
+    "topics": pa.list_(pa.string()),
+    "private": pa.bool_(),
+    "ts": _TIME,
+}
+_UPDATES_BY: Final[dict[By, dict[str, pa.DataType]]] = {"time": {}, "position": {"position": pa.int64()}}
+_SESSIONS: Final = {"subscriber_id": pa.int64(), "selectors": _SELECTORS, "authorised": _SELECTORS}
+_SESSIONS_BY: Final[dict[By, dict[str, pa.DataType]]] = {
+    "time": {"connected_from": _TIME, "disconnected_at": _TIME},
+    "position": {"after": pa.int64(), "until": pa.int64()},
+}
+# The references of a key in the rows of a worker.
+_REFERENCES: Final = pa.schema(
+    {
+        "is_key": pa.bool_(),
+        "private": pa.bool_(),
+        "subscribed": pa.list_(pa.binary()),
+        "authorised": pa.list_(pa.binary()),
+        "wide": pa.list_(pa.int32()),
+    }
+)
+
 
 def match(
     updates: pa.Table,
@@ -88,23 +114,6 @@ def require_by(by: str) -> None:
     """Raise ValueError if `by` is neither "time" nor "position"."""
     if by not in get_args(By):
         raise ValueError(f'by must be "time" or "position", not {by!r}')
-
-
-_TIME: Final = pa.timestamp("us", "UTC")
-_SELECTORS: Final = pa.list_(pa.struct({"type": pa.string(), "pattern": pa.string()}))
-# The columns of both tables, and those of moments.
-_UPDATES: Final = {
-    "update_id": pa.string(),
-    "topics": pa.list_(pa.string()),
-    "private": pa.bool_(),
-    "ts": _TIME,
-}
-_UPDATES_BY: Final[dict[By, dict[str, pa.DataType]]] = {"time": {}, "position": {"position": pa.int64()}}
-_SESSIONS: Final = {"subscriber_id": pa.int64(), "selectors": _SELECTORS, "authorised": _SELECTORS}
-_SESSIONS_BY: Final[dict[By, dict[str, pa.DataType]]] = {
-    "time": {"connected_from": _TIME, "disconnected_at": _TIME},
-    "position": {"after": pa.int64(), "until": pa.int64()},
-}
 
 
 def _typed(table: pa.Table, name: str, columns: dict[str, pa.DataType]) -> pa.Table:
@@ -251,14 +260,3 @@ def _rows(keys: dict[Key, list[int]], at: pa.Array, update: pa.StructArray, part
     table = pa.Table.from_pylist(references, _REFERENCES)
     there = pa.array(places, pa.int64())
     return table.append_column("at", at.take(there)).append_column("update", update.take(there))
-
-
-_REFERENCES = pa.schema(
-    {
-        "is_key": pa.bool_(),
-        "private": pa.bool_(),
-        "subscribed": pa.list_(pa.binary()),
-        "authorised": pa.list_(pa.binary()),
-        "wide": pa.list_(pa.int32()),
-    }
-)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skipfilter.bulk.deliveries import Sessions
+from skipfilter.bulk.deliveries import NEVER, Sessions
 from skipfilter.bulk.errors import BadInput, BroadcastLimit
 from skipfilter.bulk.posting_lists import SHARD_BITS
 from skipfilter.bulk.wide_selectors import Wide, index_bytes, require_selectors
@@ -34,8 +34,6 @@ BROADCAST_BYTES: Final = 2**28
 """The maximum number of bytes of one range of ids, which every worker holds."""
 MAX_ID: Final = 2 ** (SHARD_BITS + 31)
 """The number of ids: a shard has 32 bits."""
-NEVER: Final = int(np.iinfo(np.int64).max)
-"""The end of a session that has not ended; both times of an id without a session."""
 
 
 def shards(bounds: Iterable[tuple[int | None, int | None]]) -> list[range]:

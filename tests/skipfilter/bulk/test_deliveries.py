@@ -17,13 +17,12 @@ from pyroaring import BitMap
 
 from skipfilter.bulk import deliveries
 from skipfilter.bulk.bitmaps import bitmap, ids_of, serialized, union
-from skipfilter.bulk.deliveries import OUTPUTS, Sessions
+from skipfilter.bulk.deliveries import NEVER, OUTPUTS, Sessions
 from skipfilter.bulk.posting_lists import SHARD_BITS, combine, merge
 
 if TYPE_CHECKING:
     from skipfilter.bulk.deliveries import Output
 
-NEVER = int(np.iinfo(np.int64).max)
 
 Key = tuple[bool, list[set[int]], list[set[int]], list[int], list[int]]
 """private, the ids of its narrow selectors, those of its grants, its wide selectors,
