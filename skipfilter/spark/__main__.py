@@ -33,9 +33,10 @@ from skipfilter.spark.audit import audit as who_could_read
 from skipfilter.spark.cli import Conf, Tables, job, say, step, steps
 from skipfilter.spark.errors import BadInput, MissingTable
 from skipfilter.spark.gaps import of_time, sentences
-from skipfilter.spark.generate import Workload, generate_sessions, generate_updates, require_one_run
+from skipfilter.spark.generate import Workload, generate_sessions, generate_updates
 from skipfilter.spark.generations import Outdated, generations, marked, whole
 from skipfilter.spark.indexing import postings
+from skipfilter.spark.inputs import Inputs
 from skipfilter.spark.matching import Matching, Options, of_days
 from skipfilter.spark.page import page
 from skipfilter.spark.report import report as what_happened
@@ -160,9 +161,9 @@ def match(
     """
     with job("match", conf) as spark:
         days = first and first.date(), last and last.date()
-        updates, sessions = _inputs(spark, tables)
-        by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
-        updates, sessions = of_days(updates, sessions, *days, by)
+        inputs = _inputs(spark, tables)
+        by, base_url = by or inputs.by, base_url or inputs.hub()
+        updates, sessions = of_days(inputs.updates, inputs.sessions, *days, by)
         with step("generations of the days"):
             found = generations(updates, sessions, by)
         with ExitStack() as prepared:
@@ -186,29 +187,6 @@ def match(
                     else:
                         dated = marked(made.withColumn("dt", F.to_date("ts")), found)
                         files.write(dated, f"{tables}/{name}", by_day=True, days=days)
-
-
-def _by(updates: DataFrame, sessions: DataFrame) -> By:
-    """Return "position" if every row has a position, otherwise "time".
-
-    Without updates, it is "time".
-    """
-    placed = updates.agg(F.count("*"), F.count("position")).first()
-    bounded = sessions.agg(F.count("*"), F.count("after")).first()
-    assert placed is not None
-    assert bounded is not None
-    return "position" if 0 < placed[0] == placed[1] and bounded[0] == bounded[1] else "time"
-
-
-def _hub(sessions: DataFrame) -> str | None:
-    """Return the URL of the sessions' hub, or None if no session has one.
-
-    Raises BadInput if there are several.
-    """
-    hubs = [hub for [hub] in sessions.select("hub").distinct().limit(3).collect() if hub is not None]
-    if len(hubs) > 1:
-        raise BadInput(f"sessions: they belong to several hubs, {hubs[0]} and {hubs[1]}: choose one with --base-url")
-    return hubs[0] if hubs else None
 
 
 def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFrame, DataFrame]]:
@@ -244,21 +222,17 @@ def report(
         fanout = _read(spark, tables, "fanout", FANOUT)
         start, end = _moments(first, last)
         with step(f"{tables}/fanout of the present updates and sessions"):
-            updates, sessions = _inputs(spark, tables)
-            hub, gaps = base_url or _hub(sessions), _gaps(spark, tables)
-            # Without an end, `by` makes no difference: it decides only about gaps after
-            # it.
-            by = "time" if end is None else _by(updates, sessions)
+            inputs = _inputs(spark, tables)
             try:
                 found = what_happened(
-                    updates,
-                    sessions,
+                    inputs.updates,
+                    inputs.sessions,
                     fanout,
                     start=start,
                     end=end,
-                    base_url=hub,
-                    gaps=gaps,
-                    by=by,
+                    base_url=base_url or inputs.hub(),
+                    gaps=_gaps(spark, tables),
+                    by=inputs.by,
                     max_broadcast_bytes=max_broadcast_bytes,
                 )
             except Outdated as error:
@@ -289,9 +263,9 @@ def audit(
     """
     with job("audit", conf) as spark:
         start, end = _moments(first, last)
-        updates, sessions = _inputs(spark, tables)
-        by, base_url = by or _by(updates, sessions), base_url or _hub(sessions)
-        logs = _logs(updates, sessions, by)
+        inputs = _inputs(spark, tables)
+        by, base_url = by or inputs.by, base_url or inputs.hub()
+        logs = _logs(inputs.updates, inputs.sessions, by)
         with step(f"{tables}/audit"):
             options: Options = {"by": by, "base_url": base_url, "max_broadcast_bytes": max_broadcast_bytes}
             parts = [who_could_read(topic, *each, start, end, **options) for each in logs]
@@ -312,14 +286,13 @@ def _moments(first: datetime | None, last: datetime | None) -> tuple[datetime | 
     return first and first.replace(tzinfo=UTC), last and last.replace(tzinfo=UTC) + timedelta(days=1)
 
 
-def _inputs(spark: SparkSession, tables: str) -> tuple[DataFrame, DataFrame]:
+def _inputs(spark: SparkSession, tables: str) -> Inputs:
     """Return the tables of updates and of sessions."""
     updates, sessions = _read(spark, tables, "updates", UPDATES), _sessions(spark, tables)
     try:
-        require_one_run(updates, sessions)
+        return Inputs.of(updates, sessions)
     except BadInput as error:
         raise BadInput(f"{tables}: {error}: run `generate` again") from None
-    return updates, sessions
 
 
 def _gaps(spark: SparkSession, tables: str) -> DataFrame:

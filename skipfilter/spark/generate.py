@@ -44,6 +44,8 @@ from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import SELECTOR, SESSIONS, UPDATES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -251,15 +253,15 @@ def generate_sessions(spark: SparkSession, workload: Workload, partitions: int |
     return table.to(SESSIONS)
 
 
-def require_one_run(updates: DataFrame, sessions: DataFrame) -> None:
+def require_one_run(published: Collection[str], connected: Collection[str]) -> None:
     """Raise BadInput if only one of the tables is from this run of `generate`.
 
-    If a run fails between its tables, they are of different workloads.
+    Takes the epochs of the updates and of the sessions.  If a run fails between its
+    tables, they are of different workloads.
     """
-    epochs = [{epoch for [epoch] in table.select("epoch").distinct().collect()} for table in (updates, sessions)]
-    published, connected = ({epoch for epoch in some if epoch and epoch.startswith(_GENERATED)} for some in epochs)
+    made = [{epoch for epoch in epochs if epoch.startswith(_GENERATED)} for epochs in (published, connected)]
     # A table without rows fits any other.
-    if all(epochs) and published != connected:
+    if published and connected and made[0] != made[1]:
         raise BadInput("updates and sessions are not of one run of `generate`, which writes both")
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from skipfilter.spark import BadInput, Workload, files, generate_sessions, generate_updates
-from skipfilter.spark.generate import require_one_run
+from skipfilter.spark import Workload, files, generate_sessions, generate_updates
 from skipfilter.spark.generations import MARK, Outdated, check, generations, shown, unmarked
 from skipfilter.spark.schemas import FANOUT, SESSIONS, UPDATES
 from tests.skipfilter.spark.test_cli import done, run
@@ -283,8 +282,3 @@ def test_tables_of_two_runs_of_generate_are_refused(spark: SparkSession, tmp_pat
             f"{job}: {tmp_path}: updates and sessions are not of one run of `generate`, which writes both: "
             "run `generate` again"
         )
-    require_one_run(generate_updates(spark, two), generate_sessions(spark, two))
-    require_one_run(generate_updates(spark, Workload(subscribers=9, updates=0)), generate_sessions(spark, two))
-    require_one_run(*tables(spark, UPDATED, SEATED))
-    with pytest.raises(BadInput, match="not of one run"):
-        require_one_run(tables(spark, UPDATED, SEATED)[0], generate_sessions(spark, two))
