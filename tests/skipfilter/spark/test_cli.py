@@ -101,20 +101,6 @@ def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, da
     assert spark.read.parquet(str(day / "audit")).count() > 0
 
 
-def test_repeating_a_day_keeps_the_others(spark: SparkSession, tmp_path: Path) -> None:
-    two_days = Workload(subscribers=50, updates=400, duration=2 * Workload().duration)
-    files.write(generate_updates(spark, two_days), f"{tmp_path}/updates", by_day=True)
-    files.write(generate_sessions(spark, two_days), f"{tmp_path}/sessions")
-    done("match", tmp_path)
-    whole = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
-    days = sorted({dt for _, dt in whole.values()})
-    assert len(days) == 2
-    for chosen in ({"--from": days[1]}, {"--from": days[0], "--to": days[0]}):
-        done("match", tmp_path, *(str(part) for option in chosen.items() for part in option))
-        again = {row.update_id: (row.fanout, row.dt) for row in spark.read.parquet(f"{tmp_path}/fanout").collect()}
-        assert again == whole
-
-
 def test_repeating_a_day_removes_its_old_rows(spark: SparkSession, tmp_path: Path) -> None:
     dated = spark.createDataFrame([(day, n) for day in (1, 2, 3) for n in (1, 2)], "day int, n int")
     table = dated.select(F.make_date(F.lit(2026), F.lit(1), "day").alias("dt"), "n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from skipfilter.spark.schemas import FANOUT, SESSIONS, UPDATES
 from tests.skipfilter.spark.test_cli import done, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +57,7 @@ def session(id: int, begins: int, ends: int | None, **changes: Any) -> dict[str,
 UPDATED = [update(1), update(12), update(25), update(30)]
 SEATED = [session(0, 0, 5), session(1, 0, None), session(2, 10, 30), session(3, 26, 28)]
 INPUTS = {"updates": UPDATES, "sessions": SESSIONS}
+OUTPUTS = ("fanout", "rows", "bitmaps", "received")
 DAYS = [date(2026, 1, 31), date(2026, 2, 1)]
 
 
@@ -68,36 +70,58 @@ def tables(
     return table(updates, UPDATES), table(sessions, SESSIONS)
 
 
-def of(spark: SparkSession, updates: list[dict[str, Any]], sessions: list[dict[str, Any]], by: By) -> list[str]:
-    """Return the generations of both days."""
+def later(row: dict[str, Any], days: int) -> dict[str, Any]:
+    """Return a row some days later, with its positions."""
+    shift = timedelta(days=days)
+    places = dict.fromkeys(("position", "after", "until"), shift // HOUR)
+    moved = dict.fromkeys(("ts", "connected_from", "disconnected_at", "dt"), shift) | places
+    return row | {name: row[name] + by for name, by in moved.items() if row.get(name) is not None}
+
+
+Rows = list[dict[str, Any]]
+
+
+def of(spark: SparkSession, pairs: Iterable[tuple[Rows, Rows]], by: By) -> list[tuple[str, str]]:
+    """Return the generations of pairs of days, by one job for all of them.
+
+    Each pair has updates and sessions, and is two days later than the one before it.
+    """
+    every = [
+        ([later(row, 2 * n) for row in updates], [later(row, 2 * n) for row in sessions])
+        for n, (updates, sessions) in enumerate(pairs)
+    ]
+    updates, sessions = ([row for rows in table for row in rows] for table in zip(*every, strict=True))
     found = generations(*tables(spark, updates, sessions), by)
-    assert sorted(found) == DAYS
+    assert sorted(found) == [FIRST.date() + timedelta(days=n) for n in range(2 * len(every))]
     assert all(mark.startswith(f"{by} ") for mark in found.values())
-    return [found[day] for day in DAYS]
+    marks = [found[day] for day in sorted(found)]
+    return list(zip(marks[::2], marks[1::2], strict=True))
 
 
-LATER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+NOTHING = UPDATED, SEATED
+LATER: dict[str, tuple[Rows, Rows]] = {
     "in another order": (UPDATED[::-1], SEATED[::-1]),
     "another update of the second day": ([*UPDATED, update(40)], SEATED),
-    "an open session has ended since": (UPDATED, [*SEATED[:1], session(1, 0, 26), *SEATED[2:]]),
     "a session after the last update of the first day": (UPDATED, [*SEATED, session(4, 13, 20)]),
-    "a session of the second day": (UPDATED, [*SEATED, session(4, 26, None)]),
+    "a session of the second day": (UPDATED, [*SEATED, session(4, 26, 48)]),
     "other columns": (
         [row | {"data": "x", "data_bytes": 7, "type": "t"} for row in UPDATED],
         [row | {"subscriber": "other", "complete": False, "node": "n"} for row in SEATED],
     ),
+    "an open session has ended since": (UPDATED, [*SEATED[:1], session(1, 0, 26), *SEATED[2:]]),
 }
+"""The last one changes all later days."""
 
 
 @pytest.mark.parametrize("by", ["time", "position"])
 def test_a_day_keeps_its_generation_if_later_rows_are_appended(spark: SparkSession, by: By) -> None:
-    before = of(spark, UPDATED, SEATED, by)
-    assert before[0] != before[1]
-    for name, changed in LATER.items():
-        assert of(spark, *changed, by)[0] == before[0], name
+    before, after = of(spark, [NOTHING] * len(LATER), by), of(spark, LATER.values(), by)
+    assert len(set(chain(*before))) == 2 * len(LATER)
+    for name, one, other in zip(LATER, before, after, strict=True):
+        assert one[0] == other[0], name
 
 
-OTHER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+OTHER: dict[str, tuple[Rows, Rows]] = {
     "another update": ([*UPDATED, update(3)], SEATED),
     "an update less": (UPDATED[1:], SEATED),
     "an update twice more": ([*UPDATED, *[UPDATED[0]] * 2], SEATED),
@@ -111,28 +135,28 @@ OTHER: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "other grants": (UPDATED, [session(0, 0, 5, authorised=[]), *SEATED[1:]]),
     "a selector becomes a grant": (UPDATED, [session(0, 0, 5, selectors=[], authorised=MQTT + EXACT), *SEATED[1:]]),
     "an earlier end": (UPDATED, [session(0, 0, 4), *SEATED[1:]]),
-    "an end before the last update": (UPDATED, [*SEATED[:1], session(1, 0, 12), *SEATED[2:]]),
     "another beginning": (UPDATED, [session(0, 1, 5), *SEATED[1:]]),
+    "nothing": NOTHING,
+    "an end before the last update": (UPDATED, [*SEATED[:1], session(1, 0, 12), *SEATED[2:]]),
 }
+"""The last one changes all later days; the others do not, as the one before it shows."""
 
 
 @pytest.mark.parametrize("by", ["time", "position"])
 def test_a_day_has_another_generation_if_anything_that_counts_has_changed(spark: SparkSession, by: By) -> None:
-    # By position, the rows have the same hashes but for the moments.
-    names = OTHER if by == "time" else [name for name in OTHER if "end" in name or "another" in name]
-    marks = {name: of(spark, *OTHER[name], by)[0] for name in names}
-    marks["before"] = of(spark, UPDATED, SEATED, by)[0]
-    assert len(set(marks.values())) == len(marks), marks
+    before, after = of(spark, [NOTHING] * len(OTHER), by), of(spark, OTHER.values(), by)
+    for name, one, other in zip(OTHER, before, after, strict=True):
+        assert (one[0] == other[0]) is (name == "nothing"), name
 
 
 def test_only_the_time_counts_by_time_and_only_the_position_by_position(spark: SparkSession) -> None:
     moved = [session(0, 0, 5, after=2, until=3), *SEATED[1:]]
     delayed = [session(0, 0, 5, disconnected_at=FIRST + 4 * HOUR), *SEATED[1:]]
     other = [session(0, 0, 5, epoch="other"), *SEATED[1:]]
-    for by in ("time", "position"):
-        before = of(spark, UPDATED, SEATED, by)
-        for changed, same in ((moved, "time"), (other, "time"), (delayed, "position")):
-            assert (of(spark, UPDATED, changed, by) == before) is (by == same)
+    changed = [(UPDATED, sessions) for sessions in (moved, other, delayed)]
+    for by, same in (("time", [True, True, False]), ("position", [False, False, True])):
+        before, after = of(spark, [NOTHING] * 3, by), of(spark, changed, by)
+        assert [one == other for one, other in zip(before, after, strict=True)] == same
 
 
 # -- the check
@@ -181,7 +205,7 @@ def test_marks_are_compared_day_by_day() -> None:
 
 def test_a_table_of_match_is_compared_with_its_inputs(spark: SparkSession) -> None:
     inputs = tables(spark, UPDATED, SEATED)
-    [one, two], [placed, _] = (of(spark, UPDATED, SEATED, by) for by in ("time", "position"))
+    [(one, two)], [(placed, _)] = (of(spark, [NOTHING], by) for by in ("time", "position"))
 
     def outdated(*rows: tuple[int, str | None], **bounds: Any) -> list[date]:
         return outdated_of(lambda: check(*inputs, fanout(spark, list(rows)), **bounds))
@@ -237,17 +261,20 @@ def test_days_that_were_matched_one_by_one_belong_to_the_present_tables(spark: S
     tonight = sessions.where(F.col("connected_from") < end).withColumn("disconnected_at", until)
     for name, chosen in (("updates", updates.where(F.col("dt") == days[0])), ("sessions", tonight)):
         files.write(chosen, f"{tmp_path}/{name}", by_day=name == "updates")
-    every = [part for output in ("fanout", "rows", "bitmaps", "received") for part in ("--output", output)]
-    done("match", tmp_path, *every, "--from", days[0], "--to", days[0])
+    done("match", tmp_path, "--from", days[0], "--to", days[0])
     for name, whole in (("updates", updates), ("sessions", sessions)):
         files.write(whole, f"{tmp_path}/{name}", by_day=name == "updates")
     with pytest.raises(Outdated) as caught:
         check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT))
     assert caught.value.days == days[1:]
-    done("match", tmp_path, *every, "--from", days[1])
+    done("match", tmp_path, "--from", days[1])
     assert check(updates, sessions, files.read(spark, f"{tmp_path}/fanout", FANOUT)) == []
-    # The other outputs have the same marks.
+    one_by_one = spark.read.parquet(f"{tmp_path}/fanout").collect()
+    # All days at once are the same, and the other outputs have the same marks.
+    done("match", tmp_path, *(part for output in OUTPUTS for part in ("--output", output)))
+    assert sorted(spark.read.parquet(f"{tmp_path}/fanout").collect()) == sorted(one_by_one)
     now = generations(updates, sessions, "time")
+    assert {row.dt: row[MARK] for row in one_by_one} == now
     for name in ("rows", "bitmaps"):
         marks = spark.read.parquet(f"{tmp_path}/{name}").select("dt", MARK).distinct().collect()
         assert {row.dt: row[MARK] for row in marks} == now
