@@ -1,8 +1,8 @@
 """Audit: who could read a topic, by which selector, and who received it.
 
-    sessions ─┬─► distinct selectors ─► those that match ─┐
-              └───────────────────────────────────────────┴─► authorised, subscribed ┐
-    updates ──► those on the topic ─► match ─► received ─────────────────────────────┴─►
+    sessions ─┬─► those of its selectors that match ─► authorised, subscribed ┐
+              └────────────────────────┐                                      ├─►
+    updates ──► those on the topic ────┴─► match ─► received ─────────────────┘
 
 A session can be *authorised*, *subscribed* and *receiving*, and none implies another:
 
@@ -24,24 +24,26 @@ have clients that read the history and leave (hub.http.replay).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from skipfilter.matchers import UrlPattern, compile_matcher
 from skipfilter.spark.matching import match
 from skipfilter.spark.schemas import SELECTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
     from typing import Unpack
 
     from pyspark.sql import Column, DataFrame
 
-    from skipfilter.matchers import Selector
     from skipfilter.spark.matching import Options
 
 
@@ -87,20 +89,19 @@ def audit(
         sessions if "complete" in sessions.columns else sessions.withColumn("complete", F.lit(None).cast("boolean"))
     )
     found = (
-        marked.drop("selectors", "authorised")
-        .join(_matching(topic, sessions, base_url), "subscriber_id", "left")
+        _matching(topic, marked, base_url)
         .join(_received(carrying, sessions, options), "subscriber_id", "left")
-        .where((there & F.col("authorised").isNotNull()) | F.col("received").isNotNull())
+        .where((there & (F.size("authorised") + F.size("subscribed") > 0)) | F.col("received").isNotNull())
     )
-    # The left joins leave nulls for sessions without a selector, or without an update.
-    none = F.array().cast(ArrayType(SELECTOR, containsNull=False))
     return found.select(
         F.lit(topic).alias("topic"),
         "subscriber_id",
         "subscriber",
         "connected_from",
         "disconnected_at",
-        *(F.coalesce(column, none).alias(column) for column in ("authorised", "subscribed")),
+        "authorised",
+        "subscribed",
+        # Null for sessions without an update.
         *(F.coalesce(column, F.lit(0)).alias(column) for column in ("received", "received_private")),
         "first_received",
         "last_received",
@@ -126,46 +127,56 @@ def _overlap(start: datetime | None, end: datetime | None) -> Column:
 
 
 def _matching(topic: str, sessions: DataFrame, base_url: str | None) -> DataFrame:
-    """Return subscriber_id, authorised, subscribed: the selectors that match `topic`.
-
-    Compares exact selectors as text, and matches each other distinct selector once.
+    """Return the sessions with the lists authorised and subscribed: their selectors
+    that match `topic`.
     """
-    # 1. A row for each selector of a session, with its role and its place in the list.
-    columns = {"authorised": "authorised", "subscribed": "selectors"}
-    each = [
-        sessions.select("subscriber_id", F.lit(role).alias("role"), F.posexplode(column).alias("place", "selector"))
-        for role, column in columns.items()
-    ]
-    held = each[0].unionAll(each[1])
-    # 2. The rows whose selector matches.
-    exact = F.col("selector.type") == "exact"
-    others = held.where(~exact).select("selector.*").distinct()
-    asked = others.mapInArrow(lambda batches: _asked(batches, topic, base_url), SELECTOR)
-    hits = held.where(exact & (F.col("selector.pattern") == topic)).unionAll(
-        held.where(~exact)
-        .join(asked.select(F.struct("type", "pattern").alias("selector")), "selector")
-        .select(held.columns)
-    )
-    # 3. Back to one row for each session, its lists in the order of their places.
-    lists = (
-        F.array_sort(F.collect_list(F.when(F.col("role") == role, F.struct("place", "selector"))))["selector"].alias(
-            role
-        )
-        for role in columns
-    )
-    return hits.groupBy("subscriber_id").agg(*lists)
+    lists = {"authorised": "authorised", "selectors": "subscribed"}
+    others = [column for column in sessions.columns if column not in lists]
+    matching = [StructField(name, ArrayType(SELECTOR, containsNull=False), nullable=False) for name in lists.values()]
+    schema = StructType([*(sessions.schema[column] for column in others), *matching])
+    renamed = sessions.select(*others, *(F.col(column).alias(name) for column, name in lists.items()))
+    return renamed.mapInArrow(lambda batches: _only_matching(batches, topic, base_url), schema)
 
 
-def _asked(batches: Iterator[pa.RecordBatch], topic: str, base_url: str | None) -> Iterator[pa.RecordBatch]:
-    """Yield the selectors that match the topic, batch by batch."""
+def _only_matching(batches: Iterator[pa.RecordBatch], topic: str, base_url: str | None) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, with only the selectors that match the topic in the last two
+    columns.
+
+    Matches a pattern that many sessions have once, as long as it is in the cache.
+    """
+    matches = lru_cache(_CACHED)(partial(_matches, topic=topic, base_url=base_url))
     for batch in batches:
-        selectors = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        yield batch.filter(pa.array([_matches(selector, topic, base_url) for selector in selectors], pa.bool_()))
+        *others, authorised, subscribed = batch.columns
+        columns = [*others, _kept(authorised, topic, matches), _kept(subscribed, topic, matches)]
+        yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _matches(selector: Selector, topic: str, base_url: str | None) -> bool:
+_CACHED: Final = 10_000
+"""The number of patterns of which a worker remembers whether they match."""
+
+
+def _kept(lists: pa.ListArray, topic: str, matches: Callable[[str, str], bool]) -> pa.ListArray:
+    """Return lists of selectors with only those that match.
+
+    Compares exact selectors as text.
+    """
+    selectors = lists.flatten()
+    types, patterns = (pc.struct_field(selectors, name) for name in SELECTOR.names)
+    is_exact = pc.equal(types, "exact")
+    keep = pc.and_(is_exact, pc.equal(patterns, topic)).to_numpy(zero_copy_only=False)
+    [others] = np.nonzero(pc.invert(is_exact).to_numpy(zero_copy_only=False))
+    if others.size:
+        pairs = zip(types.take(others).to_pylist(), patterns.take(others).to_pylist(), strict=True)
+        keep[others] = [matches(*pair) for pair in pairs]
+    # The number of kept selectors of each list.
+    counts = np.bincount(pc.list_parent_indices(lists).to_numpy()[keep], minlength=len(lists))
+    offsets = np.zeros(len(lists) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.ListArray.from_arrays(offsets, selectors.filter(keep))
+
+
+def _matches(type: str, pattern: str, topic: str, base_url: str | None) -> bool:
     """Return whether a selector matches a topic."""
-    type, pattern = selector
     if type == "urlpattern":  # without limits, because the hub has accepted it
         return UrlPattern(pattern, base_url, regexp_groups=True).match(topic)
     return compile_matcher(type, pattern).match(topic)
