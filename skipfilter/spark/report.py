@@ -8,9 +8,9 @@ Each table is made by a plain function of DataFrames, and `report` calls them al
 Figures are exact, because at these sizes an estimate takes as long.  Only
 `topic_hourly` makes sketches, which `merge_hourly` can merge later, days into months.
 
-A period, start <= time < end, is a DataFrame of one row.  A session that outlasts the
-period counts up to its end.  Bins are whole hours in UTC, or as `per` says.  `traffic`
-and `concurrency` have a row for each bin of the period, even if nothing happened in it.
+A session that outlasts the period of a report counts up to its end.  Bins are whole
+hours in UTC, or as `per` says.  `traffic` and `concurrency` have a row for each bin of
+the period, even if nothing happened in it.
 
 Bytes are those of the updates' data, without frames, headers and TLS.
 """
@@ -18,7 +18,7 @@ Bytes are those of the updates' data, without frames, headers and TLS.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from typing import Self
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from skipfilter.bulk.matching import By
 
@@ -57,16 +57,46 @@ GROWTH: Final = 2.0
 """The factor for the number of subscribers, by default, in the plan of capacity."""
 
 
-def period_of(updates: DataFrame, start: datetime | None = None, end: datetime | None = None) -> DataFrame:
-    """Return start and end as one row.
+class Period(NamedTuple):
+    """The time of a report, start <= time < end, as constants.
+
+    They are null if there are no updates.
+    """
+
+    start: Column
+    end: Column
+
+    def has(self, column: str) -> Column:
+        """Return whether a time lies in the period."""
+        return (F.col(column) >= self.start) & (F.col(column) < self.end)
+
+    def bins(self, per: Per) -> tuple[Column, Column]:
+        """Return the beginnings of the first and the last bin that overlap the period.
+
+        They are null if the period is empty.
+        """
+        # The end is excluded, so the last bin has the microsecond before it.
+        last = F.timestamp_micros(F.unix_micros(self.end) - 1)
+        first, last = (F.when(self.start < self.end, F.date_trunc(per, time)) for time in (self.start, last))
+        return first, last
+
+
+def period_of(updates: DataFrame, start: datetime | None = None, end: datetime | None = None) -> Period:
+    """Return the period from `start` to before `end`.
 
     By default, the start is the time of the first update, and the end one microsecond
-    after the last.  They are null if there are no updates.
+    after the last.  Runs a job to find them.
     """
-    after_last = F.timestamp_micros(F.unix_micros(F.max("ts")) + 1)
-    return updates.agg(
-        (F.min("ts") if start is None else F.lit(start)).alias("start"),
-        (after_last if end is None else F.lit(end)).alias("end"),
+    first, after_last = None, None
+    if start is None or end is None:
+        found = updates.agg(F.unix_micros(F.min("ts")), F.unix_micros(F.max("ts")) + 1).first()
+        assert found is not None
+        first, after_last = found
+    return Period(
+        *(
+            F.timestamp_micros(F.lit(micros).cast("long")) if time is None else F.lit(time)
+            for time, micros in ((start, first), (end, after_last))
+        )
     )
 
 
@@ -115,17 +145,17 @@ def merge_hourly(hourly: DataFrame, per: Per) -> DataFrame:
     return longer.groupBy("topic", "time").agg(*counts, F.kll_merge_agg_bigint("fanout_kll").alias("fanout_kll"))
 
 
-def traffic(published: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
+def traffic(published: DataFrame, period: Period, per: Per = "hour") -> DataFrame:
     """Return the updates, deliveries and bytes of each bin of the period, in order.
 
     The columns are time, updates, private_updates, deliveries, published_bytes and
     delivered_bytes.
     """
     sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
-    return _bins(period, per).join(sent, "time", "left").na.fill(0).orderBy("time")
+    return _bins(published.sparkSession, period, per).join(sent, "time", "left").na.fill(0).orderBy("time")
 
 
-def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> DataFrame:
+def concurrency(sessions: DataFrame, period: Period, per: Per = "hour") -> DataFrame:
     """Return time, connected, disconnected, peak of each bin of the period, in order.
 
     The peak is the largest number of sessions that are connected at the same moment.
@@ -134,8 +164,7 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
     """
     # 1. Events: a beginning, an end, and a zero at the start of each bin, so that a bin
     #    has a row without events, and its peak includes the sessions at its start.
-    bins = _bins(period, per)
-    bounds = bins.agg(F.min("time").alias("first"), F.max("time").alias("last"))
+    bins = _bins(sessions.sparkSession, period, per)
     none, one = F.lit(0).cast("long"), F.lit(1).cast("long")
     events = (
         sessions.select(F.col("connected_from").alias("ts"), one.alias("came"), none.alias("went"))
@@ -144,11 +173,11 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
     )
     # 2. In each bin, the running sum of the events from its start on, and its maximum.
     #    All events before the first bin have time null and are one moment.
+    first, last = period.bins(per)
     time = F.date_trunc(per, "ts")
     moments = (
-        events.crossJoin(F.broadcast(bounds))
-        .withColumn("time", F.when(time >= F.col("first"), time))
-        .where(F.col("time").isNull() | (F.col("time") <= F.col("last")))
+        events.withColumn("time", F.when(time >= first, time))
+        .where(F.col("time").isNull() | (F.col("time") <= last))
         .groupBy("time", F.when(F.col("time").isNotNull(), F.col("ts")).alias("ts"))
         .agg(F.sum("came").alias("came"), F.sum("went").alias("went"))
     )
@@ -166,7 +195,7 @@ def concurrency(sessions: DataFrame, period: DataFrame, per: Per = "hour") -> Da
     return table.select("time", "connected", "disconnected", "peak").orderBy("time")
 
 
-def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
+def session_lengths(sessions: DataFrame, period: Period) -> DataFrame:
     """Return how long the sessions that overlap the period last, in whole seconds.
 
     The columns are sessions, still_connected, mean, p50, p90, p99, p999 and max.  A
@@ -175,8 +204,8 @@ def session_lengths(sessions: DataFrame, period: DataFrame) -> DataFrame:
     figures are too short.
     """
     present = _present(sessions, period)
-    left = F.col("disconnected_at") <= F.col("end")
-    until = F.when(left, F.col("disconnected_at")).otherwise(F.col("end"))
+    left = F.col("disconnected_at") <= period.end
+    until = F.when(left, F.col("disconnected_at")).otherwise(period.end)
     micros = F.unix_micros(until) - F.unix_micros("connected_from")
     lengths = present.select(F.floor(micros / 1_000_000).alias("seconds"), F.coalesce(left, F.lit(False)).alias("left"))
     return lengths.agg(
@@ -252,7 +281,7 @@ def selectors_in_use(sessions: DataFrame) -> DataFrame:
     return counted.orderBy(F.desc("role"), F.desc("selectors"), "type")
 
 
-def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growth: float = GROWTH) -> DataFrame:
+def capacity(published: DataFrame, sessions: DataFrame, period: Period, growth: float = GROWTH) -> DataFrame:
     """Return measure, per, peak, at, planned: the peaks of a second and of a minute.
 
     Measures are connections (at any moment), connects, updates, deliveries and
@@ -267,7 +296,7 @@ def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growt
     minutes = concurrency(sessions, period, "minute")
     peaks = _peaks(minutes, "moment", {"connections": ("peak", growth)})
     # 2. The other measures, in a second and in a minute.
-    begun = sessions.crossJoin(F.broadcast(period)).where(_within("connected_from"))
+    begun = sessions.where(period.has("connected_from"))
     for per in get_args(Per)[:2]:
         connects = begun.groupBy(bin_of("connected_from", per)).agg(F.count("*").alias("connects"))
         sent = published.groupBy(bin_of("ts", per)).agg(*_counts(), *_bytes())
@@ -281,7 +310,7 @@ def capacity(published: DataFrame, sessions: DataFrame, period: DataFrame, growt
     return peaks
 
 
-def overview(published: DataFrame, sessions: DataFrame, period: DataFrame) -> DataFrame:
+def overview(published: DataFrame, sessions: DataFrame, period: Period) -> DataFrame:
     """Return one row of totals.
 
     The columns are start, end, updates, deliveries, published_bytes, delivered_bytes,
@@ -290,11 +319,15 @@ def overview(published: DataFrame, sessions: DataFrame, period: DataFrame) -> Da
     """
     present = _present(sessions, period)
     named = F.countDistinct("subscriber") if "subscriber" in sessions.columns else F.count("*")
-    topics = published.select(F.explode("topics").alias("topic")).agg(F.countDistinct("topic").alias("topics"))
+    # An update has a row for each of its topics, and counts in the first.
+    rows = published.select("fanout", "data_bytes", F.posexplode_outer("topics").alias("place", "topic"))
+    is_first = F.coalesce("place", F.lit(0)) == 0
+    once = rows.select("topic", *(F.when(is_first, F.col(name)).alias(name) for name in ("fanout", "data_bytes")))
     deliveries = F.coalesce(F.sum("fanout"), F.lit(0)).alias("deliveries")
-    sent = published.agg(F.count("*").alias("updates"), deliveries, *_bytes())
+    counts = F.count("fanout").alias("updates"), deliveries, *_bytes(), F.countDistinct("topic").alias("topics")
+    sent = once.agg(*counts).select(period.start.alias("start"), period.end.alias("end"), "*")
     people = present.agg(F.count("*").alias("sessions"), named.alias("subscribers"))
-    return period.crossJoin(sent).crossJoin(topics).crossJoin(people)
+    return sent.crossJoin(people)
 
 
 # -- the whole
@@ -314,8 +347,7 @@ class Report:
     """The updates of the period, with their fan-out."""
     sessions: DataFrame
     """All SESSIONS, also those outside of the period."""
-    period: DataFrame
-    """start and end, one row."""
+    period: Period
     growth: float
     """The factor for the number of subscribers in the plan of capacity."""
     unchecked: Sequence[date] = ()
@@ -391,9 +423,8 @@ def report(
     ...     tables.write("report")
     """
     unchecked = check(updates, sessions, fanout, start, end) if MARK in fanout.columns else []
-    period = _known(period_of(updates, start, end))
-    within = updates.crossJoin(F.broadcast(period)).where(_within("ts")).select(updates.columns)
-    published = persisted(with_fanout(within, fanout))
+    period = period_of(updates, start, end)
+    published = persisted(with_fanout(updates.where(period.has("ts")), fanout))
     topics = hot_topics(published, top)
     tables = {
         "overview": overview(published, sessions, period),
@@ -431,35 +462,21 @@ def _bytes() -> list[Column]:
     return [F.coalesce(total, F.lit(0)).alias(name) for name, total in sums.items()]
 
 
-def _bins(period: DataFrame, per: Per) -> DataFrame:
+def _bins(spark: SparkSession, period: Period, per: Per) -> DataFrame:
     """Return time: the beginning of each bin that overlaps the period.
 
     There are none if the period is empty.
     """
-    # The end is excluded, so the last bin has the microsecond before it.
-    last = F.timestamp_micros(F.unix_micros("end") - 1)
-    every = F.sequence(F.date_trunc(per, "start"), F.date_trunc(per, last), F.expr(f"INTERVAL 1 {per.upper()}"))
-    return period.where("start < end").select(F.explode(every).alias("time"))
+    every = F.sequence(*period.bins(per), F.expr(f"INTERVAL 1 {per.upper()}"))
+    return spark.range(1).select(F.explode(every).alias("time"))
 
 
-def _known(period: DataFrame) -> DataFrame:
-    """Return the period as constants: computed once, and without an executor."""
-    micros = [F.unix_micros(name).alias(name) for name in period.columns]
-    found = period.sparkSession.createDataFrame(period.select(micros).collect(), "start long, end long")
-    return found.select(*(F.timestamp_micros(name).alias(name) for name in found.columns))
-
-
-def _within(column: str) -> Column:
-    """Return whether start <= column < end."""
-    return (F.col(column) >= F.col("start")) & (F.col(column) < F.col("end"))
-
-
-def _present(sessions: DataFrame, period: DataFrame) -> DataFrame:
-    """Return the sessions that overlap the period, with its start and end."""
+def _present(sessions: DataFrame, period: Period) -> DataFrame:
+    """Return the sessions that overlap the period."""
     ends = F.col("disconnected_at")
-    begun = F.col("connected_from") < F.col("end")
-    lasts = ends.isNull() | ((ends > F.col("start")) & (ends > F.col("connected_from")))
-    return sessions.crossJoin(F.broadcast(period)).where(begun & lasts)
+    begun = F.col("connected_from") < period.end
+    lasts = ends.isNull() | ((ends > period.start) & (ends > F.col("connected_from")))
+    return sessions.where(begun & lasts)
 
 
 def _peaks(table: DataFrame, per: str, measures: Mapping[str, tuple[str, float]]) -> DataFrame:

@@ -154,7 +154,8 @@ def test_only_the_time_counts_by_time_and_only_the_position_by_position(spark: S
     delayed = [session(0, 0, 5, disconnected_at=FIRST + 4 * HOUR), *SEATED[1:]]
     other = [session(0, 0, 5, epoch="other"), *SEATED[1:]]
     changed = [(UPDATED, sessions) for sessions in (moved, other, delayed)]
-    for by, same in (("time", [True, True, False]), ("position", [False, False, True])):
+    unchanged: dict[By, list[bool]] = {"time": [True, True, False], "position": [False, False, True]}
+    for by, same in unchanged.items():
         before, after = of(spark, [NOTHING] * 3, by), of(spark, changed, by)
         assert [one == other for one, other in zip(before, after, strict=True)] == same
 

@@ -266,9 +266,7 @@ def sweep(
     """
     at = [(DAY + timedelta(hours=a), None if b is None else DAY + timedelta(hours=b)) for a, b in windows]
     sessions = spark.createDataFrame(at, "connected_from timestamp, disconnected_at timestamp")
-    period = spark.createDataFrame(
-        [(DAY + timedelta(hours=start), DAY + timedelta(hours=end))], "start timestamp, end timestamp"
-    )
+    period = period_of(sessions, DAY + timedelta(hours=start), DAY + timedelta(hours=end))
     return [row[1:] for row in rows(concurrency(sessions, period))]
 
 
