@@ -11,6 +11,7 @@ The result is which session received which update, or would have received it.
       ├► report        what happened on a day
       ├► audit         which sessions could read a topic
       │    └► fanout · gaps · files     sessions per update; lost records; tables
+      ├► inputs        how the tables of updates and sessions can be matched
       ├► generations   whether a result belongs to the present updates and sessions
       └► matching      from updates and sessions to the four outputs
            └► partition       the sessions, one range of ids at a time
