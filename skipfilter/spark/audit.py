@@ -162,9 +162,8 @@ def _kept(lists: pa.ListArray, topic: str, matches: Callable[[str, str], bool]) 
     """
     selectors = lists.flatten()
     types, patterns = (pc.struct_field(selectors, name) for name in SELECTOR.names)
-    is_exact = pc.equal(types, "exact")
-    keep = pc.and_(is_exact, pc.equal(patterns, topic)).to_numpy(zero_copy_only=False)
-    [others] = np.nonzero(pc.invert(is_exact).to_numpy(zero_copy_only=False))
+    keep = pc.equal(patterns, topic).to_numpy(zero_copy_only=False)
+    [others] = np.nonzero(pc.not_equal(types, "exact").to_numpy(zero_copy_only=False))
     if others.size:
         pairs = zip(types.take(others).to_pylist(), patterns.take(others).to_pylist(), strict=True)
         keep[others] = [matches(*pair) for pair in pairs]

@@ -287,6 +287,11 @@ def test_a_session_that_begins_after_the_last_hour_is_left_out(spark: SparkSessi
     assert sweep(spark, [(0, None), (2, None), (7, 9)], 0.25, 1.75) == [(1, 0, 1), (0, 0, 1)]
 
 
+def test_an_empty_period_has_no_hours(spark: SparkSession) -> None:
+    for end in (3, 1):
+        assert sweep(spark, [(0, 5)], 3, end) == []
+
+
 def test_quantiles_are_fanouts_that_occurred(spark: SparkSession) -> None:
     published = spark.range(1, 1_001).select(F.col("id").alias("fanout"))
     assert rows(fanout_quantiles(published)) == [(1_000, 500_500, 500.5, 500, 900, 990, 999, 1_000)]
