@@ -26,9 +26,9 @@ class Inputs(NamedTuple):
     updates: DataFrame
     sessions: DataFrame
     by: By
-    """ "position" if every row has a position, otherwise "time".
+    """How they are matched by default.
 
-    Without updates, it is "time".
+    It is "position" if there are updates and every row has a position, otherwise "time".
     """
     hubs: list[str]
     """The URLs of the sessions' hubs, in order."""
