@@ -28,7 +28,7 @@ class Inputs(NamedTuple):
     by: By
     """How they are matched by default.
 
-    It is "position" if there are updates and every row has a position, otherwise "time".
+    It is "position" if there are updates and every row has one, otherwise "time".
     """
     hubs: list[str]
     """The URLs of the sessions' hubs, in order."""
