@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from tests.conftest import children_of
-from tests.skipfilter.worlds import BASE, World, by_brute_force, random_world
+from tests.skipfilter.worlds import BASE, Session, World, by_brute_force, random_world
 from tests.waiting import HANG, until
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.skipfilter.worlds import Session, Update
+    from tests.skipfilter.worlds import Update
 
 pytestmark = pytest.mark.processes
 
@@ -133,9 +133,10 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def some_world(chance: Random) -> World:
-    """Several random worlds in one, with at least one delivery."""
+    """Several random worlds in one, with at least one delivery, in two ranges of ids."""
     updates: list[Update] = []
-    sessions: list[Session] = []
+    # The ids up to this one take 128,000 bytes, and all selectors up to 25,000.
+    sessions = [Session(8_000, [("everything", "*")], [("mqtt", "#")], 0, None)]
     while not by_brute_force(world := World(updates, sessions)) or len(updates) < 100:
         more, place = random_world(chance), 2 * len(updates)  # there are more updates than ids in any
         updates += [update._replace(update_id=f"{place} {update.update_id}") for update in more.updates]
@@ -161,7 +162,7 @@ def check_outputs(spark: SparkSession, place: Path, world: World) -> None:
 
 MATCH = (
     *(part for name in OUTPUTS for part in ("--output", name)),
-    *("--base-url", BASE, "--max-broadcast-bytes", "25000"),
+    *("--base-url", BASE, "--max-broadcast-bytes", "100000"),
 )
 
 
