@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from pyroaring import BitMap64
-from sortedcontainers import SortedDict
 
 from hub.protocol.topics import subscriptions_path
 from skipfilter import SelectorIndex
@@ -40,7 +39,7 @@ class Interested(Protocol):
 
 
 class Interest:
-    """An index of subscriptions and an index of grants, as one `skipfilter.Source`.
+    """An index of subscriptions and an index of grants, as one `skipfilter.Index`.
 
     Relative patterns and topics are resolved against `base_url`, the hub's URL.
     """
@@ -72,11 +71,13 @@ class Interest:
         self._subscribed.discard(id, value)
         self._granted.discard(id, value)
 
-    def ids_matching(self, key: Key, values: SortedDict, start: int) -> BitMap64:
-        """Return the ids of the receivers that subscribe to, or may read, a topic."""
+    def posting_lists(self, key: Key, start: int = 0) -> tuple[BitMap64, ...]:
+        """Return the posting lists of the receivers that subscribe to, or may read, a
+        topic, which were made for the id `start` or a later one.
+        """
         role, topic = key
         index = self._subscribed if role == "subscribed" else self._granted
-        return index.ids_matching(topic, values, start)
+        return index.posting_lists(topic, start)
 
     def announces(self, topic: str) -> bool:
         """Return whether `topic` is the topic of a presence update."""
@@ -87,10 +88,7 @@ class Interest:
 
         Caches nothing, so it suits topics that occur only once.
         """
-        ids, no_values = BitMap64(), SortedDict()  # an index does not look at the values
-        for key in keys:
-            ids |= self.ids_matching(key, no_values, 0)
-        return ids
+        return BitMap64().union(*(ids for key in keys for ids in self.posting_lists(key)))
 
 
 def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:

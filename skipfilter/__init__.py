@@ -21,7 +21,7 @@ or any predicate decides, or criteria on a message's fields (`FieldFilter`):
 
 from __future__ import annotations
 
-from skipfilter.container import SkipFilter, Source
+from skipfilter.container import SkipFilter
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
 from skipfilter.fields import FieldFilter
 from skipfilter.index import SelectorIndex
@@ -38,6 +38,7 @@ from skipfilter.matchers import (
     UrlPattern,
     compile_matcher,
 )
+from skipfilter.sources import Index, Source
 
 __all__ = [
     "MATCHERS",
@@ -46,6 +47,7 @@ __all__ = [
     "Everything",
     "Exact",
     "FieldFilter",
+    "Index",
     "LimitError",
     "Matcher",
     "Mqtt",

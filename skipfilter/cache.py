@@ -6,6 +6,7 @@
                 evicted             evicted
 
 A stream of keys that are each used once only passes through `new`, whatever its length.
+The bytes of the entries have a bound, too, of which `new` gets a fifth.
 
 Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk
 System Performance, 1994.  Unlike there, an entry evicted from `kept` does not move
@@ -14,26 +15,45 @@ back.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+class Sized(Protocol):
+    """An entry that knows how much memory it takes."""
+
+    size: int
+    """Bytes.  Only the cache changes it while it holds the entry."""
+
+
 Key = TypeVar("Key")
-Entry = TypeVar("Entry")
+Entry = TypeVar("Entry", bound=Sized)
 
 
 class SegmentedCache(Generic[Key, Entry]):
-    """Up to `capacity` entries; `capacity` is at least 2.  Not thread-safe."""
+    """Up to `capacity` entries of up to `max_bytes` bytes together.  Not thread-safe.
 
-    def __init__(self, capacity: int) -> None:
+    `capacity` is at least 2.  An entry that is larger than all entries of its segment
+    may be is not cached, and no other is evicted for it.
+    """
+
+    def __init__(self, capacity: int, max_bytes: int = sys.maxsize) -> None:
         if capacity < 2:
             raise ValueError(f"capacity must be at least 2, not {capacity}")
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes must be at least 0, not {max_bytes}")
         self._new: OrderedDict[Key, Entry] = OrderedDict()  # used once, oldest first
         self._most_new = max(1, capacity // 5)
+        self._new_bytes = 0
+        self._most_new_bytes = max_bytes // 5
         self._kept: OrderedDict[Key, Entry] = OrderedDict()  # least recently used first
         self._most_kept = capacity - self._most_new
+        self._kept_bytes = 0
+        self._most_kept_bytes = max_bytes - self._most_new_bytes
 
     def get(self, key: Key) -> Entry | None:
         """Return the entry of `key`, or None, and count it as used.
@@ -49,19 +69,54 @@ class SegmentedCache(Generic[Key, Entry]):
             return entry
         entry = self._new.pop(key, None)
         if entry is not None:
-            if len(self._kept) == self._most_kept:
-                self._kept.popitem(last=False)
-            self._kept[key] = entry
+            self._new_bytes -= entry.size
+            self._keep(key, entry)
         return entry
 
     def add(self, key: Key, entry: Entry) -> None:
-        """Add an entry for a key that has none.
+        """Set the entry of a key.
 
-        Evicts the oldest new one if it is full.
+        Evicts the oldest new ones if there are too many.
         """
+        if key in self._kept or key in self._new:
+            self.pop(key)
+        if entry.size > self._most_new_bytes:
+            return
         if len(self._new) == self._most_new:
-            self._new.popitem(last=False)
+            self._new_bytes -= self._new.popitem(last=False)[1].size
         self._new[key] = entry
+        self._new_bytes += entry.size
+        while self._new_bytes > self._most_new_bytes:
+            self._new_bytes -= self._new.popitem(last=False)[1].size
+
+    def resize(self, key: Key, entry: Entry, size: int) -> None:
+        """Set the size of an entry; `key` may have another one by now, or none."""
+        if self._kept.get(key) is entry:
+            del self._kept[key]
+            self._kept_bytes -= entry.size
+            entry.size = size
+            self._keep(key, entry)
+        elif self._new.get(key) is entry:
+            del self._new[key]
+            self._new_bytes -= entry.size
+            entry.size = size
+            self.add(key, entry)
+        else:
+            entry.size = size
+
+    def pop(self, key: Key) -> Entry | None:
+        """Remove the entry of `key`, and return it, or None."""
+        if (entry := self._kept.pop(key, None)) is not None:
+            self._kept_bytes -= entry.size
+        elif (entry := self._new.pop(key, None)) is not None:
+            self._new_bytes -= entry.size
+        return entry
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._kept.clear()
+        self._new.clear()
+        self._kept_bytes = self._new_bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept) + len(self._new)
@@ -71,8 +126,24 @@ class SegmentedCache(Generic[Key, Entry]):
         yield from self._kept.values()
         yield from self._new.values()
 
+    def _keep(self, key: Key, entry: Entry) -> None:
+        """Add an entry that was used again.
+
+        Evicts the least recently used ones if there are too many.
+        """
+        if entry.size > self._most_kept_bytes:
+            return
+        if len(self._kept) == self._most_kept:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+        self._kept[key] = entry
+        self._kept_bytes += entry.size
+        while self._kept_bytes > self._most_kept_bytes:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+
     def _check(self) -> None:
         """Assert all invariants; for tests."""
         assert not self._kept.keys() & self._new.keys()
         assert len(self._new) <= self._most_new
         assert len(self._kept) <= self._most_kept
+        assert self._new_bytes == sum(entry.size for entry in self._new.values()) <= self._most_new_bytes
+        assert self._kept_bytes == sum(entry.size for entry in self._kept.values()) <= self._most_kept_bytes

@@ -13,6 +13,13 @@ A removal changes no bitmap: it takes the id out of `alive` and increments a cou
 If an entry has not seen all removals when it is next used, it is intersected with
 `alive` first; above, `passed` then loses the 2.
 
+An index has posting lists: bitmaps of ids that it keeps up to date.  The entry of a key
+refers to those of the key, and takes its ids from them, from the cursor on.  If there
+is only one, `passed` is that list itself: a key that costs no bitmap.
+
+    entry["/books/1"]   lists = [{0, 4}, {3, 4, 5}]   passed = {0, 3, 4}   cursor = 5
+    entry["/books/2"]   lists = [{3, 4, 5}]           passed is lists[0]
+
 Source: K. Burns, skipfilter (Go), 2022, for the cursor and the lazy eviction; the
 inverted bitmaps of Svalgaard and Tveden, 1980, for the rest.
 """
@@ -20,143 +27,87 @@ inverted bitmaps of Svalgaard and Tveden, 1980, for the rest.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from itertools import islice
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyroaring import BitMap64
-from sortedcontainers import SortedDict
 
 from skipfilter.cache import SegmentedCache
 from skipfilter.errors import not_copied
+from skipfilter.sources import GroupedPredicate, Index, Predicate, Source
+from skipfilter.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from skipfilter.matchers import CompiledSelector, Selector
 
-SPARE: Final = 1024
-"""Unused slots that the list of recent values may have, beyond two for each value."""
-FEW: Final = 8
-"""Below this number of matches, their values are looked up in the dict."""
+FEW_IDS: Final = 32
+"""Up to this number of new ids, adding each is faster than an OR of bitmaps."""
+FEW_LISTS: Final = 5
+"""Below this number of bitmaps, one OR after the other is faster than a common one."""
+
+_NO_IDS: Final = BitMap64()
+"""Shared by the keys without posting lists, and never changed."""
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
-ValueIn = TypeVar("ValueIn", contravariant=True)
-KeyIn = TypeVar("KeyIn", contravariant=True)
 
 
-@runtime_checkable
-class Source(Protocol[ValueIn, KeyIn]):
-    """The rule by which a SkipFilter extends a bitmap.
-
-    A filter reports each value that is added or removed, so that a source may keep an
-    index of them, and calls all three methods while it holds its lock.
-
-    If a value without selectors can match nothing, the source has an attribute
-    `needs_selectors`, which is true.  Then an addition that omits them is refused.
-    """
-
-    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None:
-        """Take in a new value.
-
-        Called again, with the same id, if a value is added that is already in the
-        filter.  If it raises, the filter does not add the value.
-        """
-        ...
-
-    def discard(self, id: int, value: ValueIn) -> None:
-        """Forget a value.  If it raises, the filter does not remove the value."""
-        ...
-
-    def ids_matching(self, key: KeyIn, values: SortedDict, start: int) -> Iterable[int]:
-        """Return the ids, from `start` on, of the values that match `key`.
-
-        The result is a bitmap, or ascending ids, lazily if that is cheaper.  The filter
-        does not change a bitmap, which may also hold matching ids before `start`.
-        `values` maps each id to its value.  A source that calls code of others must
-        first copy what it iterates over, because that code may add and remove values.
-        """
-        ...
-
-
-class _Predicate(Generic[Value, Key]):
-    """The source that calls a predicate for each value."""
-
-    def __init__(self, test: Callable[[Value, Key], object]) -> None:
-        self._test = test
-
-    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
-        _refuse(selectors)
-
-    def discard(self, id: int, value: Value) -> None:
-        pass
-
-    def ids_matching(self, key: Key, values: SortedDict, start: int) -> Iterator[int]:
-        ids = list(values.irange(start))
-        test = self._test
-        return (id for id, value in zip(ids, [values[id] for id in ids], strict=True) if test(value, key))
-
-
-class _GroupedPredicate(Generic[Value, Key]):
-    """The source that calls a predicate for one value of each group."""
-
-    def __init__(self, test: Callable[[Value, Key], object], group: Callable[[Value], Hashable]) -> None:
-        self._test = test
-        self._group = group
-        self._members: dict[Hashable, BitMap64] = {}  # group -> ids of its values; never empty
-
-    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
-        _refuse(selectors)
-        self._members.setdefault(self._group(value), BitMap64()).add(id)
-
-    def discard(self, id: int, value: Value) -> None:
-        group = self._group(value)
-        members = self._members[group]
-        members.discard(id)
-        if not members:
-            del self._members[group]
-
-    def ids_matching(self, key: Key, values: SortedDict, start: int) -> Iterable[int]:
-        passed = BitMap64()
-        for value, members in self._batches(values, start):
-            if self._test(value, key):
-                passed |= members
-        return passed
-
-    def _batches(self, values: SortedDict, start: int) -> list[tuple[Value, BitMap64]]:
-        """Return (one value, the ids from `start` on) for each group.
-
-        A new key costs one step for each group, not for each value.
-        """
-        if start == 0:
-            return [(values[members.min()], members.copy()) for members in self._members.values()]
-        fresh: dict[Hashable, tuple[Value, BitMap64]] = {}
-        for id in values.irange(start):
-            value = values[id]
-            fresh.setdefault(self._group(value), (value, BitMap64()))[1].add(id)
-        return list(fresh.values())
-
-
-def _refuse(selectors: Iterable[Selector | CompiledSelector]) -> None:
-    if tuple(selectors):
-        raise ValueError("a predicate takes no selectors; use a SelectorIndex as the source")
-
-
-@dataclass(slots=True)
 class _Entry:
     """The state of a key: each id below `cursor` is decided, and in `passed` if it
     matched.
 
     `removals` is the number of the filter's removals that `passed` has taken account
-    of.
+    of.  `lists` are the posting lists of an index.  If there is only one, `passed` is
+    that list, and must not be changed.  `size` is about how many bytes all this takes
+    beyond the entry itself.
     """
 
-    passed: BitMap64
-    cursor: int
-    removals: int
+    __slots__ = ("cursor", "lists", "passed", "removals", "size")
+
+    def __init__(
+        self, passed: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = (), size: int = 0
+    ) -> None:
+        self.passed = passed
+        self.cursor = cursor
+        self.removals = removals
+        self.lists = lists
+        self.size = size
+
+    @property
+    def borrows(self) -> bool:
+        """Whether `passed` is a posting list."""
+        return len(self.lists) == 1
+
+    def refer(self, fresh: tuple[BitMap64, ...], cursor: int, removals: int) -> None:
+        """Refer to `fresh` posting lists too, and take all ids below `cursor`.
+
+        `removals` is the present number of removals.
+        """
+        # 1. The ids of the known lists, if there is a bitmap of them.
+        owns = len(self.lists) > 1
+        if owns:
+            for ids in self.lists:
+                if ids and ids.max() >= self.cursor:
+                    if cursor - self.cursor > FEW_IDS:
+                        self.passed |= ids
+                    else:
+                        for id in ids.iter_equal_or_larger(self.cursor):
+                            self.passed.add(id)
+        # 2. The fresh lists.  Lists that are empty now stay so: a selector that is
+        #    declared again gets a new one.
+        if fresh:
+            self.lists = _distinct((*self.lists, *fresh))
+            if len(self.lists) < 2:
+                self.passed = self.lists[0] if self.lists else _NO_IDS
+            elif owns:
+                for ids in fresh:
+                    self.passed |= ids
+            else:
+                self.passed, self.removals = _union(self.lists), removals
+        self.cursor = cursor
 
     def take(self, fresh: BitMap64, cursor: int, removals: int) -> None:
         """Add the ids that matched, of those below `cursor`, at the time of `removals`
@@ -170,20 +121,21 @@ class _Entry:
 class SkipFilter(Generic[Value, Key]):
     """A set of values, and for each key the subset that matches it.
 
-    `source` is a predicate `test(value, key)`, or a `Source` such as `SelectorIndex`,
-    for which each value declares selectors.  A predicate must be pure: it is called
-    once for each value and key, as long as the key stays cached.  It may add and remove
-    values while it runs; the next call sees those that it added.  If it raises, the
-    caller gets the error, and no bitmap has changed.  A new key is then not cached; a
-    cached key counts as used.
+    `source` is a predicate `test(value, key)`, a `Source`, or an `Index` such as
+    `SelectorIndex`, for which each value declares selectors.  A predicate must be pure:
+    it is called once for each value and key, as long as the key stays cached.  It may
+    add and remove values while it runs; the next call sees those that it added.  If it
+    raises, the caller gets the error, with a note that names the value, and no bitmap
+    has changed.  A new key is then not cached; a cached key counts as used.
 
     `group` returns what values have in common if they give the same answer for every
     key: one test serves all values with an equal group.  The group of a value must not
     change while the value is in the filter.
 
-    `capacity` is the maximum number of cached keys; keys that were used only once are
-    evicted first.  A key takes about 200 bytes and its bitmap, which takes up to N/8
-    bytes for N ids, and far less if few match.
+    `capacity` is the maximum number of cached keys, and their bitmaps take up to about
+    `max_bytes` bytes; keys that were used only once are evicted first.  A key takes
+    about 400 bytes and its bitmap, which takes up to N/8 bytes for N ids, and far less
+    if few match.  A key with one posting list in an index needs no bitmap.
 
     Every method may be called from any thread.  If only one thread uses the filter,
     `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
@@ -200,33 +152,29 @@ class SkipFilter(Generic[Value, Key]):
 
     def __init__(
         self,
-        source: Source[Value, Key] | Callable[[Value, Key], object],
+        source: Source[Value, Key] | Index[Value, Key] | Callable[[Value, Key], object],
         *,
         group: Callable[[Value], Hashable] | None = None,
         capacity: int = 100_000,
+        max_bytes: int = 2**28,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
         if isinstance(source, type):
             raise TypeError(f"{source.__name__} is a class; pass an instance of it")
-        if isinstance(source, Source):
+        self._values: Values[Value] = Values()
+        self._resolve = self._values.resolve
+        self._source: Source[Value, Key] | Index[Value, Key]
+        if isinstance(source, (Source, Index)):
             if group is not None:
                 raise ValueError("group= is for a predicate; this source needs none")
-            self._source: Source[Value, Key] = source
+            self._source = source
+        elif group is None:
+            self._source = Predicate(source, self._values)
         else:
-            self._source = _Predicate(source) if group is None else _GroupedPredicate(source, group)
+            self._source = GroupedPredicate(source, self._values, group)
+        self._index = source if isinstance(source, Index) else None
         self._needs_selectors = bool(getattr(source, "needs_selectors", False))
-        self._values: SortedDict = SortedDict()  # id -> value
-        self._ids: dict[Value, int] = {}  # value -> id
-        self._alive = BitMap64()  # the ids that are in use
-        # The values from the id `_base` on, with None for those removed.  For many ids
-        # a list is twice as fast as a dict, and it costs 8 bytes an id.
-        self._recent: list[Value | None] = []
-        self._base = 0
-        # With 32 bits, a hub with 200 new connections a second would run out in 248
-        # days.
-        self._next_id = 0
-        self._removals = 0  # how many values were removed so far
-        self._entries: SegmentedCache[Key, _Entry] = SegmentedCache(capacity)
+        self._entries: SegmentedCache[Key, _Entry] = SegmentedCache(capacity, max_bytes)
         self._lock = threading.RLock() if lock is None else lock
 
     __reduce__ = not_copied
@@ -247,41 +195,24 @@ class SkipFilter(Generic[Value, Key]):
                 raise TypeError(f"the selectors of {value!r:.80} are missing; if it declares none, pass []")
             selectors = ()
         with self._lock:
-            if (known := self._ids.get(value)) is not None:
-                self._source.add(known, self._values[known], selectors)
+            values = self._values
+            if (known := values.id_of(value)) is not None:
+                self._source.add(known, values.by_id[known], selectors)
                 return known
-            id = self._next_id
+            id = values.next_id
             self._source.add(id, value, selectors)
-            if self._next_id != id:
+            if values.next_id != id:
                 self._source.discard(id, value)
                 raise RuntimeError("another value was added while the source took this one in")
-            self._next_id = id + 1
-            self._values[id] = value
-            self._ids[value] = id
-            self._alive.add(id)
-            self._recent.append(value)
-            # Drop the oldest half of the list, once for as many additions: O(1) each.
-            if len(self._recent) > 2 * len(self._ids) + SPARE:
-                self._base = id - len(self._ids)
-                del self._recent[: -len(self._ids) - 1]
-            return id
+            return values.add(value)
 
     def remove(self, value: Value) -> None:
         """Remove `value`.
 
         Takes O(log n), whatever is cached.  Raises KeyError if it is absent.
         """
-        with self._lock:
-            id = self._ids[value]
-            # The stored value, and not an equal one that the source may treat
-            # differently.
-            self._source.discard(id, self._values[id])
-            del self._ids[value]
-            del self._values[id]
-            self._alive.discard(id)
-            if id >= self._base:
-                self._recent[id - self._base] = None
-            self._removals += 1
+        if not self.discard(value):
+            raise KeyError(value)
 
     def discard(self, value: Value) -> bool:
         """Remove `value` if it is present, and return whether it was.
@@ -289,21 +220,35 @@ class SkipFilter(Generic[Value, Key]):
         Takes O(log n).
         """
         with self._lock:
-            if value not in self._ids:
+            id = self._values.id_of(value)
+            if id is None:
                 return False
-            self.remove(value)
+            # The stored value, and not an equal one that the source may treat
+            # differently.
+            self._source.discard(id, self._values.by_id[id])
+            self._values.remove(id)
             return True
 
+    def clear(self) -> None:
+        """Remove all values, and forget all keys."""
+        with self._lock:
+            for value in list(self._values):
+                self.discard(value)
+            self._entries.clear()
+
     def __contains__(self, value: object) -> bool:
-        return value in self._ids
+        return value in self._values
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<SkipFilter: {len(self):,} values, {len(self._entries):,} cached keys>"
 
     def __iter__(self) -> Iterator[Value]:
         """Iterate over a snapshot of the values, oldest first."""
         with self._lock:
-            return iter(self._resolve(self._alive))
+            return iter(list(self._values))
 
     def walk(self, start: int = 0) -> Iterator[tuple[int, Value]]:
         """Iterate over (id, value) pairs from the id `start` on, oldest first.
@@ -313,12 +258,11 @@ class SkipFilter(Generic[Value, Key]):
         """
         while True:
             with self._lock:
-                id = next(self._values.irange(start), None)
-                if id is None:
-                    return
-                value = self._values[id]
-            yield id, value
-            start = id + 1
+                found = self._values.first(start)
+            if found is None:
+                return
+            yield found
+            start = found[0] + 1
 
     # -- matching
 
@@ -327,7 +271,7 @@ class SkipFilter(Generic[Value, Key]):
 
         Takes O(m) for m matches if every key is cached.  Otherwise each key also pays
         for the values added since it was last used: a call of the predicate for each of
-        them, or one walk of a SelectorIndex.
+        them; an index only looks up selectors that are new.
         """
         with self._lock:
             return self._resolve(self._any(keys))
@@ -339,12 +283,17 @@ class SkipFilter(Generic[Value, Key]):
         Costs as much as `match_any`, and stops at the first key that leaves no value.
         """
         with self._lock:
-            left = self._alive.copy()
-            for key in keys:
-                left &= self._current(self._extend(key))
+            if not keys:
+                return list(self._values)
+            left = self._current(self._extend(keys[0]))
+            if len(keys) == 1:
+                return self._resolve(left)
+            for key in keys[1:]:
                 if not left:
                     return []
-            return self._resolve(left)
+                left = left & self._current(self._extend(key))
+            # The predicate of a later key may have removed values.
+            return self._resolve(left & self._values.alive)
 
     def matches(self, *keys: Key) -> bool:
         """Return whether any value matches any of `keys`.  Stops at the first match."""
@@ -364,7 +313,16 @@ class SkipFilter(Generic[Value, Key]):
         use.
         """
         with self._lock:
-            return self._resolve(ids & self._alive)
+            return self._resolve(ids & self._values.alive)
+
+    def forget(self, key: Key) -> bool:
+        """Forget what is cached of `key`, and return whether anything was.
+
+        The next question tests all values again, for example because the data behind a
+        predicate has changed.
+        """
+        with self._lock:
+            return self._entries.pop(key) is not None
 
     # -- internals; the lock is held
 
@@ -376,17 +334,14 @@ class SkipFilter(Generic[Value, Key]):
             return self._current(self._extend(keys[0]))
         # Extend every key before reading any bitmap: a predicate may remove values.
         entries = [self._extend(key) for key in keys]
-        union = BitMap64()
-        for entry in entries:
-            union |= self._current(entry)
-        return union
+        return _union([self._current(entry) for entry in entries])
 
     def _extend(self, key: Key) -> _Entry:
         """Return the key's entry, with every present value decided."""
         entry = self._entries.get(key)
-        if entry is not None and entry.cursor == self._next_id:
+        if entry is not None and entry.cursor == self._values.next_id:
             return entry
-        return self._ask(key, entry)
+        return self._test(key, entry) if self._index is None else self._look_up(self._index, key, entry)
 
     def _passes(self, key: Key) -> bool:
         entry = self._entries.get(key)
@@ -394,77 +349,111 @@ class SkipFilter(Generic[Value, Key]):
         if entry is not None and self._current(entry):
             return True
         # 2. Otherwise look for the first match among the undecided values.
-        if entry is None or entry.cursor < self._next_id:
-            entry = self._ask(key, entry, first=True)
+        if entry is None or entry.cursor < self._values.next_id:
+            if self._index is None:
+                entry = self._test(key, entry, first=True)
+            else:
+                entry = self._look_up(self._index, key, entry)
         return bool(self._current(entry))
 
-    def _ask(self, key: Key, entry: _Entry | None, *, first: bool = False) -> _Entry:
+    def _look_up(self, index: Index[Value, Key], key: Key, entry: _Entry | None) -> _Entry:
+        """Return the key's entry, or a new one, after asking the index for new posting
+        lists.
+
+        If the index raises, nothing has changed.
+        """
+        end = self._values.next_id
+        fresh = index.posting_lists(key, 0 if entry is None else entry.cursor)
+        if entry is not None:
+            entry.refer(fresh, end, self._values.removals)
+            if len(entry.lists) > 1 or entry.size:
+                self._entries.resize(key, entry, _size(entry, end))
+            return entry
+        if not self._values and any(fresh):
+            raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
+        passed = fresh[0] if len(fresh) == 1 else _union(fresh) if fresh else _NO_IDS
+        entry = _Entry(passed, end, self._values.removals, fresh)
+        if len(fresh) > 1:
+            entry.size = _size(entry, end)
+        self._entries.add(key, entry)
+        return entry
+
+    def _test(self, key: Key, entry: _Entry | None, *, first: bool = False) -> _Entry:
         """Return the key's entry, or a new one, after asking the source about undecided
         values.
 
         With `first`, stop at the first value that matches.  If the source raises,
         nothing has changed.
         """
-        end, removals = self._next_id, self._removals
-        fresh = self._source.ids_matching(key, self._values, 0 if entry is None else entry.cursor)
+        assert isinstance(self._source, Source)
+        end, removals = self._values.next_id, self._values.removals
+        fresh = self._source.matching(key, 0 if entry is None else entry.cursor)
         if not isinstance(fresh, BitMap64):
             if first:
-                fresh = list(islice((id for id in fresh if id in self._alive), 1))
+                fresh = list(islice((id for id in fresh if id in self._values.alive), 1))
                 if fresh:
                     end = fresh[0] + 1  # the ids before it were tested and did not pass
             fresh = BitMap64(list(fresh))
-        if fresh and fresh.max() >= self._next_id:
-            raise ValueError(f"id {fresh.max()} is not of this filter: an index serves one SkipFilter")
+        if fresh and fresh.max() >= self._values.next_id:
+            raise ValueError(f"id {fresh.max()} is not of this filter")
         # Only now: a predicate may have raised, or have asked about the same key.
         if entry is None and (entry := self._entries.get(key)) is None:
             entry = _Entry(fresh.copy(), end, removals)
+            entry.size = _size(entry, end)
             self._entries.add(key, entry)
         else:
             entry.take(fresh, end, removals)
+            self._entries.resize(key, entry, _size(entry, end))
         return entry
 
     def _current(self, entry: _Entry) -> BitMap64:
         """Return the ids that matched and are still in use."""
-        if entry.removals != self._removals:
-            entry.passed &= self._alive
-            entry.removals = self._removals
+        if entry.removals != self._values.removals:
+            if entry.passed and not entry.borrows:
+                entry.passed &= self._values.alive
+            entry.removals = self._values.removals
         return entry.passed
-
-    def _resolve(self, ids: BitMap64) -> list[Value]:
-        """Return the values of `ids`, all of which are in use.
-
-        1. One id: a plain lookup, because itemgetter would not return a tuple.
-        2. A few ids: itemgetter on the dict.
-        3. Many: itemgetter on the list of recent values, which is twice as fast; older
-           values come from the dict, one by one.
-        """
-        count = len(ids)
-        if not count:
-            return []
-        if count == 1:
-            id = ids.min()
-            return [self._values[id] if id < self._base else self._recent[id - self._base]]  # type: ignore[list-item]
-        if count < FEW:
-            return list(itemgetter(*ids.to_array())(self._values))
-        recent = ids.shift(-self._base) if self._base else ids
-        older = count - len(recent)
-        found = [self._values[id] for id in ids.to_array()[:older]] if older else []
-        if len(recent) > 1:
-            return [*found, *itemgetter(*recent.to_array())(self._recent)]
-        return [*found, *(self._recent[at] for at in recent)]
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
         with self._lock:
-            assert {id: value for value, id in self._ids.items()} == dict(self._values)
-            assert BitMap64(self._values) == self._alive
-            assert list(self._values) == sorted(self._values)
-            assert all(id < self._next_id for id in self._values)
-            assert self._recent == [self._values.get(id) for id in range(self._base, self._next_id)]
+            self._values._check()
             self._entries._check()
             for entry in self._entries.entries():
-                assert 0 <= entry.cursor <= self._next_id
-                assert entry.removals <= self._removals
-                assert not entry.passed or entry.passed.max() < entry.cursor
-                if entry.removals == self._removals:
-                    assert entry.passed <= self._alive
+                assert 0 <= entry.cursor <= self._values.next_id
+                assert entry.removals <= self._values.removals
+                if self._index is None:
+                    assert not entry.lists
+                    assert not entry.passed or entry.passed.max() < entry.cursor
+                elif not entry.lists:
+                    assert entry.passed is _NO_IDS
+                elif entry.borrows:
+                    assert entry.passed is entry.lists[0]
+                    assert entry.passed <= self._values.alive
+                if entry.passed and entry.removals == self._values.removals:
+                    assert entry.passed <= self._values.alive
+
+
+def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
+    """Return the lists that are not empty, each once."""
+    return tuple({id(ids): ids for ids in lists if ids}.values())
+
+
+def _union(bitmaps: Sequence[BitMap64]) -> BitMap64:
+    """Return the union of any bitmaps, as a new one."""
+    if not bitmaps or len(bitmaps) >= FEW_LISTS:
+        return BitMap64().union(*bitmaps)
+    union = bitmaps[0].copy() if len(bitmaps) == 1 else bitmaps[0] | bitmaps[1]
+    for ids in bitmaps[2:]:
+        union |= ids
+    return union
+
+
+def _size(entry: _Entry, end: int) -> int:
+    """Return about how many bytes the lists and the bitmap of an entry take.
+
+    Of each 65,536 ids below `end`, a bitmap takes 2 bytes for each, up to 8 KB.
+    """
+    if entry.lists and len(entry.lists) < 2:
+        return 0
+    return 8 * len(entry.lists) + min(2 * len(entry.passed), (end >> 16) + 1 << 13)

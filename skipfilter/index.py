@@ -11,8 +11,18 @@ bitmaps of a topic.
     carol  mqtt        /books/#      ───► trie of words    ─► {2}    ─┘
 
 So a topic that was never seen before costs the walks of the tables, some microseconds
-whatever the number of values; a predicate would be called once for each value.  An
-index is the source of a SkipFilter, which caches the union.
+whatever the number of values; a predicate would be called once for each value.
+
+A SkipFilter refers to the bitmaps of a topic, the posting lists.  If a value comes or
+goes, its posting lists change in place.  So the filter asks again only if there is a
+new posting list, and the newest selectors are in a journal:
+
+    id of the value     7            9             9
+    selector            /books/{id}  /films/{id}   /books/new
+
+A filter that knows the posting lists of a topic up to the id 8 gets the topic tested
+against the last two selectors.  If the journal does not go back so far, the tables are
+walked again.  Ids only grow, so they are also the clock.
 
 Source: inverted bitmaps are Svalgaard's and Tveden's, 1980.  Here there is one for each
 distinct selector, not one for each topic, so the topics need not be known beforehand.
@@ -20,10 +30,9 @@ distinct selector, not one for each topic, so the topics need not be known befor
 
 from __future__ import annotations
 
+from collections import deque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
-
-from pyroaring import BitMap64
 
 from skipfilter.errors import LimitError, PatternError, not_copied, not_text
 from skipfilter.matchers import MATCHERS
@@ -38,10 +47,13 @@ from skipfilter.tables import (
 )
 from skipfilter.text import shown
 
+JOURNAL: Final = 16
+"""The number of the newest selectors in the journal."""
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from sortedcontainers import SortedDict
+    from pyroaring import BitMap64
 
     from skipfilter.matchers import CompiledSelector, Matcher, Selector
     from skipfilter.tables import PostingList, Table
@@ -71,7 +83,7 @@ class SelectorIndex:
 
     A topic costs O(its length * the nodes that its beginning reaches), and a test for
     each candidate (`verified` counts them).  A declaration costs O(length of the
-    pattern).  The filter calls `add`, `discard` and `ids_matching` under its lock;
+    pattern).  The filter calls `add`, `discard` and `posting_lists` under its lock;
     `explain`, `verified` and `distinct` may be called from any thread.  Raises
     TypeError if an index is copied or pickled.
 
@@ -116,6 +128,13 @@ class SelectorIndex:
         self._held: dict[object, tuple[tuple[Selector | CompiledSelector, ...], tuple[PostingList, ...]]] = {}
         self._in_use: list[Table] = []  # tables that ever had a pattern; no other is walked
         self._newest = -1  # the newest id
+        # The newest selectors, oldest first: the id of the value that declared each
+        # first, its matcher and its posting list.
+        self._journal: deque[tuple[int, Matcher, BitMap64]] = deque(maxlen=JOURNAL)
+        self._journal_end = -1  # the newest id in the journal
+        # The newest id that the journal has forgotten.  It is not negative, so that the
+        # tables are walked for a new topic.
+        self._forgotten = 0
         self.distinct = 0
         """The number of distinct selectors; selectors that mean the same count as one.
         """
@@ -142,21 +161,26 @@ class SelectorIndex:
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
+        compiled = [
+            (self._table(matcher_type), self._compiled(matcher_type, pattern))
+            for matcher_type, pattern in declared.values()
+        ]
+        if id <= self._newest:
+            raise ValueError("another value was added while the selectors of this one were compiled")
         # A dict, because selectors that mean the same have one posting list.
-        posting_lists: dict[PostingList, None] = {}
+        posting_lists: dict[PostingList, Matcher] = {}
         try:
-            for matcher_type, pattern in declared.values():
-                posting_lists[self._postings(matcher_type, pattern)] = None
+            for table, matcher in compiled:
+                posting_lists.setdefault(table.declare(matcher), matcher)
         except BaseException:
             for postings in posting_lists:
                 if not postings.ids:
                     postings.table.remove(postings)
             raise
-        for postings in posting_lists:
-            self.distinct += not postings.ids
+        for postings, matcher in posting_lists.items():
+            if not postings.ids:
+                self._begin(id, postings, matcher)
             postings.ids.add(id)
-            if postings.table not in self._in_use:
-                self._in_use.append(postings.table)
         self._held[value] = tuple(declared.values()), tuple(posting_lists)
         self._newest = id
 
@@ -171,20 +195,22 @@ class SelectorIndex:
                 postings.table.remove(postings)
                 self.distinct -= 1
 
-    def ids_matching(self, key: str, values: SortedDict, start: int) -> BitMap64:
-        """Return the ids of all values with a selector that matches the topic `key`.
+    def posting_lists(self, key: str, start: int = 0) -> tuple[BitMap64, ...]:
+        """Return the posting lists of the topic `key` that were made for the value
+        with the id `start`, or for a later one.
 
-        Includes ids before `start`.  Raises TypeError if the topic is not a str.
+        Costs a test for each of these selectors if they are few, else the walks of the
+        tables.  Raises TypeError if the topic is not a str.
         """
         if not isinstance(key, str):
             raise not_text(key)
-        found = [postings.ids for table in self._in_use for postings in table.find(key)]
-        if len(found) == 1:
-            return found[0]
-        passed = BitMap64()
-        for ids in found:
-            passed |= ids
-        return passed
+        if start > self._journal_end:
+            return ()
+        if start > self._forgotten:
+            # From a copy: a matcher of the caller's own may add and remove values.
+            fresh = [one for one in self._journal if one[0] >= start]
+            return tuple([ids for _, matcher, ids in fresh if ids and matcher.match(key)])
+        return tuple([postings.ids for table in self._in_use for postings in table.find(key)])
 
     # -- for people
 
@@ -249,14 +275,24 @@ class SelectorIndex:
         except KeyError:
             raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
 
-    def _postings(self, matcher_type: str, pattern: str | Matcher) -> PostingList:
-        table = self._table(matcher_type)
+    def _compiled(self, matcher_type: str, pattern: str | Matcher) -> Matcher:
         if not isinstance(pattern, str):
-            return table.declare(pattern)
+            return pattern
+        table = self._table(matcher_type)
         if len(pattern) > self._max_length:
             reason = f"it has {len(pattern):,} characters; the limit is {self._max_length:,}"
             raise PatternError(matcher_type, pattern, reason)
-        return table.declare(table.compile(pattern))
+        return table.compile(pattern)
+
+    def _begin(self, id: int, postings: PostingList, matcher: Matcher) -> None:
+        """Count a selector that a value declares first."""
+        if postings.table not in self._in_use:
+            self._in_use.append(postings.table)
+        self.distinct += 1
+        if len(self._journal) == JOURNAL:
+            self._forgotten = self._journal[0][0]
+        self._journal.append((id, matcher, postings.ids))
+        self._journal_end = id
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -268,6 +304,10 @@ class SelectorIndex:
         assert {postings for _, posting_lists in self._held.values() for postings in posting_lists} == there
         assert all(postings.ids and postings.table in self._in_use for postings in there)
         assert len(there) == self.distinct
+        noted = [id for id, _, _ in self._journal]
+        assert noted == sorted(noted)
+        assert self._journal_end == max(noted, default=-1)
+        assert self._forgotten <= min(noted, default=0) or self._forgotten == 0
 
 
 def _in_text(selector: Selector | CompiledSelector) -> Selector:

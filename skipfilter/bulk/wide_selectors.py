@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap
-from sortedcontainers import SortedDict
+from pyroaring import BitMap, BitMap64
 
 from skipfilter.bulk.errors import BadInput
 from skipfilter.bulk.posting_lists import SHARD_BITS
@@ -120,9 +119,9 @@ def find_numbers(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.R
     These are the numbers of the wide selectors that match the topic, and the sum of
     their `declared`.  A topic takes some 3 µs.
     """
-    index, no_values = index_of(wide), SortedDict()
+    index = index_of(wide)
     for batch in batches:
-        found = [index.ids_matching(topic, no_values, 0).to_array() for topic in batch.column(0).to_pylist()]
+        found = [BitMap64().union(*index.posting_lists(topic)).to_array() for topic in batch.column(0).to_pylist()]
         # An Arrow column of lists: all numbers in a row, and where each list begins.
         offsets = np.zeros(len(found) + 1, np.int32)
         np.cumsum([len(numbers) for numbers in found], out=offsets[1:])

@@ -249,8 +249,8 @@ async def test_other_tasks_run_while_the_receivers_of_many_topics_are_looked_up(
     hub.join(reader)
     topics = tuple(f"t/{n}" for n in range(200))
     asked: list[object] = []
-    ids_matching = hub._interest.ids_matching
-    hub._interest.ids_matching = lambda *of: asked.append(of) or ids_matching(*of)  # type: ignore[method-assign, func-returns-value]
+    posting_lists = hub._interest.posting_lists
+    hub._interest.posting_lists = lambda *of: asked.append(of) or posting_lists(*of)  # type: ignore[method-assign, func-returns-value]
     most = 0
     task = asyncio.ensure_future(hub.dispatch(entries(Update(topics, private=private), *more)))
     while not task.done():

@@ -68,13 +68,13 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that each question to an index moves."""
     clock = Clock()
-    ask = SelectorIndex.ids_matching
+    ask = SelectorIndex.posting_lists
 
-    def ids_matching(index: SelectorIndex, *arguments: object) -> BitMap64:
+    def posting_lists(index: SelectorIndex, *arguments: object) -> tuple[BitMap64, ...]:
         clock.work()
         return ask(index, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SelectorIndex, "ids_matching", ids_matching)
+    monkeypatch.setattr(SelectorIndex, "posting_lists", posting_lists)
     return clock
 
 

@@ -399,8 +399,8 @@ def check(hub: Hub) -> None:
     receivers: dict[str, Any] = broadcaster._connected
     broadcaster._filter._check()
     assert all(one.subscriber.id == id for id, one in receivers.items())
-    assert [one.number for one in receivers.values()] == list(broadcaster._filter._alive)
-    assert broadcaster._live <= broadcaster._filter._alive
+    assert [one.number for one in receivers.values()] == list(broadcaster._filter._values.alive)
+    assert broadcaster._live <= broadcaster._filter._values.alive
     assert [one.number for one in receivers.values() if one.live] == list(broadcaster._live)
     for one in receivers.values():
         assert one.live == (getattr(one, "state", None) is State.LIVE)

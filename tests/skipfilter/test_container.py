@@ -318,10 +318,10 @@ def test_group_needs_a_predicate() -> None:
     class Everybody:
         def add(self, id: int, value: int, selectors: Any) -> None: ...
         def discard(self, id: int, value: int) -> None: ...
-        def ids_matching(self, key: str, values: Any, start: int) -> Iterable[int]:
-            return list(values.irange(start))
+        def matching(self, key: str, start: int) -> Iterable[int]:
+            return range(start, 1)
 
-    everybody = SkipFilter(Everybody())
+    everybody: SkipFilter[int, str] = SkipFilter(Everybody())
     everybody.add(7)
     assert everybody.match_any("x") == [7]
     with pytest.raises(ValueError, match="group= is for a predicate"):
@@ -409,8 +409,8 @@ def test_a_source_that_refuses_changes_nothing() -> None:
 
         discard = add
 
-        def ids_matching(self, key: int, values: Any, start: int) -> Iterable[int]:
-            return list(values.irange(start))
+        def matching(self, key: int, start: int) -> Iterable[int]:
+            return range(start, 1)
 
     source = Refusing()
     numbers: SkipFilter[int, int] = SkipFilter(source)
@@ -455,8 +455,8 @@ class Declared:
     def discard(self, id: int, value: int) -> None:
         self.index.discard(id, value)
 
-    def ids_matching(self, key: int, values: Any, start: int) -> BitMap64:
-        return self.index.ids_matching(str(key), values, start)
+    def posting_lists(self, key: int, start: int) -> tuple[BitMap64, ...]:
+        return self.index.posting_lists(str(key), start)
 
 
 class Broken(Exception):

@@ -1,0 +1,173 @@
+"""Sources: how a SkipFilter learns which values match a key.
+
+    Source    tests values: it returns the ids that match     a predicate
+    Index     keeps posting lists: it returns these            SelectorIndex
+
+A posting list is a bitmap of ids that the index itself keeps up to date.  So a filter
+that knows the posting lists of a key asks only for those that are new.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from itertools import compress, repeat
+from operator import length_hint
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, runtime_checkable
+
+from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+
+    from skipfilter.matchers import CompiledSelector, Selector
+    from skipfilter.values import Values
+
+Value = TypeVar("Value")
+Key = TypeVar("Key")
+ValueIn = TypeVar("ValueIn", contravariant=True)
+KeyIn = TypeVar("KeyIn", contravariant=True)
+
+
+class Observer(Protocol[ValueIn]):
+    """What a source and an index have in common: a filter tells them of each value.
+
+    A filter calls all methods while it holds its lock.
+
+    If a value without selectors can match nothing, the source has an attribute
+    `needs_selectors`, which is true.  Then an addition that omits them is refused.
+    """
+
+    def add(self, id: int, value: ValueIn, selectors: Iterable[Selector | CompiledSelector]) -> None:
+        """Take in a new value.
+
+        Called again, with the same id, if a value is added that is already in the
+        filter.  If it raises, the filter does not add the value.
+        """
+        ...
+
+    def discard(self, id: int, value: ValueIn) -> None:
+        """Forget a value.  If it raises, the filter does not remove the value."""
+        ...
+
+
+@runtime_checkable
+class Source(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
+    """A rule that tests values."""
+
+    def matching(self, key: KeyIn, start: int) -> Iterable[int]:
+        """Return the ids, from `start` on, of the values that match `key`.
+
+        They are ascending, and may come lazily.  The filter asks about each value and
+        key once, as long as the key is cached.  A source that calls code of others must
+        first copy what it iterates over, because that code may add and remove values.
+        """
+        ...
+
+
+@runtime_checkable
+class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
+    """A rule that keeps posting lists, so that it need not test values.
+
+    The filter keeps references to the posting lists of a key, and never changes one.
+    An id must be in a posting list from its `add` to its `discard`, and not otherwise.
+    """
+
+    def posting_lists(self, key: KeyIn, start: int) -> tuple[BitMap64, ...]:
+        """Return the posting lists of `key` that were made when the value with the id
+        `start`, or a later one, was added.
+
+        Their union holds each matching value, if the filter also keeps the lists that
+        it got before.  Empty lists are allowed, and so are those that it already has.
+        """
+        ...
+
+
+class Predicate(Generic[Value, Key]):
+    """The source that calls a predicate for each value."""
+
+    def __init__(self, test: Callable[[Value, Key], object], values: Values[Value]) -> None:
+        self._test = test
+        self._values = values
+
+    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
+        """Refuse selectors."""
+        _refuse(selectors)
+
+    def discard(self, id: int, value: Value) -> None:
+        """Do nothing: the values are those of the filter."""
+
+    def matching(self, key: Key, start: int) -> Iterator[int]:
+        """Test each value from the id `start` on, and yield the ids that match."""
+        # Copies, because the predicate may add and remove values.
+        ids, values = self._values.since(start)
+        untested = iter(values)
+        try:
+            yield from compress(ids, map(self._test, untested, repeat(key)))
+        except Exception as error:
+            _name(error, values[len(values) - length_hint(untested) - 1], key)
+            raise
+
+
+class GroupedPredicate(Generic[Value, Key]):
+    """The source that calls a predicate for one value of each group."""
+
+    def __init__(
+        self, test: Callable[[Value, Key], object], values: Values[Value], group: Callable[[Value], Hashable]
+    ) -> None:
+        self._test = test
+        self._values = values
+        self._group = group
+        self._members: dict[Hashable, BitMap64] = {}  # group -> ids of its values; never empty
+
+    def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
+        """Add the id to its group.  Refuses selectors."""
+        _refuse(selectors)
+        self._members.setdefault(self._group(value), BitMap64()).add(id)
+
+    def discard(self, id: int, value: Value) -> None:
+        """Remove the id from its group."""
+        group = self._group(value)
+        members = self._members[group]
+        members.discard(id)
+        if not members:
+            del self._members[group]
+
+    def matching(self, key: Key, start: int) -> BitMap64:
+        """Test one value of each group, and return the ids of the groups that match."""
+        passed = BitMap64()
+        for value, members in self._batches(start):
+            try:
+                matches = self._test(value, key)
+            except Exception as error:
+                _name(error, value, key)
+                raise
+            if matches:
+                passed |= members
+        return passed
+
+    def _batches(self, start: int) -> list[tuple[Value, BitMap64]]:
+        """Return (one value, the ids from `start` on) for each group.
+
+        A new key costs one step for each group, not for each value.
+        """
+        if start == 0:
+            by_id = self._values.by_id
+            return [(by_id[members.min()], members.copy()) for members in self._members.values()]
+        fresh: dict[Hashable, tuple[Value, BitMap64]] = {}
+        for id, value in zip(*self._values.since(start), strict=True):
+            fresh.setdefault(self._group(value), (value, BitMap64()))[1].add(id)
+        return list(fresh.values())
+
+
+_SHORT: Final = reprlib.Repr()  # it also survives a __repr__ that raises
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def _refuse(selectors: Iterable[Selector | CompiledSelector]) -> None:
+    if tuple(selectors):
+        raise ValueError("a predicate takes no selectors; use a SelectorIndex as the source")
+
+
+def _name(error: Exception, value: object, key: object) -> None:
+    """Add to the error of a predicate what it was called with."""
+    error.add_note(f"the predicate was called with value {_SHORT.repr(value)} and key {_SHORT.repr(key)}")
