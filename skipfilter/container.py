@@ -283,15 +283,13 @@ class SkipFilter(Generic[Value, Key]):
         Costs as much as `match_any`, and stops at the first key that leaves no value.
         """
         with self._lock:
-            if not keys:
-                return list(self._values)
-            left = self._current(self._extend(keys[0]))
             if len(keys) == 1:
-                return self._resolve(left)
-            for key in keys[1:]:
+                return self._resolve(self._passed(keys[0]))
+            left = self._values.alive
+            for key in keys:
+                left = left & self._passed(key)
                 if not left:
                     return []
-                left = left & self._current(self._extend(key))
             # The predicate of a later key may have removed values.
             return self._resolve(left & self._values.alive)
 
@@ -331,51 +329,58 @@ class SkipFilter(Generic[Value, Key]):
         changed.
         """
         if len(keys) == 1:
-            return self._current(self._extend(keys[0]))
-        # Extend every key before reading any bitmap: a predicate may remove values.
-        entries = [self._extend(key) for key in keys]
-        return _union([self._current(entry) for entry in entries])
+            return self._passed(keys[0])
+        removals = self._values.removals
+        union = _union([self._passed(key) for key in keys])
+        # The predicate of a later key may have removed values.
+        return union if removals == self._values.removals else union & self._values.alive
 
-    def _extend(self, key: Key) -> _Entry:
-        """Return the key's entry, with every present value decided."""
+    def _passed(self, key: Key) -> BitMap64:
+        """Return the ids of the values that match `key`, which must not be changed."""
         entry = self._entries.get(key)
-        if entry is not None and entry.cursor == self._values.next_id:
-            return entry
-        return self._test(key, entry) if self._index is None else self._look_up(self._index, key, entry)
+        values = self._values
+        if entry is None or entry.cursor != values.next_id:
+            entry = self._look_up(key, entry) if self._index is not None else self._test(key, entry)
+        if entry.removals != values.removals:
+            self._evict(entry)
+        return entry.passed
 
     def _passes(self, key: Key) -> bool:
         entry = self._entries.get(key)
         # 1. A known match is enough, however many values are undecided.
-        if entry is not None and self._current(entry):
+        if entry is not None and self._evict(entry):
             return True
         # 2. Otherwise look for the first match among the undecided values.
-        if entry is None or entry.cursor < self._values.next_id:
-            if self._index is None:
-                entry = self._test(key, entry, first=True)
-            else:
-                entry = self._look_up(self._index, key, entry)
-        return bool(self._current(entry))
+        if entry is None or entry.cursor != self._values.next_id:
+            entry = self._look_up(key, entry) if self._index is not None else self._test(key, entry, first=True)
+        return bool(self._evict(entry))
 
-    def _look_up(self, index: Index[Value, Key], key: Key, entry: _Entry | None) -> _Entry:
+    def _look_up(self, key: Key, entry: _Entry | None) -> _Entry:
         """Return the key's entry, or a new one, after asking the index for new posting
         lists.
 
         If the index raises, nothing has changed.
         """
-        end = self._values.next_id
-        fresh = index.posting_lists(key, 0 if entry is None else entry.cursor)
-        if entry is not None:
-            entry.refer(fresh, end, self._values.removals)
-            if len(entry.lists) > 1 or entry.size:
+        assert self._index is not None
+        values = self._values
+        end = values.next_id
+        if entry is None:
+            lists = self._index.posting_lists(key, 0)
+            if not values.alive and any(lists):
+                raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
+            if len(lists) == 1:
+                entry = _Entry(lists[0], end, values.removals, lists)
+            else:
+                entry = _Entry(_union(lists) if lists else _NO_IDS, end, values.removals, lists)
+                entry.size = _size(entry, end)
+            self._entries.add(key, entry)
+        else:
+            fresh = self._index.posting_lists(key, entry.cursor)
+            if not fresh and len(entry.lists) < 2:
+                entry.cursor = end
+            else:
+                entry.refer(fresh, end, values.removals)
                 self._entries.resize(key, entry, _size(entry, end))
-            return entry
-        if not self._values and any(fresh):
-            raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
-        passed = fresh[0] if len(fresh) == 1 else _union(fresh) if fresh else _NO_IDS
-        entry = _Entry(passed, end, self._values.removals, fresh)
-        if len(fresh) > 1:
-            entry.size = _size(entry, end)
-        self._entries.add(key, entry)
         return entry
 
     def _test(self, key: Key, entry: _Entry | None, *, first: bool = False) -> _Entry:
@@ -406,8 +411,8 @@ class SkipFilter(Generic[Value, Key]):
             self._entries.resize(key, entry, _size(entry, end))
         return entry
 
-    def _current(self, entry: _Entry) -> BitMap64:
-        """Return the ids that matched and are still in use."""
+    def _evict(self, entry: _Entry) -> BitMap64:
+        """Return the bitmap of an entry, without ids that are no longer in use."""
         if entry.removals != self._values.removals:
             if entry.passed and not entry.borrows:
                 entry.passed &= self._values.alive

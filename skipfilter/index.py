@@ -208,7 +208,11 @@ class SelectorIndex:
             return ()
         if start > self._forgotten:
             # From a copy: a matcher of the caller's own may add and remove values.
-            fresh = [one for one in self._journal if one[0] >= start]
+            fresh = []
+            for one in reversed(self._journal):
+                if one[0] < start:
+                    break
+                fresh.append(one)
             return tuple([ids for _, matcher, ids in fresh if ids and matcher.match(key)])
         return tuple([postings.ids for table in self._in_use for postings in table.find(key)])
 

@@ -103,17 +103,21 @@ class UriTemplate:
     pattern: str
     parts: tuple[Part, ...] = field(init=False, repr=False, compare=False)
     _prefix: str = field(init=False, repr=False, compare=False)
+    _within: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = _parse(self.pattern)
         prefix = parts[0].decode("utf-8") if parts and isinstance(parts[0], bytes) else ""
+        within = max((part for part in parts[1:] if isinstance(part, bytes)), key=len, default=b"")
         object.__setattr__(self, "parts", tuple(parts))
         object.__setattr__(self, "_prefix", prefix)
+        object.__setattr__(self, "_within", within.decode("utf-8"))
 
     def match(self, topic: str) -> bool:
         """Return whether the template matches all of `topic`, in time linear in it."""
-        # The literal before the first expression decides most topics.
-        if not topic.startswith(self._prefix):
+        # The literal before the first expression, and the longest other one, decide
+        # most topics.
+        if not topic.startswith(self._prefix) or self._within not in topic:
             return False
         parts = self.parts[1:] if self._prefix else self.parts
         if not parts:

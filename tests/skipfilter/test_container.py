@@ -518,7 +518,7 @@ class AgainstNaive(RuleBasedStateMachine):
         """Return the bitmap and the cursor of each cached key."""
         cache = self.filter._entries
         entries = {**cache._new, **cache._kept}
-        return {key: (self.filter._current(entry).copy(), entry.cursor) for key, entry in entries.items()}
+        return {key: (self.filter._evict(entry).copy(), entry.cursor) for key, entry in entries.items()}
 
     @rule(key=keys, values=st.integers(0, 3), ask=st.sampled_from(["match_any", "match_all", "matches", "bitmap"]))
     def fail(self, key: int, values: int, ask: str) -> None:

@@ -926,7 +926,7 @@ def test_memory_is_released() -> None:
         index = SelectorIndex(base_url=BASE, matchers={"prefix": Prefix})
         readers = SkipFilter(index, capacity=50)
         rng = random.Random(7)
-        before = traced_after(readers, rng, 4_000)
+        before = traced_after(readers, rng, 12_000)
         after = traced_after(readers, rng, 12_000)
     finally:
         tracemalloc.stop()
