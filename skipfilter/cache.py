@@ -85,9 +85,10 @@ class SegmentedCache(Generic[Key, Entry]):
         if len(self._new) == self._most_new:
             self._new_bytes -= self._new.popitem(last=False)[1].size
         self._new[key] = entry
-        self._new_bytes += entry.size
-        while self._new_bytes > self._most_new_bytes:
-            self._new_bytes -= self._new.popitem(last=False)[1].size
+        if entry.size:
+            self._new_bytes += entry.size
+            while self._new_bytes > self._most_new_bytes:
+                self._new_bytes -= self._new.popitem(last=False)[1].size
 
     def resize(self, key: Key, entry: Entry, size: int) -> None:
         """Set the size of an entry; `key` may have another one by now, or none."""

@@ -274,7 +274,7 @@ class SkipFilter(Generic[Value, Key]):
         them; an index only looks up selectors that are new.
         """
         with self._lock:
-            return self._resolve(self._any(keys))
+            return self._resolve(self._passed(keys[0]) if len(keys) == 1 else self._any(keys))
 
     def match_all(self, *keys: Key) -> list[Value]:
         """Return the values that match all of `keys`, oldest first; all values without

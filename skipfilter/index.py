@@ -31,6 +31,7 @@ distinct selector, not one for each topic, so the topics need not be known befor
 from __future__ import annotations
 
 from collections import deque
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,8 @@ from skipfilter.tables import (
     mqtt_table,
 )
 from skipfilter.text import shown
+
+_IDS: Final = attrgetter("ids")
 
 JOURNAL: Final = 16
 """The number of the newest selectors in the journal."""
@@ -214,7 +217,11 @@ class SelectorIndex:
                     break
                 fresh.append(one)
             return tuple([ids for _, matcher, ids in fresh if ids and matcher.match(key)])
-        return tuple([postings.ids for table in self._in_use for postings in table.find(key)])
+        lists: tuple[BitMap64, ...] = ()
+        for table in self._in_use:
+            if found := table.find(key):
+                lists += tuple(map(_IDS, found))
+        return lists
 
     # -- for people
 

@@ -18,7 +18,6 @@ over the tries of RabbitMQ and of T. Treat, Fast Topic Matching, 2016, which bac
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from skipfilter.words import MANY, ONE
@@ -190,13 +189,34 @@ def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -
     """Do `Trie.find` if each `many` ends its pattern: it matches whatever words
     follow.
     """
-    frontier = [root]
     found: list[Found | None] = []
+    words = iter(words)
     # 1. A hidden topic: the first word must be matched literally.
     if hidden:
-        words = iter(words)
-        frontier = [node for word in islice(words, 1) if (node := root.words.get(word)) is not None]
-    # 2. Each word, from the nodes reached so far.
+        literal = root.words.get(next(words, None))
+        if literal is None:
+            return []
+        root = literal
+    # 2. One node after the other, as long as there is only one.
+    node = root
+    frontier: list[AnyNode[Found]] = []
+    for word in words:
+        if node.many is not None:
+            found.append(node.many.value)
+        child = node.words.get(word)
+        one = node.one
+        if one is None:
+            if child is None:
+                return found  # type: ignore[return-value]  # a `many` without children has a value
+            node = child
+        elif child is None:
+            node = one
+        else:
+            frontier = [child, one]
+            break
+    else:
+        frontier = [node]
+    # 3. From several nodes.
     for word in words:
         reached: list[AnyNode[Found]] = []
         for node in frontier:
@@ -207,9 +227,9 @@ def find_simple(root: AnyNode[Found], words: Iterable[Hashable], hidden: bool) -
             if node.one is not None:
                 reached.append(node.one)
         if not reached:
-            return found  # type: ignore[return-value]  # a `many` without children has a value
+            return found  # type: ignore[return-value]
         frontier = reached
-    # 3. The end of the topic: patterns that end here, and `many` for no words.
+    # 4. The end of the topic: patterns that end here, and `many` for no words.
     for node in frontier:
         if node.many is not None:
             found.append(node.many.value)

@@ -65,7 +65,7 @@ class Grammar:
         """
         if not isinstance(topic, str):
             raise not_text(topic)
-        return topic.split(self.separator) if topic or self.empty_words else []
+        return self.read(topic)[0]
 
     def parse_pattern(self, pattern: str) -> Words:
         """Return the words of `pattern`.
@@ -96,6 +96,13 @@ class Grammar:
             else:
                 parsed.append(word)
         return tuple(parsed)
+
+    def read(self, topic: str) -> tuple[list[str], bool]:
+        """Return the words of `topic`, a str, and whether it is hidden from patterns
+        that begin with a wildcard.
+        """
+        words = topic.split(self.separator) if topic or self.empty_words else []
+        return words, self.hidden is not None and topic.startswith(self.hidden)
 
     def hides(self, topic: str) -> bool:
         """Return whether `topic` is hidden from patterns that begin with a wildcard."""

@@ -118,10 +118,25 @@ class SegmentTrie(Generic[Rest]):
         candidates.  `beside` is other text that may distinguish candidates.
         """
         found: list[PostingList] = []
+        segments = text.split(b"/")
         frontier = roots
-        start = 0
+        begun = start = 0  # segments and bytes so far
+        # 1. One node after the other, as long as only fixed text follows.
+        if len(roots) == 1:
+            node = roots[0]
+            for segment in segments:
+                if node.one is not None or node.many is not None:
+                    break
+                child = node.words.get(segment)
+                if child is None:
+                    return found
+                node = child
+                begun += 1
+                start += len(segment) + 1
+            frontier = [node]
+        # 2. All branches.
         reading = None
-        for segment in text.split(b"/"):
+        for segment in segments[begun:]:
             fits = None  # whether the segment matches ONE; tested once if needed
             reached = []
             for node in frontier:
@@ -146,7 +161,7 @@ class SegmentTrie(Generic[Rest]):
                 return found
             frontier = reached
             start += len(segment) + 1
-        # The text has ended: the patterns that end here match.
+        # 3. The text has ended: the patterns that end here match.
         for node in frontier:
             if node.value is not None:
                 assert isinstance(node.value, PostingList)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from skipfilter.matchers import Amqp, Mqtt
 from skipfilter.tables.base import PostingList
-from skipfilter.trie import Trie
+from skipfilter.trie import Trie, find_all, find_simple
 from skipfilter.words import AMQP, MQTT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from skipfilter.matchers import Matcher
     from skipfilter.words import Grammar
@@ -48,9 +48,12 @@ class WordTable:
         self._trie.node(postings.path).value = None
         self._trie.prune(postings.path)
 
-    def find(self, topic: str) -> Iterable[PostingList]:
+    def find(self, topic: str) -> list[PostingList]:
         """Return the posting lists of the patterns that match `topic`."""
-        return self._trie.find(self._grammar.parse_topic(topic), hidden=self._grammar.hides(topic))
+        trie = self._trie
+        find = find_all if trie.inner_manys else find_simple  # as Trie.find, without a call
+        words, hidden = self._grammar.read(topic)
+        return find(trie.root, words, hidden)
 
     def posting_lists(self) -> Iterator[PostingList]:
         """Iterate over all posting lists."""
