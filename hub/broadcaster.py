@@ -290,8 +290,7 @@ class Broadcaster:
         # 1. A single entry has one set of receivers, and its frame is the body.
         if len(entries) == 1:
             update = entries[0].update
-            await self._look_up(update.topics, update.private)
-            return [(self._receivers(update.topics, update.private) & live, entries[0].frame)]
+            return [(await self._receivers(update.topics, update.private) & live, entries[0].frame)]
 
         # 2. Several entries.  A choice is a set of entries, as an integer: bit n stands
         #    for entries[n].
@@ -308,8 +307,7 @@ class Broadcaster:
         choices: dict[FrozenBitMap64, int] = {}
         async for some in _in_turns(alike.items(), SLICE_TOPICS):
             for audience, choice in some:
-                await self._look_up(*audience)
-                if ids := self._receivers(*audience) & live:
+                if ids := await self._receivers(*audience) & live:
                     same = FrozenBitMap64(ids)
                     choices[same] = choices.get(same, 0) | choice
 
@@ -328,25 +326,22 @@ class Broadcaster:
             for choice, ids in choosers.items()
         )
 
-    async def _look_up(self, topics: tuple[str, ...], private: bool) -> None:
-        """Cache the receivers of many topics in slices, before `_receivers` needs them.
+    async def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
+        """Return the ids of the receivers of an update, live or not (N21, N81).
 
-        Does nothing if all topics fit into one slice: `_receivers` caches them then.
+        Other tasks run between slices of many topics.  They may disconnect receivers
+        whose ids are in the result.
         """
-        if len(topics) > SLICE_TOPICS:
-            async for some in _in_turns(topics, SLICE_TOPICS):
-                for topic in some:
-                    self._filter.bitmap(("subscribed", topic))
-                    if private:
-                        self._filter.bitmap(("granted", topic))
-
-    def _receivers(self, topics: tuple[str, ...], private: bool) -> BitMap64:
-        """Return the ids of the receivers of an update, live or not (N21, N81)."""
         filter = self._source(topics[0])
-        ids = filter.bitmap(*(("subscribed", topic) for topic in topics))
-        if private:
-            ids &= filter.bitmap(*(("granted", topic) for topic in topics))
-        return ids
+        subscribed, granted = BitMap64(), BitMap64()
+        for begin in range(0, len(topics), SLICE_TOPICS):
+            if begin:
+                await asyncio.sleep(0)
+            some = topics[begin : begin + SLICE_TOPICS]
+            subscribed |= filter.bitmap(*(("subscribed", topic) for topic in some))
+            if private:
+                granted |= filter.bitmap(*(("granted", topic) for topic in some))
+        return subscribed & granted if private else subscribed
 
     def _source(self, topic: str) -> Interest | SkipFilter[Receiver, Key]:
         # Each presence update has a new topic.  Caching it would only evict topics that

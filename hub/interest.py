@@ -71,7 +71,7 @@ class Interest:
         self._subscribed.discard(id, value)
         self._granted.discard(id, value)
 
-    def posting_lists(self, key: Key, start: int = 0) -> tuple[BitMap64, ...]:
+    def posting_lists(self, key: Key, start: int = 0) -> list[BitMap64]:
         """Return the posting lists of the receivers that subscribe to, or may read, a
         topic, which were made for the id `start` or a later one.
         """

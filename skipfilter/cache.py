@@ -8,6 +8,9 @@
 A stream of keys that are each used once only passes through `new`, whatever its length.
 The bytes of the entries have a bound, too, of which `new` gets a fifth.
 
+If an entry is cheap to make, it need not be cached before its key is used again: `seen`
+remembers one byte of the hash of each key, until another key takes its place.
+
 Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk
 System Performance, 1994.  Unlike there, an entry evicted from `kept` does not move
 back.
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +32,9 @@ class Sized(Protocol):
     size: int
     """Bytes.  Only the cache changes it while it holds the entry."""
 
+
+MOST_SEEN: Final = 2**20
+"""Bytes of the hashes of keys that were seen."""
 
 Key = TypeVar("Key")
 Entry = TypeVar("Entry", bound=Sized)
@@ -54,6 +60,9 @@ class SegmentedCache(Generic[Key, Entry]):
         self._most_kept = capacity - self._most_new
         self._kept_bytes = 0
         self._most_kept_bytes = max_bytes - self._most_new_bytes
+        # At the place that some bits of the hash of a key give, other bits, or 0.
+        self._seen = bytearray(min(1 << (self._most_new - 1).bit_length(), MOST_SEEN))
+        self._places = len(self._seen) - 1
 
     def get(self, key: Key) -> Entry | None:
         """Return the entry of `key`, or None, and count it as used.
@@ -70,8 +79,20 @@ class SegmentedCache(Generic[Key, Entry]):
         entry = self._new.pop(key, None)
         if entry is not None:
             self._new_bytes -= entry.size
-            self._keep(key, entry)
+            self.keep(key, entry)
         return entry
+
+    def seen(self, key: Key) -> bool:
+        """Return whether a key was seen lately, and remember it.
+
+        Is also true for one unseen key in 255.
+        """
+        bits = hash(key)
+        place, mark = bits & self._places, bits >> 32 & 0xFF or 1
+        if self._seen[place] == mark:
+            return True
+        self._seen[place] = mark
+        return False
 
     def add(self, key: Key, entry: Entry) -> None:
         """Set the entry of a key.
@@ -90,13 +111,27 @@ class SegmentedCache(Generic[Key, Entry]):
             while self._new_bytes > self._most_new_bytes:
                 self._new_bytes -= self._new.popitem(last=False)[1].size
 
+    def keep(self, key: Key, entry: Entry) -> None:
+        """Add an entry for a key that has none, as one that was used again.
+
+        Evicts the least recently used ones if there are too many.
+        """
+        if entry.size > self._most_kept_bytes:
+            return
+        if len(self._kept) == self._most_kept:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+        self._kept[key] = entry
+        self._kept_bytes += entry.size
+        while self._kept_bytes > self._most_kept_bytes:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+
     def resize(self, key: Key, entry: Entry, size: int) -> None:
         """Set the size of an entry; `key` may have another one by now, or none."""
         if self._kept.get(key) is entry:
             del self._kept[key]
             self._kept_bytes -= entry.size
             entry.size = size
-            self._keep(key, entry)
+            self.keep(key, entry)
         elif self._new.get(key) is entry:
             del self._new[key]
             self._new_bytes -= entry.size
@@ -126,20 +161,6 @@ class SegmentedCache(Generic[Key, Entry]):
         """Iterate over all entries, without counting them as used."""
         yield from self._kept.values()
         yield from self._new.values()
-
-    def _keep(self, key: Key, entry: Entry) -> None:
-        """Add an entry that was used again.
-
-        Evicts the least recently used ones if there are too many.
-        """
-        if entry.size > self._most_kept_bytes:
-            return
-        if len(self._kept) == self._most_kept:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].size
-        self._kept[key] = entry
-        self._kept_bytes += entry.size
-        while self._kept_bytes > self._most_kept_bytes:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].size
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""

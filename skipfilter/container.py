@@ -45,11 +45,6 @@ if TYPE_CHECKING:
 
 FEW_IDS: Final = 32
 """Up to this number of new ids, adding each is faster than an OR of bitmaps."""
-FEW_LISTS: Final = 5
-"""Below this number of bitmaps, one OR after the other is faster than a common one."""
-
-_NO_IDS: Final = BitMap64()
-"""Shared by the keys without posting lists, and never changed."""
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")
@@ -81,7 +76,7 @@ class _Entry:
         """Whether `passed` is a posting list."""
         return len(self.lists) == 1
 
-    def refer(self, fresh: tuple[BitMap64, ...], cursor: int, removals: int) -> None:
+    def refer(self, fresh: Sequence[BitMap64], cursor: int, removals: int) -> None:
         """Refer to `fresh` posting lists too, and take all ids below `cursor`.
 
         `removals` is the present number of removals.
@@ -101,7 +96,7 @@ class _Entry:
         if fresh:
             self.lists = _distinct((*self.lists, *fresh))
             if len(self.lists) < 2:
-                self.passed = self.lists[0] if self.lists else _NO_IDS
+                self.passed = self.lists[0] if self.lists else BitMap64()
             elif owns:
                 for ids in fresh:
                     self.passed |= ids
@@ -340,7 +335,9 @@ class SkipFilter(Generic[Value, Key]):
         entry = self._entries.get(key)
         values = self._values
         if entry is None or entry.cursor != values.next_id:
-            entry = self._look_up(key, entry) if self._index is not None else self._test(key, entry)
+            if self._index is not None:
+                return self._look_up(key, entry)
+            entry = self._test(key, entry)
         if entry.removals != values.removals:
             self._evict(entry)
         return entry.passed
@@ -352,12 +349,14 @@ class SkipFilter(Generic[Value, Key]):
             return True
         # 2. Otherwise look for the first match among the undecided values.
         if entry is None or entry.cursor != self._values.next_id:
-            entry = self._look_up(key, entry) if self._index is not None else self._test(key, entry, first=True)
+            if self._index is not None:
+                return bool(self._look_up(key, entry))
+            entry = self._test(key, entry, first=True)
         return bool(self._evict(entry))
 
-    def _look_up(self, key: Key, entry: _Entry | None) -> _Entry:
-        """Return the key's entry, or a new one, after asking the index for new posting
-        lists.
+    def _look_up(self, key: Key, entry: _Entry | None) -> BitMap64:
+        """Return the ids of the values that match `key`, after asking the index for new
+        posting lists.
 
         If the index raises, nothing has changed.
         """
@@ -368,20 +367,21 @@ class SkipFilter(Generic[Value, Key]):
             lists = self._index.posting_lists(key, 0)
             if not values.alive and any(lists):
                 raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
-            if len(lists) == 1:
-                entry = _Entry(lists[0], end, values.removals, lists)
-            else:
-                entry = _Entry(_union(lists) if lists else _NO_IDS, end, values.removals, lists)
+            passed = lists[0] if len(lists) == 1 else _union(lists)
+            # A lookup is cheap, so only a key that comes again is cached.
+            if self._entries.seen(key):
+                entry = _Entry(passed, end, values.removals, tuple(lists))
                 entry.size = _size(entry, end)
-            self._entries.add(key, entry)
+                self._entries.pop(key)  # a matcher of the caller's own may have asked, too
+                self._entries.keep(key, entry)
+            return passed
+        fresh = self._index.posting_lists(key, entry.cursor)
+        if fresh or len(entry.lists) > 1:
+            entry.refer(fresh, end, values.removals)
+            self._entries.resize(key, entry, _size(entry, end))
         else:
-            fresh = self._index.posting_lists(key, entry.cursor)
-            if not fresh and len(entry.lists) < 2:
-                entry.cursor = end
-            else:
-                entry.refer(fresh, end, values.removals)
-                self._entries.resize(key, entry, _size(entry, end))
-        return entry
+            entry.cursor = end
+        return self._evict(entry)
 
     def _test(self, key: Key, entry: _Entry | None, *, first: bool = False) -> _Entry:
         """Return the key's entry, or a new one, after asking the source about undecided
@@ -414,7 +414,7 @@ class SkipFilter(Generic[Value, Key]):
     def _evict(self, entry: _Entry) -> BitMap64:
         """Return the bitmap of an entry, without ids that are no longer in use."""
         if entry.removals != self._values.removals:
-            if entry.passed and not entry.borrows:
+            if not entry.borrows:
                 entry.passed &= self._values.alive
             entry.removals = self._values.removals
         return entry.passed
@@ -431,7 +431,7 @@ class SkipFilter(Generic[Value, Key]):
                     assert not entry.lists
                     assert not entry.passed or entry.passed.max() < entry.cursor
                 elif not entry.lists:
-                    assert entry.passed is _NO_IDS
+                    assert not entry.passed
                 elif entry.borrows:
                     assert entry.passed is entry.lists[0]
                     assert entry.passed <= self._values.alive
@@ -444,13 +444,11 @@ def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
     return tuple({id(ids): ids for ids in lists if ids}.values())
 
 
-def _union(bitmaps: Sequence[BitMap64]) -> BitMap64:
+def _union(bitmaps: Iterable[BitMap64]) -> BitMap64:
     """Return the union of any bitmaps, as a new one."""
-    if not bitmaps or len(bitmaps) >= FEW_LISTS:
-        return BitMap64().union(*bitmaps)
-    union = bitmaps[0].copy() if len(bitmaps) == 1 else bitmaps[0] | bitmaps[1]
-    for ids in bitmaps[2:]:
-        union |= ids
+    union = BitMap64()
+    for ids in bitmaps:
+        union |= ids  # faster than BitMap64.union, however many there are
     return union
 
 

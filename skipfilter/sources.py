@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, runtime_che
 from pyroaring import BitMap64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from skipfilter.matchers import CompiledSelector, Selector
     from skipfilter.values import Values
@@ -72,7 +72,7 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
     An id must be in a posting list from its `add` to its `discard`, and not otherwise.
     """
 
-    def posting_lists(self, key: KeyIn, start: int) -> tuple[BitMap64, ...]:
+    def posting_lists(self, key: KeyIn, start: int) -> Sequence[BitMap64]:
         """Return the posting lists of `key` that were made when the value with the id
         `start`, or a later one, was added.
 

@@ -95,10 +95,10 @@ class Values(Generic[Value]):
     def resolve(self, ids: BitMap64) -> list[Value]:
         """Return the values of `ids`, all of which are in use, oldest first.
 
-        1. One id: a plain lookup, because itemgetter would not return a tuple.
-        2. A few ids: itemgetter on the dict.
+        1. One id: a plain lookup.
+        2. A few ids: one after the other from the dict.
         3. Many: itemgetter on the list of recent values, which is twice as fast; older
-           values come from the dict, one by one.
+           values come from the dict.
         """
         count = len(ids)
         if not count:
@@ -107,7 +107,7 @@ class Values(Generic[Value]):
             id = ids.min()
             return [self.by_id[id] if id < self._base else self._recent[id - self._base]]  # type: ignore[list-item]
         if count < FEW:
-            return list(itemgetter(*ids.to_array())(self.by_id))
+            return [self.by_id[id] for id in ids]
         recent = ids.shift(-self._base) if self._base else ids
         older = count - len(recent)
         found = [self.by_id[id] for id in ids.to_array()[:older]] if older else []

@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     ask = SelectorIndex.posting_lists
 
-    def posting_lists(index: SelectorIndex, *arguments: object) -> tuple[BitMap64, ...]:
+    def posting_lists(index: SelectorIndex, *arguments: object) -> list[BitMap64]:
         clock.work()
         return ask(index, *arguments)  # type: ignore[arg-type]
 

@@ -455,7 +455,7 @@ class Declared:
     def discard(self, id: int, value: int) -> None:
         self.index.discard(id, value)
 
-    def posting_lists(self, key: int, start: int) -> tuple[BitMap64, ...]:
+    def posting_lists(self, key: int, start: int) -> list[BitMap64]:
         return self.index.posting_lists(str(key), start)
 
 
