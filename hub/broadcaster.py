@@ -129,8 +129,9 @@ class Broadcaster:
     everything up to `dispatched`, and nothing older is written after the heartbeat.
 
     `heartbeat` is the interval in seconds; 0 turns heartbeats off.  `cached_topics` is
-    the number of topics whose receivers are cached.  Relative patterns are resolved
-    against `base_url`.  `clock` returns monotonic seconds.
+    the number of topics whose receivers are cached, and `cached_topics_bytes` is the
+    number of bytes for the sets of receivers.  Relative patterns are resolved against
+    `base_url`.  `clock` returns monotonic seconds.
 
     Must be used from one event loop.
     """
@@ -140,6 +141,7 @@ class Broadcaster:
         *,
         heartbeat: float,
         cached_topics: int,
+        cached_topics_bytes: int,
         base_url: str,
         clock: Callable[[], float],
     ) -> None:
@@ -156,7 +158,7 @@ class Broadcaster:
         # All receivers.  A topic takes up to two keys: one for subscriptions, and one
         # for grants.
         self._filter: SkipFilter[Receiver, Key] = SkipFilter(
-            self._interest, capacity=2 * cached_topics, lock=nullcontext()
+            self._interest, capacity=2 * cached_topics, max_bytes=cached_topics_bytes, lock=nullcontext()
         )
         self._connected: dict[str, Receiver] = {}  # subscriber id -> receiver
         self._live = BitMap64()  # the ids of the receivers that have caught up

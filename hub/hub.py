@@ -104,6 +104,7 @@ class Hub:
         self.broadcaster = Broadcaster(
             heartbeat=settings.heartbeat,
             cached_topics=settings.cached_topics,
+            cached_topics_bytes=settings.cached_topics_bytes,
             base_url=settings.url,
             clock=clock,
         )

@@ -59,6 +59,7 @@ SMALL: Final[dict[str, Any]] = {
     "max_matchers_bytes": 1_000,
     "max_url_patterns": 50,
     "cached_topics": 50,
+    "cached_topics_bytes": 2_000,
     "cached_tokens": 500,
     "history_updates": 500,
     "heartbeat": 0,

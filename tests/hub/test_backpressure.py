@@ -22,7 +22,9 @@ class Log:
     """Backpressure on a list of updates that the test dispatches."""
 
     def __init__(self, *, updates: int, size: int) -> None:
-        self.broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url="https://hub.example/", clock=lambda: 0.0)
+        self.broadcaster = Broadcaster(
+            heartbeat=0, cached_topics=1, cached_topics_bytes=10**6, base_url="https://hub.example/", clock=lambda: 0.0
+        )
         self.backpressure = Backpressure(self.broadcaster, max_updates=updates, max_bytes=size)
         self.entries: list[Entry] = []
 

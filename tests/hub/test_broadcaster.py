@@ -60,7 +60,7 @@ def receiver(*, subscribed: Sequence[str], granted: Sequence[str] = (), type: st
 
 def broadcaster(*receivers: Receiver) -> Broadcaster:
     """Return a broadcaster with these receivers connected and live."""
-    made = Broadcaster(heartbeat=0, cached_topics=100, base_url=BASE, clock=lambda: 0.0)
+    made = Broadcaster(heartbeat=0, cached_topics=100, cached_topics_bytes=10**6, base_url=BASE, clock=lambda: 0.0)
     for one in receivers:
         made.connect(one)
         made.join(one)
@@ -244,7 +244,7 @@ async def test_other_tasks_run_while_the_receivers_of_many_topics_are_looked_up(
     private: bool, more: list[Update]
 ) -> None:
     reader = receiver(subscribed=["t/{n}"], granted=["t/{n}"])
-    hub = Broadcaster(heartbeat=0, cached_topics=10_000, base_url=BASE, clock=lambda: 0.0)
+    hub = Broadcaster(heartbeat=0, cached_topics=10_000, cached_topics_bytes=10**6, base_url=BASE, clock=lambda: 0.0)
     hub.connect(reader)
     hub.join(reader)
     topics = tuple(f"t/{n}" for n in range(200))
@@ -303,7 +303,7 @@ async def test_updates_of_the_same_topics_are_looked_up_once(monkeypatch: pytest
 async def test_n8_heartbeats_of_subscribers_with_equal_last_writes_are_spread(count: int) -> None:
     """They spread over the last quarter of the interval; none comes later."""
     now = 0.0
-    hub = Broadcaster(heartbeat=40, cached_topics=9, base_url=BASE, clock=lambda: now)
+    hub = Broadcaster(heartbeat=40, cached_topics=9, cached_topics_bytes=10**6, base_url=BASE, clock=lambda: now)
     several = [receiver(subscribed=["a"]) for _ in range(count)]
     for one in several:
         hub.connect(one)

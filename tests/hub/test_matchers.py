@@ -653,7 +653,7 @@ def test_n21_n4_a_live_subscriber_gets_the_updates_that_it_matches(
     published: list[tuple[list[str], bool]],
     at_a_time: bool,
 ) -> None:
-    broadcaster = Broadcaster(heartbeat=0, cached_topics=1, base_url=HUB, clock=lambda: 0.0)
+    broadcaster = Broadcaster(heartbeat=0, cached_topics=1, cached_topics_bytes=10**6, base_url=HUB, clock=lambda: 0.0)
     connections = [connection(subscribed, granted) for subscribed, granted in wanted]
     for one in connections:
         broadcaster.connect(one)

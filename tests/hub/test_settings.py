@@ -346,7 +346,7 @@ def test_r1_r2_r3_r4_r14_n18_n56_n77_the_defaults() -> None:
             {name: 0}
             for name in (
                 "history_updates", "history_bytes", "presence_updates", "presence_bytes", "max_connections", "max_batch", "max_topics", "max_topic",
-                "max_matchers", "max_classic_matchers", "max_pattern", "max_matchers_bytes", "max_token", "max_url_patterns", "cached_topics", "cached_tokens", "body_timeout",
+                "max_matchers", "max_classic_matchers", "max_pattern", "max_matchers_bytes", "max_token", "max_url_patterns", "cached_topics", "cached_topics_bytes", "cached_tokens", "body_timeout",
                 "jwks_ttl", "event_log_segment_seconds", "event_log_segment_bytes",
             )
         ],

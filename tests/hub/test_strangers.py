@@ -234,7 +234,9 @@ async def test_other_tasks_run_while_a_batch_is_parsed() -> None:
 
 async def test_frames_are_joined_for_one_set_of_receivers_at_a_time() -> None:
     compiler = MatcherCompiler("https://hub.example/")
-    broadcaster = Broadcaster(heartbeat=0, cached_topics=200, base_url="https://hub.example/", clock=lambda: 0.0)
+    broadcaster = Broadcaster(
+        heartbeat=0, cached_topics=200, cached_topics_bytes=10**6, base_url="https://hub.example/", clock=lambda: 0.0
+    )
 
     class Receiver:
         position, number, written = 0, -1, 0.0
