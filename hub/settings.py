@@ -423,9 +423,9 @@ class Settings(BaseModel):
     """
     cached_topics: Annotated[int, Unit("topics")] = Field(100_000, ge=1, le=10**9)
     """The number of topics whose receivers are cached."""
-    cached_topics_bytes: Annotated[int, Unit("bytes")] = Field(256 << 20, ge=1, le=2**62)
-    """The bytes of the cached sets of receivers.  A topic that only one pattern matches
-    has no set of its own, however many subscribers share the pattern.
+    cached_topics_bytes: Bytes = Field(256 * 2**20, ge=1, le=2**50)
+    """About how many bytes the cached sets of receivers take.  A topic that only one
+    pattern matches has no set of its own, however many subscribers share the pattern.
     """
     cached_tokens: Annotated[int, Unit("tokens")] = Field(10_000, ge=1, le=10**9)
     """The number of verified tokens that are cached while they are valid.  A token that

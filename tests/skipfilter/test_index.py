@@ -9,6 +9,7 @@ import gc
 import random
 import threading
 import tracemalloc
+from collections import deque
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -383,6 +384,20 @@ def test_a_topic_that_comes_again_is_looked_up_twice_until_a_value_is_added() ->
     assert len(readers._entries) == 1
 
 
+def test_a_topic_is_tested_against_the_newest_selectors_only_if_the_journal_has_them_all() -> None:
+    selectors = [("exact", topic) for topic in "abcd"]
+    for size in range(1, 6):
+        for topic in "abcd":
+            index = Counting()
+            index._journal = deque(maxlen=size)
+            readers = SkipFilter(index)
+            readers.add("first", [])
+            for _ in range(2):
+                assert readers.match_any(topic) == []
+            readers.add("second", selectors)
+            assert readers.match_any(topic) == ["second"]
+
+
 # -- explain
 
 
@@ -738,19 +753,32 @@ MATCHING = {(selector, topic): matcher_of(selector).match(topic) for selector in
 MALFORMED: list[Selector] = [("uritemplate", "{"), ("amqp", "a..b"), ("glob", "*"), ("mqtt", ""), ("urlpattern", "(")]
 
 values = st.integers(0, 6)
-topics = st.lists(st.sampled_from(TOPICS), max_size=3)
+topics = st.lists(st.integers(0, 3), max_size=3)  # each is one of the few topics of a machine
 
 
 class AgainstMatchers(RuleBasedStateMachine):
-    """Every question against the matchers, with few selectors, few topics, and a cache
-    of two to four topics.
+    """Every question against the matchers, with few selectors, few topics, a cache of
+    two to six topics or of few bytes, and a journal of one to four selectors.
     """
 
-    @initialize(capacity=st.integers(2, 4), some=st.lists(st.sampled_from(SELECTORS), min_size=3, max_size=12))
-    def begin(self, capacity: int, some: list[Selector]) -> None:
+    @initialize(
+        capacity=st.integers(2, 7),
+        max_bytes=st.sampled_from([0, 40, 80, 10**6]),
+        journal=st.integers(1, 4),
+        seen=st.booleans(),
+        some=st.lists(st.sampled_from(SELECTORS), min_size=3, max_size=12),
+        few=st.permutations(TOPICS),
+    )
+    def begin(
+        self, capacity: int, max_bytes: int, journal: int, seen: bool, some: list[Selector], few: list[str]
+    ) -> None:
         self.index = Counting()
-        self.filter: SkipFilter[int, str] = SkipFilter(self.index, capacity=capacity)
+        self.index._journal = deque(maxlen=journal)
+        self.filter: SkipFilter[int, str] = SkipFilter(self.index, capacity=capacity, max_bytes=max_bytes)
+        if seen:  # each topic is cached when it is asked first
+            self.filter._entries.seen = lambda _: True  # type: ignore[assignment, method-assign]
         self.some = some
+        self.few = few[:4]
         self.model: dict[int, tuple[int, set[Selector]]] = {}
         self.ids = 0
 
@@ -795,8 +823,19 @@ class AgainstMatchers(RuleBasedStateMachine):
         assert self.filter.discard(value) is (value in self.model)
         self.model.pop(value, None)
 
-    @rule(value=values, data=st.data(), topic=st.sampled_from(TOPICS))
-    def replace(self, value: int, data: st.DataObject, topic: str) -> None:
+    @rule()
+    def clear(self) -> None:
+        self.filter.clear()
+        self.model.clear()
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def forget(self, topic: str) -> None:
+        cached = len(self.filter._entries)
+        assert self.filter.forget(topic) is (len(self.filter._entries) < cached)
+        assert self.filter.forget(topic) is False
+
+    @rule(value=values, data=st.data(), topic=st.integers(0, 3))
+    def replace(self, value: int, data: st.DataObject, topic: int) -> None:
         """Look up, remove, add with other selectors, look up: no result is stale."""
         self.match_any([topic])
         self.discard(value)
@@ -807,23 +846,27 @@ class AgainstMatchers(RuleBasedStateMachine):
         return any(MATCHING[selector, topic] for selector in self.model[value][1])
 
     @rule(asked=topics)
-    def match_any(self, asked: list[str]) -> None:
-        expected = [value for value in self.model if any(self.wants(value, topic) for topic in asked)]
-        assert self.filter.match_any(*asked) == expected
+    def match_any(self, asked: list[int]) -> None:
+        topics = [self.few[n] for n in asked]
+        expected = [value for value in self.model if any(self.wants(value, topic) for topic in topics)]
+        assert self.filter.match_any(*topics) == expected
 
     @rule(asked=topics)
-    def match_all(self, asked: list[str]) -> None:
-        expected = [value for value in self.model if all(self.wants(value, topic) for topic in asked)]
-        assert self.filter.match_all(*asked) == expected
+    def match_all(self, asked: list[int]) -> None:
+        topics = [self.few[n] for n in asked]
+        expected = [value for value in self.model if all(self.wants(value, topic) for topic in topics)]
+        assert self.filter.match_all(*topics) == expected
 
     @rule(asked=topics)
-    def matches(self, asked: list[str]) -> None:
-        assert self.filter.matches(*asked) is any(self.wants(v, topic) for v in self.model for topic in asked)
+    def matches(self, asked: list[int]) -> None:
+        topics = [self.few[n] for n in asked]
+        assert self.filter.matches(*topics) is any(self.wants(v, topic) for v in self.model for topic in topics)
 
     @rule(asked=topics)
-    def bitmap(self, asked: list[str]) -> None:
-        bitmap = self.filter.bitmap(*asked)
-        assert list(bitmap) == [id for v, (id, _) in self.model.items() if any(self.wants(v, t) for t in asked)]
+    def bitmap(self, asked: list[int]) -> None:
+        topics = [self.few[n] for n in asked]
+        bitmap = self.filter.bitmap(*topics)
+        assert list(bitmap) == [id for v, (id, _) in self.model.items() if any(self.wants(v, t) for t in topics)]
         bitmap.clear()  # it is ours
 
     @rule(value=values, topic=st.sampled_from(TOPICS))
@@ -851,7 +894,7 @@ class AgainstMatchers(RuleBasedStateMachine):
 
 
 TestAgainstMatchers = AgainstMatchers.TestCase
-TestAgainstMatchers.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAgainstMatchers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 @settings(deadline=None)
