@@ -188,7 +188,7 @@ class SelectorIndex:
         """Forget `value` and its selectors.  Raises KeyError if it is absent."""
         _, posting_lists = self._held.pop(value)
         if id == self._newest:
-            self._newest -= 1; self._journal_end -= 1  # a filter that undoes an addition uses the id again
+            self._newest -= 1  # a filter that undoes an addition uses the id again
         for postings in posting_lists:
             postings.ids.discard(id)
             if not postings.ids:
