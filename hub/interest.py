@@ -13,13 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from pyroaring import BitMap64
-
 from hub.protocol.topics import subscriptions_path
 from skipfilter import SelectorIndex
+from skipfilter.sources import union
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from pyroaring import BitMap64
 
     from hub.protocol.topics import TopicMatcher
     from hub.subscriber import Subscriber
@@ -88,7 +89,7 @@ class Interest:
 
         Caches nothing, so it suits topics that occur only once.
         """
-        return BitMap64().union(*(ids for key in keys for ids in self.posting_lists(key)))
+        return union(ids for key in keys for ids in self.posting_lists(key))
 
 
 def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:

@@ -43,8 +43,8 @@ Entry = TypeVar("Entry", bound=Sized)
 class SegmentedCache(Generic[Key, Entry]):
     """Up to `capacity` entries of up to `max_bytes` bytes together.  Not thread-safe.
 
-    `capacity` is at least 2.  An entry that is larger than all entries of its segment
-    may be is not cached, and no other is evicted for it.
+    `capacity` is at least 2.  An entry that has more bytes than its whole segment may
+    have is not cached, and no other is evicted for it.
     """
 
     def __init__(self, capacity: int, max_bytes: int = sys.maxsize) -> None:
@@ -85,7 +85,7 @@ class SegmentedCache(Generic[Key, Entry]):
     def seen(self, key: Key) -> bool:
         """Return whether a key was seen lately, and remember it.
 
-        Is also true for one unseen key in 255.
+        Of the keys that were not seen, about one in 255 counts as seen.
         """
         bits = hash(key)
         place, mark = bits & self._places, bits >> 32 & 0xFF or 1

@@ -34,7 +34,7 @@ from pyroaring import BitMap64
 
 from skipfilter.cache import SegmentedCache
 from skipfilter.errors import not_copied
-from skipfilter.sources import GroupedPredicate, Index, Predicate, Source
+from skipfilter.sources import GroupedPredicate, Index, Predicate, Source, union
 from skipfilter.values import Values
 
 if TYPE_CHECKING:
@@ -62,14 +62,12 @@ class _Entry:
 
     __slots__ = ("cursor", "lists", "passed", "removals", "size")
 
-    def __init__(
-        self, passed: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = (), size: int = 0
-    ) -> None:
+    def __init__(self, passed: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = ()) -> None:
         self.passed = passed
         self.cursor = cursor
         self.removals = removals
         self.lists = lists
-        self.size = size
+        self.size = 0
 
     @property
     def borrows(self) -> bool:
@@ -101,7 +99,7 @@ class _Entry:
                 for ids in fresh:
                     self.passed |= ids
             else:
-                self.passed, self.removals = _union(self.lists), removals
+                self.passed, self.removals = union(self.lists), removals
         self.cursor = cursor
 
     def take(self, fresh: BitMap64, cursor: int, removals: int) -> None:
@@ -128,9 +126,10 @@ class SkipFilter(Generic[Value, Key]):
     change while the value is in the filter.
 
     `capacity` is the maximum number of cached keys, and their bitmaps take up to about
-    `max_bytes` bytes; keys that were used only once are evicted first.  A key takes
-    about 400 bytes and its bitmap, which takes up to N/8 bytes for N ids, and far less
-    if few match.  A key with one posting list in an index needs no bitmap.
+    `max_bytes` bytes; keys that were used only once are evicted first, and if there is
+    an index they are not cached at all.  A key takes about 400 bytes and its bitmap,
+    which takes up to N/8 bytes for N ids, and far less if few match.  A key with one
+    posting list in an index needs no bitmap.
 
     Every method may be called from any thread.  If only one thread uses the filter,
     `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
@@ -298,8 +297,7 @@ class SkipFilter(Generic[Value, Key]):
         caller's own.
         """
         with self._lock:
-            passed = self._any(keys)
-            return passed.copy() if len(keys) == 1 else passed
+            return self._passed(keys[0]).copy() if len(keys) == 1 else self._any(keys)
 
     def values(self, ids: BitMap64) -> list[Value]:
         """Return the values with these ids, oldest first, without ids that are not in
@@ -320,15 +318,11 @@ class SkipFilter(Generic[Value, Key]):
     # -- internals; the lock is held
 
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:
-        """Return the union over `keys`; for one key its own bitmap, which must not be
-        changed.
-        """
-        if len(keys) == 1:
-            return self._passed(keys[0])
+        """Return the union over `keys`, as a new bitmap."""
         removals = self._values.removals
-        union = _union([self._passed(key) for key in keys])
+        found = union([self._passed(key) for key in keys])
         # The predicate of a later key may have removed values.
-        return union if removals == self._values.removals else union & self._values.alive
+        return found if removals == self._values.removals else found & self._values.alive
 
     def _passed(self, key: Key) -> BitMap64:
         """Return the ids of the values that match `key`, which must not be changed."""
@@ -367,7 +361,7 @@ class SkipFilter(Generic[Value, Key]):
             lists = self._index.posting_lists(key, 0)
             if not values.alive and any(lists):
                 raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
-            passed = lists[0] if len(lists) == 1 else _union(lists)
+            passed = lists[0] if len(lists) == 1 else union(lists)
             # A lookup is cheap, so only a key that comes again is cached.
             if self._entries.seen(key):
                 entry = _Entry(passed, end, values.removals, tuple(lists))
@@ -444,19 +438,11 @@ def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
     return tuple({id(ids): ids for ids in lists if ids}.values())
 
 
-def _union(bitmaps: Iterable[BitMap64]) -> BitMap64:
-    """Return the union of any bitmaps, as a new one."""
-    union = BitMap64()
-    for ids in bitmaps:
-        union |= ids  # faster than BitMap64.union, however many there are
-    return union
-
-
 def _size(entry: _Entry, end: int) -> int:
     """Return about how many bytes the lists and the bitmap of an entry take.
 
     Of each 65,536 ids below `end`, a bitmap takes 2 bytes for each, up to 8 KB.
     """
-    if entry.lists and len(entry.lists) < 2:
+    if entry.borrows:
         return 0
     return 8 * len(entry.lists) + min(2 * len(entry.passed), (end >> 16) + 1 << 13)

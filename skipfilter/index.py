@@ -161,10 +161,11 @@ class SelectorIndex:
             return
         if id <= self._newest:
             raise ValueError(f"id {id} comes after {self._newest}: an index serves one SkipFilter")
-        compiled = [
-            (self._table(matcher_type), self._compiled(matcher_type, pattern))
-            for matcher_type, pattern in declared.values()
-        ]
+        compiled = []
+        for matcher_type, pattern in declared.values():
+            table = self._table(matcher_type)
+            matcher = self._compiled(table, matcher_type, pattern) if isinstance(pattern, str) else pattern
+            compiled.append((table, matcher))
         if id <= self._newest:
             raise ValueError("another value was added while the selectors of this one were compiled")
         # A dict, because selectors that mean the same have one posting list.
@@ -283,10 +284,7 @@ class SelectorIndex:
         except KeyError:
             raise LookupError(f"matcher type {shown(matcher_type)} is none of {', '.join(self._tables)}") from None
 
-    def _compiled(self, matcher_type: str, pattern: str | Matcher) -> Matcher:
-        if not isinstance(pattern, str):
-            return pattern
-        table = self._table(matcher_type)
+    def _compiled(self, table: Table, matcher_type: str, pattern: str) -> Matcher:
         if len(pattern) > self._max_length:
             reason = f"it has {len(pattern):,} characters; the limit is {self._max_length:,}"
             raise PatternError(matcher_type, pattern, reason)
@@ -315,7 +313,7 @@ class SelectorIndex:
         noted = [id for id, _, _ in self._journal]
         assert noted == sorted(noted)
         assert self._journal_end == max(noted, default=-1)
-        assert self._forgotten <= min(noted, default=0) or self._forgotten == 0
+        assert self._forgotten <= min(noted, default=0)
 
 
 def _in_text(selector: Selector | CompiledSelector) -> Selector:

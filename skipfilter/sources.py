@@ -82,6 +82,14 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
         ...
 
 
+def union(bitmaps: Iterable[BitMap64]) -> BitMap64:
+    """Return the union of any bitmaps, as a new one."""
+    found = BitMap64()
+    for ids in bitmaps:
+        found |= ids  # faster than BitMap64.union, however many there are
+    return found
+
+
 class Predicate(Generic[Value, Key]):
     """The source that calls a predicate for each value."""
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap, BitMap64
+from pyroaring import BitMap
 
 from skipfilter.bulk.errors import BadInput
 from skipfilter.bulk.posting_lists import SHARD_BITS
 from skipfilter.errors import PatternError
 from skipfilter.index import SelectorIndex
+from skipfilter.sources import union
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -121,7 +122,7 @@ def find_numbers(batches: Iterable[pa.RecordBatch], wide: Wide) -> Iterator[pa.R
     """
     index = index_of(wide)
     for batch in batches:
-        found = [BitMap64().union(*index.posting_lists(topic)).to_array() for topic in batch.column(0).to_pylist()]
+        found = [union(index.posting_lists(topic)).to_array() for topic in batch.column(0).to_pylist()]
         # An Arrow column of lists: all numbers in a row, and where each list begins.
         offsets = np.zeros(len(found) + 1, np.int32)
         np.cumsum([len(numbers) for numbers in found], out=offsets[1:])

@@ -74,16 +74,17 @@ class SkipFilterEngine(Generic[Value]):
     def lookup(self, topic: str) -> set[Value]:
         """Return the values of the subscriptions that match `topic`.
 
-        Takes O(matches) if the topic is cached.  The trie is walked, too, if the topic
-        is new or if subscriptions were added since its last lookup.
+        Takes O(matches) if the topic is cached, which it is when it comes again, and a
+        test for each pattern that is new since its last lookup.  Otherwise, or if there
+        are many new patterns, the trie is walked, too.
         """
         return {value for _, value in self._filter.match_any(topic)}
 
     def matches(self, topic: str) -> bool:
         """Return whether any subscription matches `topic`.
 
-        Takes O(1) if a match is cached.  Otherwise the trie is walked if the topic is
-        new or if subscriptions were added since its last lookup.
+        Takes O(1) if a match is cached, and otherwise as long as `lookup`, without the
+        matches.
         """
         return self._filter.matches(topic)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyroaring import BitMap64
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from skipfilter.matchers import Matcher
 
@@ -58,7 +58,7 @@ class Table(Protocol):
         """Forget a posting list without ids, and all that only it needed."""
         ...
 
-    def find(self, topic: str) -> Collection[PostingList]:
+    def find(self, topic: str) -> Iterable[PostingList]:
         """Return the posting lists whose patterns match `topic`, without repeats."""
         ...
 

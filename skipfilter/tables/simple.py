@@ -10,7 +10,7 @@ from skipfilter.matchers import Everything, Exact
 from skipfilter.tables.base import PostingList
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from skipfilter.matchers import Matcher
 
@@ -38,7 +38,7 @@ class ExactTable:
         """Forget the topic."""
         del self._lists[postings.path]
 
-    def find(self, topic: str) -> Collection[PostingList]:
+    def find(self, topic: str) -> Iterable[PostingList]:
         """Return the posting list of `topic`, if there is one."""
         postings = self._lists.get(topic)
         return () if postings is None else (postings,)
@@ -73,7 +73,7 @@ class EverythingTable:
         """Forget the posting list."""
         self._lists.remove(postings)
 
-    def find(self, topic: str) -> Collection[PostingList]:
+    def find(self, topic: str) -> Iterable[PostingList]:
         """Return the posting list, if there is one."""
         return self._lists
 
@@ -112,7 +112,7 @@ class LinearTable:
         """Forget the matcher."""
         del self._lists[postings.path]
 
-    def find(self, topic: str) -> Collection[PostingList]:
+    def find(self, topic: str) -> Iterable[PostingList]:
         """Test each matcher, and return the posting lists of those that match."""
         self.verified += len(self._lists)
         # From a copy: a matcher of the caller's own may add and remove values.

@@ -134,3 +134,21 @@ def test_a_key_seen_twice_displaces_the_least_recently_used_one() -> None:
     cache.add("i", Item())
     cache.get("i")
     assert [key for key in "abcdefghi" if cache.get(key) is None] == ["b"]
+
+
+@pytest.mark.parametrize("capacity", [2, 50, 100_000, 10**12])
+def test_a_key_is_seen_when_it_comes_again(capacity: int) -> None:
+    cache: SegmentedCache[int, Item] = SegmentedCache(capacity)
+    assert not cache.seen(1 << 32)
+    assert cache.seen(1 << 32)
+    assert not cache.seen(2 << 32)  # it takes the place of the other one
+    assert not cache.seen(1 << 32)
+    assert len(cache) == 0
+    assert len(cache._seen) <= 2**20
+
+
+def test_as_many_keys_are_seen_as_may_be_new() -> None:
+    cache: SegmentedCache[int, Item] = SegmentedCache(5 * 64)
+    keys = [n | n + 1 << 32 for n in range(64)]
+    assert not any(map(cache.seen, keys))
+    assert all(map(cache.seen, keys))

@@ -314,6 +314,59 @@ def test_an_unhashable_value_changes_nothing() -> None:
     assert len(values) == 0
 
 
+@pytest.mark.parametrize("group", [None, lambda value: value])
+@pytest.mark.parametrize("ask", ["match_any", "match_all", "matches", "bitmap"])
+def test_an_error_of_the_predicate_names_the_value_and_the_key(ask: str, group: Callable[[int], int] | None) -> None:
+    numbers: SkipFilter[int, int] = SkipFilter(lambda value, key: key % value == 1, group=group)
+    for number in (5, 7, 0, 9):
+        numbers.add(number)
+    with pytest.raises(ZeroDivisionError) as caught:
+        getattr(numbers, ask)(140)
+    assert caught.value.__notes__ == ["the predicate was called with value 0 and key 140"]
+    numbers.remove(0)
+    assert numbers.match_any(141) == [5, 7]
+    numbers.add(0)
+    with pytest.raises(ZeroDivisionError) as caught:
+        getattr(numbers, "match_all" if ask == "matches" else ask)(141)
+    assert caught.value.__notes__ == ["the predicate was called with value 0 and key 141"]
+
+
+def test_a_value_whose_repr_raises_hides_no_error() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    values: SkipFilter[Silent, int] = SkipFilter(lambda value, key: 1 / key)
+    values.add(Silent())
+    with pytest.raises(ZeroDivisionError) as caught:
+        values.match_any(0)
+    assert caught.value.__notes__[0].startswith("the predicate was called with value <Silent instance at ")
+
+
+def test_a_forgotten_key_is_tested_again() -> None:
+    wanted = {1}
+    numbers: SkipFilter[int, str] = SkipFilter(lambda value, key: value in wanted)
+    for number in range(3):
+        numbers.add(number)
+    assert numbers.match_any("wanted") == [1]
+    wanted.add(2)
+    assert numbers.match_any("wanted") == [1]
+    assert numbers.forget("wanted") is True
+    assert numbers.match_any("wanted") == [1, 2]
+    assert numbers.forget("another") is False
+
+
+def test_a_cleared_filter_is_empty_and_gives_new_ids() -> None:
+    numbers = filled(range(10))
+    numbers.match_any(2)
+    assert repr(numbers) == "<SkipFilter: 10 values, 1 cached keys>"
+    numbers.clear()
+    assert repr(numbers) == "<SkipFilter: 0 values, 0 cached keys>"
+    assert numbers.match_any(2) == []
+    assert numbers.add(4) == 10
+    assert numbers.match_any(2) == [4]
+
+
 def test_group_needs_a_predicate() -> None:
     class Everybody:
         def add(self, id: int, value: int, selectors: Any) -> None: ...
