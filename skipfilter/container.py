@@ -79,9 +79,14 @@ class _Entry:
 
         `removals` is the present number of removals.
         """
-        # 1. The ids of the known lists, if there is a bitmap of them.
-        owns = len(self.lists) > 1
-        if owns:
+        # 1. Other lists.  Those that are empty now stay so: a selector that is declared
+        #    again gets a new one.
+        if fresh:
+            self.lists = _distinct((*self.lists, *fresh))
+            self.passed = self.lists[0] if self.borrows else union(self.lists)
+            self.removals = removals
+        # 2. The same lists: the ids from the cursor on.  One list needs no bitmap.
+        elif not self.borrows:
             for ids in self.lists:
                 if ids and ids.max() >= self.cursor:
                     if cursor - self.cursor > FEW_IDS:
@@ -89,17 +94,6 @@ class _Entry:
                     else:
                         for id in ids.iter_equal_or_larger(self.cursor):
                             self.passed.add(id)
-        # 2. The fresh lists.  Lists that are empty now stay so: a selector that is
-        #    declared again gets a new one.
-        if fresh:
-            self.lists = _distinct((*self.lists, *fresh))
-            if len(self.lists) < 2:
-                self.passed = self.lists[0] if self.lists else BitMap64()
-            elif owns:
-                for ids in fresh:
-                    self.passed |= ids
-            else:
-                self.passed, self.removals = union(self.lists), removals
         self.cursor = cursor
 
     def take(self, fresh: BitMap64, cursor: int, removals: int) -> None:
