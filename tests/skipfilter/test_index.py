@@ -398,6 +398,20 @@ def test_a_topic_is_tested_against_the_newest_selectors_only_if_the_journal_has_
             assert readers.match_any(topic) == ["second"]
 
 
+@pytest.mark.parametrize("arrivals", [1, 31, 32, 33, 100])
+def test_a_topic_of_several_selectors_is_extended_by_any_number_of_arrivals(arrivals: int) -> None:
+    selectors: list[Selector] = [("exact", "/a"), ("mqtt", "/+"), ("uritemplate", "/{name}")]
+    readers: SkipFilter[int, str] = SkipFilter(SelectorIndex())
+    for value, selector in enumerate(selectors):
+        readers.add(value, [selector])
+    for _ in range(3):
+        assert readers.match_any("/a") == [0, 1, 2]
+    for value in range(3, 3 + arrivals):
+        readers.add(value, [selectors[value % 2]])
+    assert readers.match_any("/a") == list(range(3 + arrivals))
+    readers._check()
+
+
 # -- explain
 
 
