@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from skipfilter.container import SkipFilter
 from skipfilter.errors import LimitError, PatternError, SkipFilterError
+from skipfilter.explanation import Explanation
 from skipfilter.fields import FieldFilter
 from skipfilter.index import SelectorIndex
 from skipfilter.matchers import (
@@ -46,6 +47,7 @@ __all__ = [
     "CompiledSelector",
     "Everything",
     "Exact",
+    "Explanation",
     "FieldFilter",
     "Index",
     "LimitError",

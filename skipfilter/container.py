@@ -34,13 +34,14 @@ from pyroaring import BitMap64
 
 from skipfilter.cache import SegmentedCache
 from skipfilter.errors import not_copied
-from skipfilter.sources import GroupedPredicate, Index, Predicate, Source, union
+from skipfilter.sources import Declarations, GroupedPredicate, Index, Predicate, Source, union
 from skipfilter.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from skipfilter.explanation import Explanation
     from skipfilter.matchers import CompiledSelector, Selector
 
 FEW_IDS: Final = 32
@@ -308,6 +309,38 @@ class SkipFilter(Generic[Value, Key]):
         """
         with self._lock:
             return self._entries.pop(key) is not None
+
+    # -- for people
+
+    def selectors(self, value: Value) -> tuple[Selector, ...]:
+        """Return the selectors that `value` declares, each once, as text.
+
+        Raises KeyError if the value is absent, and TypeError if the source takes no
+        selectors.
+        """
+        return self._declarations().selectors(value)
+
+    def explain(self, key: Key, value: Value) -> list[Explanation]:
+        """Return, for each selector of `value`, whether it matches `key`, and why.
+
+        Compiles and tests each selector, and takes no lock.  Raises as `selectors`.
+
+        >>> from skipfilter import SelectorIndex
+        >>> readers = SkipFilter(SelectorIndex())
+        >>> declared = [("uritemplate", "/books/{id}"), ("amqp", "stock.*")]
+        >>> _ = readers.add("bob", declared)
+        >>> matching, other = readers.explain("/books/1", "bob")
+        >>> matching.selector, matching.variables, matching.reason
+        (('uritemplate', '/books/{id}'), {'id': '1'}, None)
+        >>> print(other)
+        amqp 'stock.*' does not match: word 1 is '/books/1'
+        """
+        return self._declarations().explain(key, value)
+
+    def _declarations(self) -> Declarations[Value, Key]:
+        if not isinstance(self._source, Declarations):
+            raise TypeError("the source of this filter does not know the selectors of its values")
+        return self._source
 
     # -- internals; the lock is held
 

@@ -35,6 +35,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from skipfilter.errors import LimitError, PatternError, not_copied, not_text
+from skipfilter.explanation import explain
 from skipfilter.matchers import MATCHERS
 from skipfilter.tables import (
     EverythingTable,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
+    from skipfilter.explanation import Explanation
     from skipfilter.matchers import CompiledSelector, Matcher, Selector
     from skipfilter.tables import PostingList, Table
 
@@ -223,26 +225,35 @@ class SelectorIndex:
 
     # -- for people
 
-    def explain(self, topic: str, value: object) -> dict[Selector, str | None]:
-        """Return, for each selector of `value`, why it does not match `topic`, or None.
+    def selectors(self, value: object) -> tuple[Selector, ...]:
+        """Return the selectors that `value` declares, in its order, each once.
 
-        None means that the selector matches.  Uses the matchers and not the tables, so
-        it is also the reference for the index.  Raises KeyError if the value is absent,
-        and TypeError if the topic is not a str.
+        Raises KeyError if the value is absent.
+        """
+        return tuple(map(_in_text, self._held[value][0]))
+
+    def explain(self, key: str, value: object) -> list[Explanation]:
+        """Return, for each selector of `value`, whether it matches the topic `key`, and
+        why.
+
+        Uses the matchers and not the tables, so it is also the reference for the index.
+        Raises KeyError if the value is absent, and TypeError if the topic is not a str.
+
         >>> index = SelectorIndex()
         >>> index.add(0, "bob", [("exact", "/books/1"), ("amqp", "stock.*")])
-        >>> index.explain("/books/1", "bob")
-        {('exact', '/books/1'): None, ('amqp', 'stock.*'): "word 1 is '/books/1'"}
+        >>> for explanation in index.explain("/books/1", "bob"):
+        ...     print(explanation)
+        exact '/books/1' matches
+        amqp 'stock.*' does not match: word 1 is '/books/1'
         """
-        if not isinstance(topic, str):
-            raise not_text(topic)
-        declared, _ = self._held[value]
-        explained: dict[Selector, str | None] = {}
-        for selector in declared:
+        if not isinstance(key, str):
+            raise not_text(key)
+        explanations = []
+        for selector in self._held[value][0]:
             matcher_type, pattern = selector
             matcher = self._compile[matcher_type](pattern) if isinstance(pattern, str) else pattern
-            explained[_in_text(selector)] = None if matcher.match(topic) else matcher.why_not(topic)
-        return explained
+            explanations.append(explain(_in_text(selector), matcher, key))
+        return explanations
 
     @property
     def verified(self) -> int:

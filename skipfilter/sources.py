@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
+    from skipfilter.explanation import Explanation
     from skipfilter.matchers import CompiledSelector, Selector
     from skipfilter.values import Values
 
@@ -78,6 +79,29 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
 
         Their union holds each matching value, if the filter also keeps the lists that
         it got before.  Empty lists are allowed, and so are those that it already has.
+        """
+        ...
+
+
+@runtime_checkable
+class Declarations(Protocol[ValueIn, KeyIn]):
+    """The part of a source, or of an index, that knows what its values declare.
+
+    Optional: a filter needs it for its own methods of the same names, which are called
+    without its lock.
+    """
+
+    def selectors(self, value: ValueIn) -> tuple[Selector, ...]:
+        """Return the selectors that `value` declares.
+
+        Raises KeyError if it is absent.
+        """
+        ...
+
+    def explain(self, key: KeyIn, value: ValueIn) -> list[Explanation]:
+        """Return, for each selector of `value`, whether it matches `key`, and why.
+
+        Raises KeyError if the value is absent.
         """
         ...
 

@@ -17,7 +17,7 @@ import skipfilter
 from skipfilter.text import INSTALL
 
 PUBLIC = {
-    "skipfilter": "Amqp CompiledSelector Everything Exact FieldFilter Index LimitError MATCHERS Matcher Mqtt "
+    "skipfilter": "Amqp CompiledSelector Everything Exact Explanation FieldFilter Index LimitError MATCHERS Matcher Mqtt "
     "PatternError Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern "
     "compile_matcher",
     "skipfilter.bulk": "BadInput BroadcastLimit PipelineError match",

@@ -34,13 +34,14 @@ import string
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import unquote
 
 from skipfilter.errors import PatternError
 from skipfilter.positions import Positions, find_all, set_of
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 MAX_VARIABLES: Final = 100
 """The maximum number of variables of a template, over all its expressions."""
@@ -138,6 +139,30 @@ class UriTemplate:
         read = subject.text[: cursors.bit_length() - 1].decode("utf-8", "replace")
         return f"it ends after {shown(read)}"
 
+    def variables(self, topic: str) -> dict[str, str]:
+        """Return the values of the template's variables in `topic`, percent-decoded.
+
+        If several values are possible, those of the earlier variables are as long as
+        they can be.  A list is its text, with the separators.  An absent variable is
+        left out, and so are all of them if the topic does not match.
+
+        Takes O(the template's parts * the topic's length), and the square of the length
+        at worst.
+
+        >>> UriTemplate("/books/{id}{?page}").variables("/books/42?page=2")
+        {'id': '42', 'page': '2'}
+        """
+        if not self.match(topic):
+            return {}
+        values: dict[str, str] = {}
+        texts = zip(self.parts, Subject(encoded(topic)).texts(self.parts), strict=True)
+        expressions = [text for part, text in texts if isinstance(part, Expression)]
+        for expression, text in zip(self.pattern.split("{")[1:], expressions, strict=True):
+            for name, value in _values(expression.partition("}")[0], text.decode("utf-8")):
+                # The variable may occur before, with another prefix.
+                values[name] = max(values.get(name, ""), unquote(value), key=len)
+        return values
+
 
 def encoded(topic: str) -> bytes:
     """Return the bytes of `topic`, also of a lone surrogate, which no template
@@ -190,6 +215,24 @@ class Subject(Positions):
             ended |= reached
         # The whole expression may be absent, so it can also end where it starts.
         return cursors | ended
+
+    def texts(self, parts: Sequence[Part]) -> list[bytes]:
+        """Return what each of `parts` reads, if together they match all of the text.
+
+        If there is a choice, the earlier parts read as much as they can.
+        """
+        reached = [1]  # where each part can start
+        for part in parts:
+            reached.append(self.after(part, reached[-1]))
+        texts = []
+        end = self.end
+        for part, starts in zip(reversed(parts), reversed(reached[:-1]), strict=True):
+            # The last start from which the part can end here.
+            while not self.after(part, 1 << (start := starts.bit_length() - 1)) >> end & 1:
+                starts ^= 1 << start  # noqa: PLW2901
+            texts.append(self.text[start:end])
+            end = start
+        return texts[::-1]
 
     def _star(self, table: bytes, cursors: int) -> int:
         """Return the positions where any number of characters of a class can end."""
@@ -264,10 +307,9 @@ def _is_international(code: int) -> bool:
 
 
 def _parse_expression(pattern: str, start: int, end: int) -> Expression:
-    body = pattern[start:end]
-    operator = body[0] if body and body[0] in "+#./;?&" else ""
+    operator, variables = _split(pattern[start:end])
     exploded = []
-    for variable in body[len(operator) :].split(","):
+    for variable in variables:
         name, explode = (variable[:-1], True) if variable.endswith("*") else (variable, False)
         name, colon, length = name.partition(":")
         if colon and (explode or not _is_prefix_length(length)):
@@ -276,6 +318,32 @@ def _parse_expression(pattern: str, start: int, end: int) -> Expression:
             raise PatternError("uritemplate", pattern, f"{name!r} is not the name of a variable")
         exploded.append(explode)
     return _expression(operator, len(exploded), exploded[0], any(exploded))
+
+
+def _split(expression: str) -> tuple[str, list[str]]:
+    """Return the operator of an expression, and its variables with their modifiers."""
+    operator = expression[0] if expression and expression[0] in "+#./;?&" else ""
+    return operator, expression[len(operator) :].split(",")
+
+
+def _values(expression: str, text: str) -> Iterator[tuple[str, str]]:
+    """Iterate over (variable, value) for what an expression has read of a topic."""
+    operator, variables = _split(expression)
+    first, separator, _, named = _OPERATORS[operator]
+    names = [variable.rstrip("*").partition(":")[0] for variable in variables]
+    body = text[len(first) :]
+    if not text:  # the expression is absent
+        return
+    if not named:
+        yield from zip(names, body.split(separator, len(names) - 1), strict=False)
+        return
+    lists: dict[str, list[str]] = {}
+    for piece in body.split(separator):
+        name, _, value = piece.partition("=")
+        if name in names:
+            lists.setdefault(name, []).append(value)
+    for name, values in lists.items():
+        yield name, separator.join(values)
 
 
 def _is_prefix_length(text: str) -> bool:

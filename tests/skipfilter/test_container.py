@@ -377,6 +377,9 @@ def test_group_needs_a_predicate() -> None:
     everybody: SkipFilter[int, str] = SkipFilter(Everybody())
     everybody.add(7)
     assert everybody.match_any("x") == [7]
+    for ask in (everybody.selectors, lambda value: everybody.explain("x", value)):
+        with pytest.raises(TypeError, match="does not know the selectors of its values"):
+            ask(7)
     with pytest.raises(ValueError, match="group= is for a predicate"):
         SkipFilter(Everybody(), group=id)
 

@@ -23,6 +23,7 @@ from pyroaring import BitMap64
 from skipfilter import (
     Amqp,
     Exact,
+    Explanation,
     LimitError,
     Mqtt,
     PatternError,
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from skipfilter import CompiledSelector, Matcher, Selector
 
 BASE = "https://e.com/hub"
+
+
+def reasons(index: SelectorIndex, topic: str, value: object) -> dict[Selector, str | None]:
+    return {explanation.selector: explanation.reason for explanation in index.explain(topic, value)}
 
 
 @dataclass(frozen=True)
@@ -195,8 +200,10 @@ def test_a_compiled_selector_equals_that_of_its_pattern() -> None:
             for topic in TOPICS:
                 expected = [0, 1, 2] if MATCHING[selector, topic] else []
                 assert readers.match_any(topic) == expected
-                assert set(index.explain(topic, 0)) == set(index.explain(topic, 1)) == {selector}
-                assert (index.explain(topic, 1)[selector] is None) is bool(expected)
+                for value in range(2):
+                    (explanation,) = index.explain(topic, value)
+                    assert explanation.selector == selector
+                    assert (explanation.reason is None) is bool(expected)
             with pytest.raises(ValueError, match="0 is in the index with other selectors"):
                 readers.add(0, [("exact", Exact("other"))])
             index._check()
@@ -214,13 +221,13 @@ def test_a_compiled_selector_is_used_unchanged() -> None:
         readers.add(value, [("urlpattern", trusted), ("uritemplate", template), ("exact", Exact("a" * 6))])
     assert index.distinct == 3
     assert readers.match_any("/a/bb") == readers.match_any("a" * 6) == ["alice", "bob"]
-    assert index.explain("/a/b", "bob") == {
+    assert reasons(index, "/a/b", "bob") == {
         ("urlpattern", "/a/(b{2})"): "its pathname is '/a/b'",
         ("uritemplate", "/a/{long}"): None,
         ("exact", "a" * 6): "they are the same up to character 0 of the topic's 4",
     }
     matchers: list[Matcher] = [trusted, template, Exact("a" * 6)]
-    for text, matcher in zip(index.explain("/a/b", "bob"), matchers, strict=True):
+    for text, matcher in zip(index.selectors("bob"), matchers, strict=True):
         both: list[Selector | CompiledSelector] = [text, (text[0], matcher)]
         for forms in ([text], both, both[::-1]):
             with pytest.raises(PatternError, match="the limit is 5"):
@@ -234,7 +241,7 @@ def test_a_list_that_is_changed_later_changes_no_selector() -> None:
     index.add(0, "alice", lists)
     for changed in lists:
         changed[1] = Exact("b")
-    assert index.explain("a", "alice") == {("exact", "a"): None, ("amqp", "a"): None}
+    assert reasons(index, "a", "alice") == {("exact", "a"): None, ("amqp", "a"): None}
 
 
 def test_a_compiled_selector_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +256,7 @@ def test_a_compiled_selector_is_not_compiled_again(monkeypatch: pytest.MonkeyPat
         readers.add("alice", [form for (type, _), form in made.items() if type == matcher_type])
         readers.add("alice", [form for (type, _), form in made.items() if type == matcher_type])
         for topic in TOPICS:
-            assert readers.matches(topic) is (None in index.explain(topic, "alice").values())
+            assert readers.matches(topic) is (None in reasons(index, topic, "alice").values())
 
 
 def test_a_compiled_selector_of_a_custom_type_is_not_compiled_again() -> None:
@@ -266,7 +273,7 @@ def test_a_compiled_selector_of_a_custom_type_is_not_compiled_again() -> None:
     for value in ("alice", "bob", "alice"):
         readers.add(value, [("noted", shared)])
     assert readers.match_any("/a") == ["alice", "bob"]
-    assert index.explain("/a", "bob") == {("noted", "/"): None}
+    assert reasons(index, "/a", "bob") == {("noted", "/"): None}
     assert made == ["/"]
 
 
@@ -433,14 +440,46 @@ def test_an_explanation_says_what_matched_and_why_the_rest_did_not(
 ) -> None:
     readers = SkipFilter(index := Counting())
     readers.add("alice", [selector, ("everything", "*")])
-    assert index.explain(matched, "alice") == {selector: None, ("everything", "*"): None}
-    assert index.explain(other, "alice") == {selector: reason, ("everything", "*"): None}
+    assert reasons(index, matched, "alice") == {selector: None, ("everything", "*"): None}
+    assert reasons(index, other, "alice") == {selector: reason, ("everything", "*"): None}
 
 
-def test_a_missing_value_cannot_be_explained() -> None:
+def test_a_missing_value_has_no_selectors() -> None:
     index = SelectorIndex()
+    for ask in (index.explain, SkipFilter(index).explain):
+        with pytest.raises(KeyError, match="alice"):
+            ask("a", "alice")
+    for selectors in (index.selectors, SkipFilter(index).selectors):
+        with pytest.raises(KeyError, match="alice"):
+            selectors("alice")
+
+
+def test_an_explanation_has_the_variables_of_a_template() -> None:
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex())
+    readers.add("alice", [("uritemplate", "/books/{id}{?page}"), ("exact", "/books/1"), ("uritemplate", "/{a}")])
+    assert readers.explain("/books/1?page=2", "alice") == [
+        Explanation(("uritemplate", "/books/{id}{?page}"), None, {"id": "1", "page": "2"}),
+        Explanation(("exact", "/books/1"), "they are the same up to character 8 of the topic's 15"),
+        Explanation(("uritemplate", "/{a}"), "it ends after '/books'"),
+    ]
+    assert [str(explanation) for explanation in readers.explain("/books/1", "alice")] == [
+        "uritemplate '/books/{id}{?page}' matches: id = '1'",
+        "exact '/books/1' matches",
+        "uritemplate '/{a}' does not match: it ends after '/books'",
+    ]
+    readers.remove("alice")
     with pytest.raises(KeyError, match="alice"):
-        index.explain("a", "alice")
+        readers.explain("/books/1", "alice")
+
+
+def test_selectors_are_those_that_were_declared() -> None:
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex())
+    declared = [("uritemplate", "/{a}"), ("uritemplate", "/{b}"), ("amqp", "a.#")]
+    readers.add("alice", [*declared, ("amqp", Amqp("a.#"))])
+    readers.add("bob", [])
+    assert readers.selectors("alice") == tuple(declared)
+    assert readers.selectors("bob") == ()
+    assert readers.explain("/x", "bob") == []
 
 
 # -- errors and bounds
@@ -624,7 +663,7 @@ def test_explaining_does_not_change_the_tables(monkeypatch: pytest.MonkeyPatch) 
     index = SelectorIndex()
     index.add(0, "a", [("uritemplate", "/x/{a}")])
     monkeypatch.setattr(index._tables["uritemplate"], "compile", None)
-    assert index.explain("/x/1", "a") == {("uritemplate", "/x/{a}"): None}
+    assert reasons(index, "/x/1", "a") == {("uritemplate", "/x/{a}"): None}
 
 
 def test_explaining_works_while_other_threads_declare() -> None:
@@ -643,7 +682,7 @@ def test_explaining_works_while_other_threads_declare() -> None:
     thread = threading.Thread(target=declare)
     thread.start()
     while thread.is_alive():
-        assert index.explain("/x/1", -1) == {("uritemplate", "/x/{a}"): None}
+        assert reasons(index, "/x/1", -1) == {("uritemplate", "/x/{a}"): None}
         assert index.verified == 0
     thread.join()
     assert failed == []
@@ -886,7 +925,8 @@ class AgainstMatchers(RuleBasedStateMachine):
     @rule(value=values, topic=st.sampled_from(TOPICS))
     def explain(self, value: int, topic: str) -> None:
         if value in self.model:
-            explained = self.index.explain(topic, value)
+            assert set(self.filter.selectors(value)) == self.model[value][1]
+            explained = reasons(self.index, topic, value)
             assert set(explained) == self.model[value][1]
             assert all((why is None) is MATCHING[selector, topic] for selector, why in explained.items())
 

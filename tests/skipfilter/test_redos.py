@@ -202,7 +202,8 @@ def test_n36_n38_many_wildcards_cost_the_words_of_the_topic_times_those_of_the_p
     assert readers.match_any(topic) == []
     assert 0 < Counted.seen <= 3 * (len(words) + 2) * length
     monkeypatch.undo()
-    assert index.explain(topic, "alice") != {("amqp", pattern + ".c"): None}
+    (explanation,) = index.explain(topic, "alice")
+    assert explanation.reason is not None
 
 
 def test_matching_topics_with_many_wildcards_are_found() -> None:

@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 import uritemplate
@@ -128,13 +129,52 @@ def test_v12_v14_the_expansions_of_a_template_match_it(template: str, variables:
     assert UriTemplate(template).match(uritemplate.expand(template, variables))
 
 
+@pytest.mark.parametrize(
+    ("template", "topic", "expected"),
+    [
+        ("/books/{id}", "/books/4%202", {"id": "4 2"}),
+        ("/books/{id}", "/films/42", {}),
+        ("/books/{id}{?page,q}", "/books/42?q=b", {"id": "42", "q": "b"}),
+        ("{/path*}", "/a/b", {"path": "a/b"}),
+        ("{/a,b}", "/1/2", {"a": "1", "b": "2"}),
+        ("{a}{b}", "xy", {"a": "xy"}),
+        ("{+a}/{b}/{c}", "/1/2/3/4", {"a": "/1/2", "b": "3", "c": "4"}),
+        ("/{id:2}/{id}", "/12/1234", {"id": "1234"}),
+        ("/{id}/{id:2}", "/1234/12", {"id": "1234"}),
+        ("/{a:1,b*}", "/1,2,3", {"a": "1", "b": "2,3"}),
+        ("{?q*}", "?q=1&q=2&x=3", {"q": "1&2"}),
+        ("{;a,b}", ";a;b=2", {"a": "", "b": "2"}),
+        ("é{#a}", "é#%c3%a9/", {"a": "é/"}),
+        ("{+a}b{.c}", "bb.bbbb", {"a": "bb.bbb"}),
+        ("/{+a}x{b}", "/1x%782x", {"a": "1xx2"}),
+    ],
+)
+def test_the_variables_of_a_topic(template: str, topic: str, expected: dict[str, str]) -> None:
+    assert UriTemplate(template).variables(topic) == expected
+
+
+@given(
+    st.lists(st.sampled_from(["", "+", "#", ".", "/", ";", "?", "&"]), max_size=3),
+    st.lists(st.sampled_from(["", "a", "/", "é"]), min_size=3, max_size=3),
+    st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), VALUES),
+)
+def test_a_template_expands_from_the_variables_of_a_topic_to_the_topic(
+    operators: list[str], literals: list[str], values: dict[str, Any]
+) -> None:
+    expressions = [f"{{{operator}{names}}}" for operator, names in zip(operators, ["a", "b,c", "d"], strict=False)]
+    template = "".join(expression + literal for expression, literal in zip(expressions, literals, strict=False))
+    topic = uritemplate.expand(template, values)
+    variables: dict[str, Any] = dict(UriTemplate(template).variables(topic))
+    assert unquote(uritemplate.expand(template, variables)) == unquote(topic)
+
+
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_text_is_refused_or_matched_without_an_error(template: str, topic: str) -> None:
     try:
         matcher = UriTemplate(template)
     except PatternError:
         return
-    assert matcher.match(topic) in (True, False)
+    assert matcher.match(topic) or not matcher.variables(topic)
 
 
 def test_a_lone_surrogate_in_a_topic_is_an_ordinary_mismatch() -> None:
