@@ -144,7 +144,8 @@ class UriTemplate:
 
         If several values are possible, those of the earlier variables are as long as
         they can be.  A list is its text, with the separators.  An absent variable is
-        left out, and so are all of them if the topic does not match.
+        left out, as is `b=1` if `{?a}` has read it; so are all variables if the topic
+        does not match.
 
         Takes O(the template's parts * the topic's length), and the square of the length
         at worst.
@@ -229,7 +230,7 @@ class Subject(Positions):
         for part, starts in zip(reversed(parts), reversed(reached[:-1]), strict=True):
             # The last start from which the part can end here.
             while not self.after(part, 1 << (start := starts.bit_length() - 1)) >> end & 1:
-                starts ^= 1 << start  # noqa: PLW2901
+                starts ^= 1 << start
             texts.append(self.text[start:end])
             end = start
         return texts[::-1]
