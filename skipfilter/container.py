@@ -13,97 +13,30 @@ A removal changes no bitmap: it takes the id out of `alive` and increments a cou
 If an entry has not seen all removals when it is next used, it is intersected with
 `alive` first; above, `passed` then loses the 2.
 
-An index has posting lists: bitmaps of ids that it keeps up to date.  The entry of a key
-refers to those of the key, and takes its ids from them, from the cursor on.  If there
-is only one, `passed` is that list itself: a key that costs no bitmap.
-
-    entry["/books/1"]   lists = [{0, 4}, {3, 4, 5}]   passed = {0, 3, 4}   cursor = 5
-    entry["/books/2"]   lists = [{3, 4, 5}]           passed is lists[0]
-
-Source: K. Burns, skipfilter (Go), 2022, for the cursor and the lazy eviction; the
-inverted bitmaps of Svalgaard and Tveden, 1980, for the rest.
+Source: K. Burns, skipfilter (Go), 2022.
 """
 
 from __future__ import annotations
 
 import threading
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pyroaring import BitMap64
-
-from skipfilter.cache import SegmentedCache
+from skipfilter.entries import Entries
 from skipfilter.errors import not_copied
 from skipfilter.sources import Declarations, GroupedPredicate, Index, Predicate, Source, union
 from skipfilter.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator
     from contextlib import AbstractContextManager
+
+    from pyroaring import BitMap64
 
     from skipfilter.explanation import Explanation
     from skipfilter.matchers import CompiledSelector, Selector
 
-FEW_IDS: Final = 32
-"""Up to this number of new ids, adding each is faster than an OR of bitmaps."""
-
 Value = TypeVar("Value")
 Key = TypeVar("Key")
-
-
-class _Entry:
-    """The state of a key: each id below `cursor` is decided, and in `passed` if it
-    matched.
-
-    `removals` is the number of the filter's removals that `passed` has taken account
-    of.  `lists` are the posting lists of an index.  If there is only one, `passed` is
-    that list, and must not be changed.  `size` is about how many bytes all this takes
-    beyond the entry itself.
-    """
-
-    __slots__ = ("cursor", "lists", "passed", "removals", "size")
-
-    def __init__(self, passed: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = ()) -> None:
-        self.passed = passed
-        self.cursor = cursor
-        self.removals = removals
-        self.lists = lists
-        self.size = 0
-
-    @property
-    def borrows(self) -> bool:
-        """Whether `passed` is a posting list."""
-        return len(self.lists) == 1
-
-    def refer(self, fresh: Sequence[BitMap64], cursor: int, removals: int) -> None:
-        """Refer to `fresh` posting lists too, and take all ids below `cursor`.
-
-        `removals` is the present number of removals.
-        """
-        # 1. Other lists.  Those that are empty now stay so: a selector that is declared
-        #    again gets a new one.
-        if fresh:
-            self.lists = _distinct((*self.lists, *fresh))
-            self.passed = self.lists[0] if self.borrows else union(self.lists)
-            self.removals = removals
-        # 2. The same lists: the ids from the cursor on.  One list needs no bitmap.
-        elif not self.borrows:
-            for ids in self.lists:
-                if ids and ids.max() >= self.cursor:
-                    if cursor - self.cursor > FEW_IDS:
-                        self.passed |= ids
-                    else:
-                        for id in ids.iter_equal_or_larger(self.cursor):
-                            self.passed.add(id)
-        self.cursor = cursor
-
-    def take(self, fresh: BitMap64, cursor: int, removals: int) -> None:
-        """Add the ids that matched, of those below `cursor`, at the time of `removals`
-        removals.
-        """
-        self.passed |= fresh
-        self.cursor = max(self.cursor, cursor)
-        self.removals = min(self.removals, removals)  # an id in `fresh` may have been removed since
 
 
 class SkipFilter(Generic[Value, Key]):
@@ -161,9 +94,9 @@ class SkipFilter(Generic[Value, Key]):
             self._source = Predicate(source, self._values)
         else:
             self._source = GroupedPredicate(source, self._values, group)
-        self._index = source if isinstance(source, Index) else None
         self._needs_selectors = bool(getattr(source, "needs_selectors", False))
-        self._entries: SegmentedCache[Key, _Entry] = SegmentedCache(capacity, max_bytes)
+        self._entries = Entries(self._values, self._source, capacity, max_bytes)
+        self._passed = self._entries.passed
         self._lock = threading.RLock() if lock is None else lock
 
     __reduce__ = not_copied
@@ -285,7 +218,7 @@ class SkipFilter(Generic[Value, Key]):
     def matches(self, *keys: Key) -> bool:
         """Return whether any value matches any of `keys`.  Stops at the first match."""
         with self._lock:
-            return any(self._passes(key) for key in keys)
+            return any(self._entries.passes(key) for key in keys)
 
     def bitmap(self, *keys: Key) -> BitMap64:
         """Return the ids of the values that match any of `keys`, as a bitmap of the
@@ -308,7 +241,7 @@ class SkipFilter(Generic[Value, Key]):
         predicate has changed.
         """
         with self._lock:
-            return self._entries.pop(key) is not None
+            return self._entries.forget(key)
 
     # -- for people
 
@@ -351,125 +284,8 @@ class SkipFilter(Generic[Value, Key]):
         # The predicate of a later key may have removed values.
         return found if removals == self._values.removals else found & self._values.alive
 
-    def _passed(self, key: Key) -> BitMap64:
-        """Return the ids of the values that match `key`, which must not be changed."""
-        entry = self._entries.get(key)
-        values = self._values
-        if entry is None or entry.cursor != values.next_id:
-            if self._index is not None:
-                return self._look_up(key, entry)
-            entry = self._test(key, entry)
-        if entry.removals != values.removals:
-            self._evict(entry)
-        return entry.passed
-
-    def _passes(self, key: Key) -> bool:
-        entry = self._entries.get(key)
-        # 1. A known match is enough, however many values are undecided.
-        if entry is not None and self._evict(entry):
-            return True
-        # 2. Otherwise look for the first match among the undecided values.
-        if entry is None or entry.cursor != self._values.next_id:
-            if self._index is not None:
-                return bool(self._look_up(key, entry))
-            entry = self._test(key, entry, first=True)
-        return bool(self._evict(entry))
-
-    def _look_up(self, key: Key, entry: _Entry | None) -> BitMap64:
-        """Return the ids of the values that match `key`, after asking the index for new
-        posting lists.
-
-        If the index raises, nothing has changed.
-        """
-        assert self._index is not None
-        values = self._values
-        end = values.next_id
-        if entry is None:
-            lists = self._index.posting_lists(key, 0)
-            if not values.alive and any(lists):
-                raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
-            passed = lists[0] if len(lists) == 1 else union(lists)
-            # A lookup is cheap, so only a key that comes again is cached.
-            if self._entries.seen(key):
-                entry = _Entry(passed, end, values.removals, tuple(lists))
-                entry.size = _size(entry, end)
-                self._entries.pop(key)  # a matcher of the caller's own may have asked, too
-                self._entries.keep(key, entry)
-            return passed
-        fresh = self._index.posting_lists(key, entry.cursor)
-        if fresh or len(entry.lists) > 1:
-            entry.refer(fresh, end, values.removals)
-            self._entries.resize(key, entry, _size(entry, end))
-        else:
-            entry.cursor = end
-        return self._evict(entry)
-
-    def _test(self, key: Key, entry: _Entry | None, *, first: bool = False) -> _Entry:
-        """Return the key's entry, or a new one, after asking the source about undecided
-        values.
-
-        With `first`, stop at the first value that matches.  If the source raises,
-        nothing has changed.
-        """
-        assert isinstance(self._source, Source)
-        end, removals = self._values.next_id, self._values.removals
-        fresh = self._source.matching(key, 0 if entry is None else entry.cursor)
-        if not isinstance(fresh, BitMap64):
-            if first:
-                fresh = list(islice((id for id in fresh if id in self._values.alive), 1))
-                if fresh:
-                    end = fresh[0] + 1  # the ids before it were tested and did not pass
-            fresh = BitMap64(list(fresh))
-        if fresh and fresh.max() >= self._values.next_id:
-            raise ValueError(f"id {fresh.max()} is not of this filter")
-        # Only now: a predicate may have raised, or have asked about the same key.
-        if entry is None and (entry := self._entries.get(key)) is None:
-            entry = _Entry(fresh.copy(), end, removals)
-            entry.size = _size(entry, end)
-            self._entries.add(key, entry)
-        else:
-            entry.take(fresh, end, removals)
-            self._entries.resize(key, entry, _size(entry, end))
-        return entry
-
-    def _evict(self, entry: _Entry) -> BitMap64:
-        """Return the bitmap of an entry, without ids that are no longer in use."""
-        if entry.removals != self._values.removals:
-            if not entry.borrows:
-                entry.passed &= self._values.alive
-            entry.removals = self._values.removals
-        return entry.passed
-
     def _check(self) -> None:
         """Assert all invariants; for tests."""
         with self._lock:
             self._values._check()
             self._entries._check()
-            for entry in self._entries.entries():
-                assert 0 <= entry.cursor <= self._values.next_id
-                assert entry.removals <= self._values.removals
-                if self._index is None:
-                    assert not entry.lists
-                    assert not entry.passed or entry.passed.max() < entry.cursor
-                elif not entry.lists:
-                    assert not entry.passed
-                elif entry.borrows:
-                    assert entry.passed is entry.lists[0]
-                    assert entry.passed <= self._values.alive
-                if entry.passed and entry.removals == self._values.removals:
-                    assert entry.passed <= self._values.alive
-
-
-def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
-    """Return the lists that are not empty, each once."""
-    return tuple({id(ids): ids for ids in lists if ids}.values())
-
-
-def _size(entry: _Entry, end: int) -> int:
-    """Return about how many bytes the lists and the bitmap of an entry take.
-
-    Of each 65,536 ids below `end`, a bitmap takes 2 bytes for each, up to 8 KB.
-    """
-    if entry.borrows:
-        return 0
-    return 8 * len(entry.lists) + min(2 * len(entry.passed), (end >> 16) + 1 << 13)

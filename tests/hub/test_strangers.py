@@ -107,7 +107,7 @@ async def test_presence_topics_take_no_room_in_the_cache_of_topics() -> None:
         for _ in range(3):
             (await here.connect("b")).go()
             await here.caught_up()
-        remembered = here.hub.broadcaster._filter._entries
+        remembered = here.hub.broadcaster._filter._entries._cache
         assert len(remembered) == 1
         assert remembered.get(("subscribed", "a")) is not None
         assert len(here.connections[0].ids) == 7  # its own arrival too (N127)

@@ -147,7 +147,7 @@ def test_removing_a_missing_value_is_an_error() -> None:
 def test_removal_touches_no_cached_bitmap() -> None:
     numbers = filled(range(10))
     numbers.match_any(2)
-    (entry,) = numbers._entries.entries()
+    (entry,) = numbers._entries._cache.entries()
     before = entry.passed.copy()
     numbers.remove(4)
     assert entry.passed == before
@@ -572,9 +572,9 @@ class AgainstNaive(RuleBasedStateMachine):
 
     def known(self) -> dict[int, tuple[BitMap64, int]]:
         """Return the bitmap and the cursor of each cached key."""
-        cache = self.filter._entries
-        entries = {**cache._new, **cache._kept}
-        return {key: (self.filter._evict(entry).copy(), entry.cursor) for key, entry in entries.items()}
+        entries = self.filter._entries
+        cached = {**entries._cache._new, **entries._cache._kept}
+        return {key: (entries._evict(entry).copy(), entry.cursor) for key, entry in cached.items()}
 
     @rule(key=keys, values=st.integers(0, 3), ask=st.sampled_from(["match_any", "match_all", "matches", "bitmap"]))
     def fail(self, key: int, values: int, ask: str) -> None:

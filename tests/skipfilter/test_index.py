@@ -829,7 +829,7 @@ class AgainstMatchers(RuleBasedStateMachine):
         self.index._journal = deque(maxlen=journal)
         self.filter: SkipFilter[int, str] = SkipFilter(self.index, capacity=capacity, max_bytes=max_bytes)
         if seen:  # each topic is cached when it is asked first
-            self.filter._entries.seen = lambda _: True  # type: ignore[assignment, method-assign]
+            self.filter._entries._cache.seen = lambda _: True  # type: ignore[assignment, method-assign]
         self.some = some
         self.few = few[:4]
         self.model: dict[int, tuple[int, set[Selector]]] = {}
