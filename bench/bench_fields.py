@@ -64,18 +64,18 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
     def by_access(message: dict[str, int]) -> list[int]:
         """Find the values of which all criteria are met, by the rarest criterion."""
         rows = rows_of(message)
-        return readers._resolve(readers._all_by_access(rows, readers._candidates(rows)))
+        return readers._values.resolve(readers._all_by_access(rows, readers._candidates(rows)))
 
     def by_counter(message: dict[str, int]) -> dict[int, int]:
         """Count the criteria that are met with a Counter."""
         counts = Counter(chain.from_iterable(readers._met(rows_of(message))))
         ids = BitMap(counts)
-        return dict(zip(readers._resolve(ids), (counts[id] for id in ids), strict=True))
+        return dict(zip(readers._values.resolve(ids), (counts[id] for id in ids), strict=True))
 
     variants: dict[str, Callable[[dict[str, int]], object]] = {
         "compare every set": ask,
         "all, rarest criterion": by_access,
-        "all, bit slices": lambda message: readers._resolve(readers._all_by_planes(rows_of(message))),
+        "all, bit slices": lambda message: readers._values.resolve(readers._all_by_planes(rows_of(message))),
         "match_all": readers.match_all,
         "match_any": readers.match_any,
         "hits, Counter": by_counter,

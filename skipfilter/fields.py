@@ -49,12 +49,12 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from pyroaring import BitMap
 
 from skipfilter.errors import LimitError, not_copied
+from skipfilter.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -168,9 +168,7 @@ class FieldFilter(Generic[Value]):
 
     def __init__(self, *, lock: AbstractContextManager[Any] | None = None) -> None:
         # No bitmap, list or dict inside of these tables is ever empty.
-        self._values: dict[int, Value] = {}  # id -> value, in order of arrival
-        self._ids: dict[Value, int] = {}  # value -> id, in the same order
-        self._next_id = 0
+        self._values: Values[Value] = Values()
         self._rows: dict[Row, BitMap] = {}  # row -> ids of the values that declare it
         self._needed: dict[int, BitMap] = {}  # bit -> ids whose number of requirements has it
         self._group_of: dict[Value, _Group] = {}
@@ -200,28 +198,27 @@ class FieldFilter(Generic[Value]):
                 if known.criteria != wanted:
                     raise ValueError(f"{value!r:.80} is in the filter with other criteria; remove it first")
                 return
-            id = self._next_id
-            self._next_id += 1
+            id = self._values.next_id
             group = self._groups.get(wanted) or self._open(rows, wanted)
             group.ids.append(id)
             for row in rows:
                 self._rows.setdefault(row, BitMap()).add(id)
             for bit in _bits(group.needed):
                 self._needed.setdefault(bit, BitMap()).add(id)
-            self._values[id] = value
-            self._ids[value] = id
+            self._values.add(value)
             self._group_of[value] = group
 
     def remove(self, value: Value) -> None:
         """Remove `value`.  Raises KeyError if it is absent.
 
-        Takes O(criteria), and a step for each value with the same set of criteria.  A
-        renumbering, which is rare, takes O(n).
+        Takes O(criteria + log n), and a step for each value with the same set of
+        criteria.  A renumbering, which is rare, takes O(n).
         """
         with self._lock:
-            id = self._ids.pop(value)
-            del self._values[id]
             group = self._group_of.pop(value)
+            id = self._values.id_of(value)
+            assert id is not None
+            self._values.remove(id)
             del group.ids[bisect_left(group.ids, id)]
             if not group.ids:
                 self._close(group)
@@ -229,27 +226,27 @@ class FieldFilter(Generic[Value]):
                 _leave(self._rows, row, id)
             for bit in _bits(group.needed):
                 _leave(self._needed, bit, id)
-            if self._next_id > 2 * len(self._ids) + SLACK:
+            if self._values.next_id > 2 * len(self._values) + SLACK:
                 self._renumber()
 
     def discard(self, value: Value) -> bool:
         """Remove `value` if it is present, and return whether it was."""
         with self._lock:
-            if value not in self._ids:
+            if value not in self._values:
                 return False
             self.remove(value)
             return True
 
     def __contains__(self, value: object) -> bool:
-        return value in self._ids
+        return value in self._values
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._values)
 
     def __iter__(self) -> Iterator[Value]:
         """Iterate over a snapshot of the values, oldest first."""
         with self._lock:
-            return iter(list(self._ids))
+            return iter(list(self._values))
 
     # -- matching
 
@@ -258,7 +255,7 @@ class FieldFilter(Generic[Value]):
         first.
         """
         with self._lock:
-            return self._resolve(BitMap().union(*self._met(rows_of(message))))
+            return self._values.resolve(BitMap().union(*self._met(rows_of(message))))
 
     def match_all(self, message: Mapping[str, Hashable]) -> list[Value]:
         """Return the values whose criteria `message` meets, all of them, oldest first.
@@ -270,7 +267,7 @@ class FieldFilter(Generic[Value]):
         with self._lock:
             buckets = self._candidates(rows)
             few = sum(map(len, buckets)) <= CANDIDATES
-            return self._resolve(self._all_by_access(rows, buckets) if few else self._all_by_planes(rows))
+            return self._values.resolve(self._all_by_access(rows, buckets) if few else self._all_by_planes(rows))
 
     def hits(self, message: Mapping[str, Hashable]) -> dict[Value, int]:
         """Return the number of criteria that `message` meets, by value, oldest first.
@@ -294,7 +291,7 @@ class FieldFilter(Generic[Value]):
             for count, ids in exactly.items():
                 if count > 1:
                     counts.update(dict.fromkeys(ids.to_array(), count))
-            return dict(zip(self._resolve(touched), counts.values(), strict=True))
+            return dict(zip(self._values.resolve(touched), counts.values(), strict=True))
 
     def matches_any(self, message: Mapping[str, Hashable]) -> bool:
         """Return whether `message` meets a criterion of any value.  O(fields)."""
@@ -373,12 +370,6 @@ class FieldFilter(Generic[Value]):
                 planes.append(carry)
         return planes
 
-    def _resolve(self, ids: BitMap) -> list[Value]:
-        # itemgetter is the fastest lookup of many ids; for one it returns no tuple.
-        if len(ids) > 1:
-            return list(itemgetter(*ids.to_array())(self._values))
-        return [self._values[id] for id in ids]
-
     def _open(self, rows: tuple[Row, ...], criteria: frozenset[Row]) -> _Group:
         """Make a group for a set of criteria, in the buckets of its rarest
         requirement.
@@ -405,10 +396,10 @@ class FieldFilter(Generic[Value]):
 
     def _renumber(self) -> None:
         """Renumber the ids from 0, in the same order."""
-        new = {old: id for id, old in enumerate(self._values)}
-        self._values = dict(enumerate(self._values.values()))
-        self._ids = {value: id for id, value in self._values.items()}
-        self._next_id = len(new)
+        new = {old: id for id, old in enumerate(self._values.by_id)}
+        values, self._values = self._values, Values()
+        for value in values:
+            self._values.add(value)
         self._rows = {row: BitMap(map(new.__getitem__, ids)) for row, ids in self._rows.items()}
         self._needed = {bit: BitMap(map(new.__getitem__, ids)) for bit, ids in self._needed.items()}
         for group in self._groups.values():
@@ -417,12 +408,10 @@ class FieldFilter(Generic[Value]):
     def _check(self) -> None:
         """Assert all invariants; for tests."""
         with self._lock:
-            assert list(self._values) == sorted(self._values)
-            assert all(0 <= id < self._next_id for id in self._values)
-            assert self._next_id <= 2 * len(self._values) + SLACK
-            assert list(self._ids.items()) == [(value, id) for id, value in self._values.items()]
-            assert self._group_of.keys() == self._ids.keys()
-            sets = {id: self._group_of[value].criteria for id, value in self._values.items()}
+            self._values._check()
+            assert self._values.next_id <= 2 * len(self._values) + SLACK
+            assert self._group_of.keys() == set(self._values)
+            sets = {id: self._group_of[value].criteria for id, value in self._values.by_id.items()}
             needed = {criteria: len(requirements_of(criteria)) for criteria in sets.values()}
             assert all(len(criteria) <= MAX_CRITERIA for criteria in sets.values())
             assert self._rows == {

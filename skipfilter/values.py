@@ -17,6 +17,8 @@ from sortedcontainers import SortedDict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyroaring import BitMap
+
 SPARE: Final = 1024
 """Unused slots that the list of recent values may have, beyond two for each value."""
 FEW: Final = 8
@@ -92,7 +94,7 @@ class Values(Generic[Value]):
         ids = list(self.by_id.irange(start))
         return ids, [self.by_id[id] for id in ids]
 
-    def resolve(self, ids: BitMap64) -> list[Value]:
+    def resolve(self, ids: BitMap64 | BitMap) -> list[Value]:
         """Return the values of `ids`, all of which are in use, oldest first.
 
         1. One id: a plain lookup.
