@@ -8,8 +8,9 @@
 A stream of keys that are each used once only passes through `new`, whatever its length.
 The bytes of the entries have a bound, too, of which `new` gets a fifth.
 
-If an entry is cheap to make, it need not be cached before its key is used again: `seen`
-remembers one byte of the hash of each key, until another key takes its place.
+If an entry is cheap to make, it need not be cached before its key comes again: `seen`
+remembers one byte of the hash of each key, at one of two places, until another key
+takes the place.  Such entries start as kept ones, and need no `new`.
 
 Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk
 System Performance, 1994.  Unlike there, an entry evicted from `kept` does not move
@@ -34,7 +35,7 @@ class Sized(Protocol):
 
 
 MOST_SEEN: Final = 2**20
-"""Bytes of the hashes of keys that were seen."""
+"""The maximum number of places for keys that were seen; each is a byte."""
 
 Key = TypeVar("Key")
 Entry = TypeVar("Entry", bound=Sized)
@@ -44,25 +45,26 @@ class SegmentedCache(Generic[Key, Entry]):
     """Up to `capacity` entries of up to `max_bytes` bytes together.  Not thread-safe.
 
     `capacity` is at least 2.  An entry that has more bytes than its whole segment may
-    have is not cached, and no other is evicted for it.
+    have is not cached, and no other is evicted for it.  If all entries come by `keep`,
+    `kept_only` lets them use the whole cache.
     """
 
-    def __init__(self, capacity: int, max_bytes: int = sys.maxsize) -> None:
+    def __init__(self, capacity: int, max_bytes: int = sys.maxsize, *, kept_only: bool = False) -> None:
         if capacity < 2:
             raise ValueError(f"capacity must be at least 2, not {capacity}")
         if max_bytes < 0:
             raise ValueError(f"max_bytes must be at least 0, not {max_bytes}")
         self._new: OrderedDict[Key, Entry] = OrderedDict()  # used once, oldest first
-        self._most_new = max(1, capacity // 5)
+        self._most_new = 0 if kept_only else max(1, capacity // 5)
         self._new_bytes = 0
-        self._most_new_bytes = max_bytes // 5
+        self._most_new_bytes = 0 if kept_only else max_bytes // 5
         self._kept: OrderedDict[Key, Entry] = OrderedDict()  # least recently used first
         self._most_kept = capacity - self._most_new
         self._kept_bytes = 0
         self._most_kept_bytes = max_bytes - self._most_new_bytes
-        # At the place that some bits of the hash of a key give, other bits, or 0.
-        self._seen = bytearray(min(1 << (self._most_new - 1).bit_length(), MOST_SEEN))
-        self._places = len(self._seen) - 1
+        # Some bits of the hash of a key, at one of two places that other bits give.
+        self._seen = bytearray(min(1 << (capacity - 1).bit_length(), MOST_SEEN))
+        self._turn = False
 
     def get(self, key: Key) -> Entry | None:
         """Return the entry of `key`, or None, and count it as used.
@@ -85,13 +87,16 @@ class SegmentedCache(Generic[Key, Entry]):
     def seen(self, key: Key) -> bool:
         """Return whether a key was seen lately, and remember it.
 
-        Of the keys that were not seen, about one in 255 counts as seen.
+        Of the keys that were not seen, up to one in 128 counts as seen.
         """
-        bits = hash(key)
-        place, mark = bits & self._places, bits >> 32 & 0xFF or 1
-        if self._seen[place] == mark:
+        seen = self._seen
+        bits = hash((key,))  # the hash of an int is not random
+        one, other, mark = bits % len(seen), (bits >> 20) % len(seen), bits >> 40 & 0xFF or 1
+        if mark in (seen[one], seen[other]):
             return True
-        self._seen[place] = mark
+        # By turns: otherwise two keys could displace each other for ever.
+        self._turn = not self._turn
+        seen[one if self._turn else other] = mark
         return False
 
     def add(self, key: Key, entry: Entry) -> None:

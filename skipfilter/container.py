@@ -9,9 +9,9 @@ the cursor, marks where they start.
     entry["even"]  passed = {0, 2, 3}   cursor = 4
                    match_any("even") tests only d and e
 
-A removal changes no bitmap: it takes the id out of `alive` and increments a counter.
-If an entry has not seen all removals when it is next used, it is intersected with
-`alive` first; above, `passed` then loses the 2.
+A removal does not look for cached bitmaps: it takes the id out of `alive` and
+increments a counter.  If an entry has not seen all removals when it is next used, it is
+intersected with `alive` first; above, `passed` then loses the 2.
 
 Source: K. Burns, skipfilter (Go), 2022.
 """
@@ -124,6 +124,8 @@ class SkipFilter(Generic[Value, Key]):
             id = values.next_id
             self._source.add(id, value, selectors)
             if values.next_id != id:
+                if (known := values.id_of(value)) is not None:  # `selectors` has added it
+                    return known
                 self._source.discard(id, value)
                 raise RuntimeError("another value was added while the source took this one in")
             return values.add(value)
@@ -256,7 +258,8 @@ class SkipFilter(Generic[Value, Key]):
     def explain(self, key: Key, value: Value) -> list[Explanation]:
         """Return, for each selector of `value`, whether it matches `key`, and why.
 
-        Compiles and tests each selector, and takes no lock.  Raises as `selectors`.
+        Compiles and tests each selector, and takes no lock.  Raises KeyError if the
+        value is absent, and TypeError if the source takes no selectors, or no such key.
 
         >>> from skipfilter import SelectorIndex
         >>> readers = SkipFilter(SelectorIndex())

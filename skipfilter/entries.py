@@ -64,8 +64,8 @@ class _Entry:
 
         `removals` is the present number of removals.
         """
-        # 1. Other lists.  Those that are empty now stay so: a selector that is declared
-        #    again gets a new one.
+        # 1. Other lists.  Those that are empty now are dropped: if one gets ids again,
+        #    the index returns it again.
         if fresh:
             self.lists = _distinct((*self.lists, *fresh))
             self.passed = self.lists[0] if self.borrows else union(self.lists)
@@ -105,7 +105,9 @@ class Entries(Generic[Value, Key]):
         self._values = values
         self._source = source
         self._index = source if isinstance(source, Index) else None
-        self._cache: SegmentedCache[Key, _Entry] = SegmentedCache(capacity, max_bytes)
+        self._cache: SegmentedCache[Key, _Entry] = SegmentedCache(
+            capacity, max_bytes, kept_only=self._index is not None
+        )
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -182,7 +184,9 @@ class Entries(Generic[Value, Key]):
         assert isinstance(self._source, Source)
         end, removals = self._values.next_id, self._values.removals
         fresh = self._source.matching(key, 0 if entry is None else entry.cursor)
-        if not isinstance(fresh, BitMap64):
+        if isinstance(fresh, BitMap64):
+            fresh = fresh.copy()
+        else:
             if first:
                 fresh = list(islice((id for id in fresh if id in self._values.alive), 1))
                 if fresh:
@@ -192,7 +196,7 @@ class Entries(Generic[Value, Key]):
             raise ValueError(f"id {fresh.max()} is not of this filter")
         # Only now: a predicate may have raised, or have asked about the same key.
         if entry is None and (entry := self._cache.get(key)) is None:
-            entry = _Entry(fresh.copy(), end, removals)
+            entry = _Entry(fresh, end, removals)
             entry.size = _size(entry, end)
             self._cache.add(key, entry)
         else:
@@ -234,8 +238,10 @@ def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
 def _size(entry: _Entry, end: int) -> int:
     """Return about how many bytes the lists and the bitmap of an entry take.
 
-    Of each 65,536 ids below `end`, a bitmap takes 2 bytes for each, up to 8 KB.
+    A bitmap has a container for each 65,536 ids below `end` of which it has any; a
+    container takes about 100 bytes, and 2 bytes for each id, up to 8 KB.
     """
     if entry.borrows:
         return 0
-    return 8 * len(entry.lists) + min(2 * len(entry.passed), (end >> 16) + 1 << 13)
+    containers = min(len(entry.passed), (end >> 16) + 1)
+    return 8 * len(entry.lists) + 100 * containers + min(2 * len(entry.passed), containers << 13)

@@ -31,12 +31,13 @@ distinct selector, not one for each topic, so the topics need not be known befor
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from skipfilter.errors import LimitError, PatternError, not_copied, not_text
 from skipfilter.explanation import explain
-from skipfilter.matchers import MATCHERS
+from skipfilter.matchers import MATCHERS, UrlPattern
 from skipfilter.tables import (
     EverythingTable,
     ExactTable,
@@ -109,7 +110,8 @@ class SelectorIndex:
         max_alike: int = 256,
     ) -> None:
         url_patterns = UrlPatternTable(base_url, max_url_patterns, max_alike, regexp_groups=regexp_groups)
-        self._compile = {**MATCHERS, "urlpattern": url_patterns.compile, **matchers}
+        compile_url_pattern = partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups)
+        self._compile: dict[str, Callable[[str], Matcher]] = {**MATCHERS, "urlpattern": compile_url_pattern, **matchers}
         tables: dict[str, Table] = {
             "exact": ExactTable(),
             "everything": EverythingTable(),
@@ -134,8 +136,8 @@ class SelectorIndex:
         # first, its matcher and its posting list.
         self._journal: deque[tuple[int, Matcher, BitMap64]] = deque(maxlen=JOURNAL)
         self._journal_end = -1  # the newest id in the journal
-        # The newest id that the journal has forgotten.  It is not negative, so that the
-        # tables are walked for a new topic.
+        # From ids after this one on, the journal has all selectors.  It is at least 0,
+        # so that the tables are walked for a new topic.
         self._forgotten = 0
         self.distinct = 0
         """The number of distinct selectors; selectors that mean the same count as one.
@@ -168,7 +170,7 @@ class SelectorIndex:
             table = self._table(matcher_type)
             matcher = self._compiled(table, matcher_type, pattern) if isinstance(pattern, str) else pattern
             compiled.append((table, matcher))
-        if id <= self._newest:
+        if id <= self._newest or id < self._journal_end:
             raise ValueError("another value was added while the selectors of this one were compiled")
         # A dict, because selectors that mean the same have one posting list.
         posting_lists: dict[PostingList, Matcher] = {}

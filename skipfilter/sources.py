@@ -74,11 +74,12 @@ class Index(Observer[ValueIn], Protocol[ValueIn, KeyIn]):
     """
 
     def posting_lists(self, key: KeyIn, start: int) -> Sequence[BitMap64]:
-        """Return the posting lists of `key` that were made when the value with the id
-        `start`, or a later one, was added.
+        """Return the posting lists of `key` that had no ids before the value with the
+        id `start` was added.
 
-        Their union holds each matching value, if the filter also keeps the lists that
-        it got before.  Empty lists are allowed, and so are those that it already has.
+        The filter keeps the lists that it got before, unless they are empty, so with
+        these their union holds each value that matches.  Others of the key may be
+        returned too, and empty ones.
         """
         ...
 
@@ -154,7 +155,10 @@ class GroupedPredicate(Generic[Value, Key]):
     def add(self, id: int, value: Value, selectors: Iterable[Selector | CompiledSelector]) -> None:
         """Add the id to its group.  Refuses selectors."""
         _refuse(selectors)
-        self._members.setdefault(self._group(value), BitMap64()).add(id)
+        group = self._group(value)
+        if self._values.by_id.get(id, value) is not value:
+            raise RuntimeError("another value was added while the group of this one was computed")
+        self._members.setdefault(group, BitMap64()).add(id)
 
     def discard(self, id: int, value: Value) -> None:
         """Remove the id from its group."""

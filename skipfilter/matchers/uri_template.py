@@ -142,10 +142,11 @@ class UriTemplate:
     def variables(self, topic: str) -> dict[str, str]:
         """Return the values of the template's variables in `topic`, percent-decoded.
 
-        If several values are possible, those of the earlier variables are as long as
-        they can be.  A list is its text, with the separators.  An absent variable is
-        left out, as is `b=1` if `{?a}` has read it; so are all variables if the topic
-        does not match.
+        If there is a choice, the later parts of the template read as little as they
+        can, and in an expression the last variable takes what is left.  A list is its
+        text, with the separators.  If a variable occurs twice, the longer value counts.
+        An absent variable is left out, and all are if the topic does not match.  Names
+        are not compared in a match, so `{?a}` reads `?b=1`; that value is left out too.
 
         Takes O(the template's parts * the topic's length), and the square of the length
         at worst.
@@ -220,7 +221,7 @@ class Subject(Positions):
     def texts(self, parts: Sequence[Part]) -> list[bytes]:
         """Return what each of `parts` reads, if together they match all of the text.
 
-        If there is a choice, the earlier parts read as much as they can.
+        If there is a choice, the later parts read as little as they can.
         """
         reached = [1]  # where each part can start
         for part in parts:
@@ -338,13 +339,16 @@ def _values(expression: str, text: str) -> Iterator[tuple[str, str]]:
     if not named:
         yield from zip(names, body.split(separator, len(names) - 1), strict=False)
         return
-    lists: dict[str, list[str]] = {}
+    lists = [name for name, variable in zip(names, variables, strict=True) if variable.endswith("*")]
+    listed = []
     for piece in body.split(separator):
         name, _, value = piece.partition("=")
-        if name in names:
-            lists.setdefault(name, []).append(value)
-    for name, values in lists.items():
-        yield name, separator.join(values)
+        if name in names and name not in lists:
+            yield name, value
+        else:
+            listed.append(piece)
+    if lists and listed:
+        yield lists[0], separator.join(listed)
 
 
 def _is_prefix_length(text: str) -> bool:

@@ -139,16 +139,29 @@ def test_a_key_seen_twice_displaces_the_least_recently_used_one() -> None:
 @pytest.mark.parametrize("capacity", [2, 50, 100_000, 10**12])
 def test_a_key_is_seen_when_it_comes_again(capacity: int) -> None:
     cache: SegmentedCache[int, Item] = SegmentedCache(capacity)
-    assert not cache.seen(1 << 32)
-    assert cache.seen(1 << 32)
-    assert not cache.seen(2 << 32)  # it takes the place of the other one
-    assert not cache.seen(1 << 32)
+    assert not cache.seen(1)
+    assert cache.seen(1)
     assert len(cache) == 0
     assert len(cache._seen) <= 2**20
 
 
-def test_as_many_keys_are_seen_as_may_be_new() -> None:
-    cache: SegmentedCache[int, Item] = SegmentedCache(5 * 64)
-    keys = [n | n + 1 << 32 for n in range(64)]
-    assert not any(map(cache.seen, keys))
-    assert all(map(cache.seen, keys))
+@pytest.mark.parametrize("capacity", [2, 10, 100, 1_000])
+def test_keys_that_come_in_turn_are_all_seen_soon(capacity: int) -> None:
+    cache: SegmentedCache[int, Item] = SegmentedCache(capacity)
+    waiting = list(range(capacity))
+    for _ in range(20):
+        waiting = [key for key in waiting if not cache.seen(key)]
+    assert waiting == []
+
+
+def test_a_new_key_hardly_ever_counts_as_seen() -> None:
+    cache: SegmentedCache[int, Item] = SegmentedCache(1_000)
+    assert sum(map(cache.seen, range(100_000))) <= 100_000 / 100
+
+
+def test_entries_that_are_only_kept_use_the_whole_cache() -> None:
+    cache: SegmentedCache[int, Item] = SegmentedCache(10, 100, kept_only=True)
+    for key in range(20):
+        cache.keep(key, Item(10))
+        cache._check()
+    assert [key for key in range(20) if cache.get(key)] == list(range(10, 20))

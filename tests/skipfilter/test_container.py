@@ -16,9 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyroaring import BitMap64
 
 from skipfilter import SelectorIndex, SkipFilter
+from skipfilter.entries import _Entry, _size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from skipfilter import Selector
 
 
 def divides(value: int, key: int) -> bool:
@@ -97,19 +100,56 @@ def test_an_equal_value_of_another_group_changes_nothing() -> None:
     readers._check()
 
 
-def test_a_value_added_during_another_add_gets_its_own_id() -> None:
+@pytest.mark.parametrize("size", [1, 10])
+def test_a_value_added_while_a_group_is_computed_gets_its_own_id(size: int) -> None:
     def group(value: int) -> int:
         if value == 1:
             readers.add(2)
-        return value
+        return value // size
 
     readers: SkipFilter[int, int] = SkipFilter(divides, group=group)
-    with pytest.raises(RuntimeError, match="another value was added while the source took this one in"):
+    with pytest.raises(RuntimeError, match="another value was added while the group of this one was computed"):
         readers.add(1)
     readers._check()
     assert readers.match_any(1) == [2]
     readers.remove(2)
     assert readers.match_any(7) == []
+
+
+def test_a_value_added_while_the_source_takes_in_another_gets_its_own_id() -> None:
+    class Meddler(SelectorIndex):
+        def add(self, id: int, value: object, selectors: Any = ()) -> None:
+            if value == 1:
+                readers.add(2, [("exact", "a")])
+            else:
+                super().add(id, value, selectors)
+
+        def discard(self, id: int, value: object) -> None:
+            if value != 1:
+                super().discard(id, value)
+
+    readers: SkipFilter[int, str] = SkipFilter(Meddler())
+    with pytest.raises(RuntimeError, match="another value was added while the source took this one in"):
+        readers.add(1, [])
+    readers._check()
+    assert readers.match_any("a") == [2]
+    readers.remove(2)
+    assert readers.match_any("a") == []
+
+
+def test_selectors_that_add_their_own_value_add_it_once() -> None:
+    def selectors() -> Iterator[Selector]:
+        readers.add("alice", [("exact", "a")])
+        yield "exact", "a"
+
+    index = SelectorIndex()
+    readers: SkipFilter[str, str] = SkipFilter(index)
+    assert readers.add("alice", selectors()) == 0
+    assert readers.match_any("a") == ["alice"]
+    readers.remove("alice")
+    readers._check()
+    index._check()
+    assert index.distinct == len(readers) == 0
 
 
 def test_adding_a_value_twice_keeps_it_once() -> None:
@@ -382,6 +422,71 @@ def test_group_needs_a_predicate() -> None:
             ask(7)
     with pytest.raises(ValueError, match="group= is for a predicate"):
         SkipFilter(Everybody(), group=id)
+
+
+def test_the_bitmap_of_a_source_is_not_changed() -> None:
+    class Even:
+        def __init__(self) -> None:
+            self.ids = BitMap64()
+
+        def add(self, id: int, value: int, selectors: Any) -> None:
+            self.ids.add(id)
+
+        def discard(self, id: int, value: int) -> None: ...
+        def matching(self, key: str, start: int) -> BitMap64:
+            return self.ids
+
+    source = Even()
+    numbers: SkipFilter[int, str] = SkipFilter(source)
+    for number in range(3):
+        numbers.add(number)
+    numbers.match_any("a")
+    numbers.remove(1)
+    assert numbers.match_any("a") == [0, 2]
+    assert source.ids == BitMap64([0, 1, 2])
+
+
+def test_as_many_keys_of_an_index_are_cached_as_the_capacity_says() -> None:
+    readers: SkipFilter[str, str] = SkipFilter(SelectorIndex(), capacity=10)
+    readers.add("alice", [("everything", "*")])
+    for _ in range(20):
+        for number in range(10):
+            assert readers.match_any(f"{number}") == ["alice"]
+    assert len(readers._entries) == 10
+
+
+def test_an_index_may_fill_a_posting_list_again() -> None:
+    class Prefixes:
+        """An index that drops no posting list."""
+
+        def __init__(self) -> None:
+            self.lists: dict[str, BitMap64] = {}
+
+        def add(self, id: int, value: str, selectors: Any) -> None:
+            self.lists.setdefault(value[0], BitMap64()).add(id)
+
+        def discard(self, id: int, value: str) -> None:
+            self.lists[value[0]].discard(id)
+
+        def posting_lists(self, key: str, start: int) -> list[BitMap64]:
+            return [ids for first, ids in self.lists.items() if first in key and ids and ids.min() >= start]
+
+    readers: SkipFilter[str, str] = SkipFilter(Prefixes())
+    readers.add("a1")
+    for _ in range(3):
+        assert readers.match_any("ab") == ["a1"]
+    readers.remove("a1")
+    readers.add("b2")
+    assert readers.match_any("ab") == ["b2"]
+    readers.add("a3")
+    assert readers.match_any("ab") == ["b2", "a3"]
+    assert len(readers._entries) == 1
+
+
+@pytest.mark.parametrize(("step", "low", "high"), [(1, 200, 400), (1 << 16, 10_000, 20_000)])
+def test_the_size_of_an_entry_counts_the_containers_of_its_bitmap(step: int, low: int, high: int) -> None:
+    entry = _Entry(BitMap64(range(0, 100 * step, step)), 100 * step, 0)
+    assert low <= _size(entry, entry.cursor) <= high
 
 
 # -- predicates that interfere, one by one
