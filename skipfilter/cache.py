@@ -9,8 +9,8 @@ A stream of keys that are each used once only passes through `new`, whatever its
 The bytes of the entries have a bound, too, of which `new` gets a fifth.
 
 If an entry is cheap to make, it need not be cached before its key comes again: `seen`
-remembers one byte of the hash of each key, at one of two places, until another key
-takes the place.  Such entries start as kept ones, and need no `new`.
+remembers one byte of the hash of each key, until another key takes its place.  Such
+entries start as kept ones, and need no `new`.
 
 Source: the segments of Karedla, Love and Wherry, Caching Strategies to Improve Disk
 System Performance, 1994.  Unlike there, an entry evicted from `kept` does not move
@@ -62,9 +62,11 @@ class SegmentedCache(Generic[Key, Entry]):
         self._most_kept = capacity - self._most_new
         self._kept_bytes = 0
         self._most_kept_bytes = max_bytes - self._most_new_bytes
-        # Some bits of the hash of a key, at one of two places that other bits give.
+        # The last bits of the hash of a key give its place, and those before are there.
         self._seen = bytearray(min(1 << (capacity - 1).bit_length(), MOST_SEEN))
-        self._turn = False
+        self._places = len(self._seen) - 1
+        self._place_bits = self._places.bit_length()
+        self._random = 0  # 16 bits of a linear congruential generator
 
     def get(self, key: Key) -> Entry | None:
         """Return the entry of `key`, or None, and count it as used.
@@ -87,16 +89,19 @@ class SegmentedCache(Generic[Key, Entry]):
     def seen(self, key: Key) -> bool:
         """Return whether a key was seen lately, and remember it.
 
-        Of the keys that were not seen, up to one in 128 counts as seen.
+        Of the keys that were not seen, about one in 255 counts as seen.
         """
-        seen = self._seen
-        bits = hash((key,))  # the hash of an int is not random
-        one, other, mark = bits % len(seen), (bits >> 20) % len(seen), bits >> 40 & 0xFF or 1
-        if mark in (seen[one], seen[other]):
+        bits = hash(key)
+        place, mark = bits & self._places, bits >> self._place_bits & 0xFF or 1
+        other = self._seen[place]
+        if other == mark:
             return True
-        # By turns: otherwise two keys could displace each other for ever.
-        self._turn = not self._turn
-        seen[one if self._turn else other] = mark
+        # A key takes the place of another at random, because two keys that come in turn
+        # would never be seen if each always took it.
+        if other:
+            self._random = self._random * 5 + 1 & 0xFFFF
+        if not other or self._random >> 15:
+            self._seen[place] = mark
         return False
 
     def add(self, key: Key, entry: Entry) -> None:
