@@ -103,8 +103,9 @@ class Entries(Generic[Value, Key]):
         max_bytes: int,
     ) -> None:
         self._values = values
-        self._source = source
+        # One of the two; to ask a protocol for each question would take microseconds.
         self._index = source if isinstance(source, Index) else None
+        self._source = None if isinstance(source, Index) else source
         self._cache: SegmentedCache[Key, _Entry] = SegmentedCache(
             capacity, max_bytes, kept_only=self._index is not None
         )
@@ -181,7 +182,7 @@ class Entries(Generic[Value, Key]):
         With `first`, stop at the first value that matches.  If the source raises,
         nothing has changed.
         """
-        assert isinstance(self._source, Source)
+        assert self._source is not None
         end, removals = self._values.next_id, self._values.removals
         fresh = self._source.matching(key, 0 if entry is None else entry.cursor)
         if isinstance(fresh, BitMap64):
@@ -201,7 +202,8 @@ class Entries(Generic[Value, Key]):
             self._cache.add(key, entry)
         else:
             entry.take(fresh, end, removals)
-            self._cache.resize(key, entry, _size(entry, end))
+            if fresh:
+                self._cache.resize(key, entry, _size(entry, end))
         return entry
 
     def _evict(self, entry: _Entry) -> BitMap64:
