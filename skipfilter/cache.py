@@ -63,7 +63,7 @@ class SegmentedCache(Generic[Key, Entry]):
         self._kept_bytes = 0
         self._most_kept_bytes = max_bytes - self._most_new_bytes
         # The last bits of the hash of a key give its place, and those before are there.
-        self._seen = bytearray(min(1 << (capacity - 1).bit_length(), MOST_SEEN))
+        self._seen = bytearray(min(1 << (capacity // 4).bit_length(), MOST_SEEN))
         self._places = len(self._seen) - 1
         self._place_bits = self._places.bit_length()
         self._random = 0  # 16 bits of a linear congruential generator

@@ -149,7 +149,7 @@ def test_a_key_is_seen_when_it_comes_again(capacity: int) -> None:
 def test_keys_that_come_in_turn_are_all_seen_soon(capacity: int) -> None:
     cache: SegmentedCache[str, Item] = SegmentedCache(capacity)
     waiting = [f"{number}" for number in range(capacity)]
-    for _ in range(1_000):
+    for _ in range(10_000):
         waiting = [key for key in waiting if not cache.seen(key)]
     assert waiting == []
 
