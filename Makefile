@@ -35,7 +35,7 @@ bench: $(VENV)/dev ## measure, and write results, tables and plots to bench/
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.report
 
-bench-quick: $(VENV)/dev ## measure small sizes in about six minutes, and write nothing to bench/
+bench-quick: $(VENV)/dev ## measure small sizes in about eight minutes, and write nothing to bench/
 	@$(BIN)/python -m bench --quick
 
 soak: $(VENV)/dev ## run the long tests and twenty minutes of faults; needs root to fill a disk

@@ -37,6 +37,7 @@ PASSES: Final = 5
 """How often all topics are looked up."""
 SUBSCRIBERS: Final = 100_000
 FILLING_BYTES: Final = 8 << 20
+"""How much a process must grow before its memory is measured."""
 
 
 def topic(operation: str) -> Figures:

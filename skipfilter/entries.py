@@ -103,7 +103,7 @@ class Entries(Generic[Value, Key]):
         max_bytes: int,
     ) -> None:
         self._values = values
-        # One of the two; to ask a protocol for each question would take microseconds.
+        # Decided once, because isinstance with a protocol takes microseconds.
         self._index = source if isinstance(source, Index) else None
         self._source = None if isinstance(source, Index) else source
         self._cache: SegmentedCache[Key, _Entry] = SegmentedCache(

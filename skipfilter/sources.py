@@ -156,6 +156,7 @@ class GroupedPredicate(Generic[Value, Key]):
         """Add the id to its group.  Refuses selectors."""
         _refuse(selectors)
         group = self._group(value)
+        # The function may have added a value to the filter, which has this id now.
         if self._values.by_id.get(id, value) is not value:
             raise RuntimeError("another value was added while the group of this one was computed")
         self._members.setdefault(group, BitMap64()).add(id)

@@ -161,7 +161,6 @@ class UriTemplate:
         expressions = [text for part, text in texts if isinstance(part, Expression)]
         for expression, text in zip(self.pattern.split("{")[1:], expressions, strict=True):
             for name, value in _values(expression.partition("}")[0], text.decode("utf-8")):
-                # The variable may occur before, with another prefix.
                 values[name] = max(values.get(name, ""), unquote(value), key=len)
         return values
 
@@ -330,12 +329,12 @@ def _split(expression: str) -> tuple[str, list[str]]:
 
 def _values(expression: str, text: str) -> Iterator[tuple[str, str]]:
     """Iterate over (variable, value) for what an expression has read of a topic."""
+    if not text:  # the expression is absent
+        return
     operator, variables = _split(expression)
     first, separator, _, named = _OPERATORS[operator]
     names = [variable.rstrip("*").partition(":")[0] for variable in variables]
     body = text[len(first) :]
-    if not text:  # the expression is absent
-        return
     if not named:
         yield from zip(names, body.split(separator, len(names) - 1), strict=False)
         return
