@@ -489,6 +489,16 @@ def test_the_size_of_an_entry_counts_the_containers_of_its_bitmap(step: int, low
     assert low <= _size(entry, entry.cursor) <= high
 
 
+def test_the_size_of_an_entry_grows_with_its_bitmap() -> None:
+    numbers = filled([0])
+    for number in range(1, 1_000):
+        numbers.match_any(1)
+        numbers.add(number)
+    numbers.match_any(1)
+    (entry,) = numbers._entries._cache.entries()
+    assert entry.size == _size(entry, 1_000) >= 2_000
+
+
 # -- predicates that interfere, one by one
 
 

@@ -659,6 +659,24 @@ def test_a_custom_matcher_may_add_a_value_during_a_match() -> None:
     assert list(readers) == ["a", "for /x"]
 
 
+def test_values_that_come_and_go_while_a_pattern_is_compiled_leave_the_journal_sorted() -> None:
+    def compile(pattern: str) -> Prefix:
+        for value in ("x", "y"):
+            readers.add(value, [("exact", value)])
+        for value in ("y", "x"):
+            readers.remove(value)
+        return Prefix(pattern)
+
+    index = SelectorIndex(matchers={"prefix": compile})
+    readers: SkipFilter[str, str] = SkipFilter(index)
+    with pytest.raises(ValueError, match="another value was added while the selectors of this one were compiled"):
+        readers.add("z", [("prefix", "a")])
+    index._check()
+    readers.add("z", [("exact", "ab")])
+    assert readers.match_any("ab") == ["z"]
+    index._check()
+
+
 def test_explaining_does_not_change_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     index = SelectorIndex()
     index.add(0, "a", [("uritemplate", "/x/{a}")])
