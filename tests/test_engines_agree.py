@@ -14,10 +14,11 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from pyroaring import BitMap
+from pyroaring import BitMap, FrozenBitMap
 
 from skipfilter.engines import (
     ENGINES,
+    Filter,
     InvertedBitmap,
     LazyDfa,
     Naive,
@@ -77,13 +78,37 @@ PATTERNS: Mapping[Grammar, list[str]] = {
 }
 
 
+class InPortions(OptimizedInvertedBitmap[str]):
+    """Has portions of one and two columns, and orders its columns at each question."""
+
+    def matches(self, topic: str) -> bool:
+        self._order()
+        return super().matches(topic)
+
+    def _portions(self, start: BitMap) -> tuple[FrozenBitMap, ...]:
+        return FrozenBitMap([0]), FrozenBitMap([1, 2])
+
+
 def every_engine(grammar: Grammar) -> dict[str, Engine[str]]:
     engines = {name: make(grammar) for name, make in ENGINES.items()}
     engines["inverted_bitmap"] = InvertedBitmap(grammar, TOPICS[grammar])
+    engines["optimized_inverted_bitmap, portions"] = InPortions(grammar)
     engines["lazy_dfa, one state"] = LazyDfa(grammar, budget=1)
     engines["lazy_dfa, four states"] = LazyDfa(grammar, budget=4)
     engines["skip_filter, two topics"] = SkipFilterEngine(grammar, capacity=2)
     return engines
+
+
+class Interest(Filter):
+    """A Filter as an engine, whose lookups have no values."""
+
+    def subscribe(self, pattern: str, value: object = None) -> int:
+        return super().subscribe(pattern)
+
+
+def every_filter(grammar: Grammar) -> dict[str, Interest]:
+    filters = {name: Interest(grammar, make) for name, make in ENGINES.items()}
+    return filters | {"default": Interest(grammar)}
 
 
 AT_ONCE = 4
@@ -97,25 +122,28 @@ class Agreement(RuleBasedStateMachine):
 
     grammar: Grammar
 
-    def make(self) -> dict[str, Engine[str]]:
+    def make(self) -> tuple[dict[str, Engine[str]], dict[str, Interest]]:
         raise NotImplementedError
 
     def __init__(self) -> None:
         super().__init__()
-        self.engines = self.make()
+        self.engines, self.filters = self.make()
         self.live: list[tuple[str, str, dict[str, int]]] = []
         self.gone: list[tuple[str, str, dict[str, int]]] = []
         self.snapshots: list[tuple[Snapshot[str], list[tuple[str, str]]]] = []
 
+    def everything(self) -> list[tuple[str, Engine[str] | Interest]]:
+        return [*self.engines.items(), *((f"filter, {name}", some) for name, some in self.filters.items())]
+
     def join(self, pattern: str, value: str) -> None:
-        handles = {name: engine.subscribe(pattern, value) for name, engine in self.engines.items()}
+        handles = {name: engine.subscribe(pattern, value) for name, engine in self.everything()}
         for _, _, others in self.live + self.gone:
             assert all(others[name] != handle for name, handle in handles.items())
         self.live.append((pattern, value, handles))
 
     def leave(self, which: int) -> None:
         leaving = self.live.pop(which % len(self.live))
-        for name, engine in self.engines.items():
+        for name, engine in self.everything():
             engine.unsubscribe(leaving[2][name])
         self.gone.append(leaving)
 
@@ -140,7 +168,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(which=st.integers(0))
     def unsubscribe_what_is_gone(self, which: int) -> None:
         _, _, handles = self.gone[which % len(self.gone)]
-        for name, engine in self.engines.items():
+        for name, engine in self.everything():
             with pytest.raises(KeyError):
                 engine.unsubscribe(handles[name])
 
@@ -157,6 +185,8 @@ class Agreement(RuleBasedStateMachine):
                 assert found == wanted, (name, topic)
                 assert engine.matches(topic) == bool(wanted), (name, topic)
                 found.add("not the engine's")
+            for name, some in self.filters.items():
+                assert some.matches(topic) == bool(wanted), (name, topic)
 
     @rule()
     def keep_a_snapshot(self) -> None:
@@ -166,7 +196,7 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def check(self) -> None:
-        for name, engine in self.engines.items():
+        for name, engine in self.everything():
             engine._check()
             assert len(engine) == len(self.live), name
 
@@ -182,18 +212,22 @@ class Agreement(RuleBasedStateMachine):
                 assert snapshot.matches(topic) == bool(wanted)
 
 
-def machine(of: Grammar, engines: Callable[[Grammar], dict[str, Engine[str]]]) -> type[Agreement]:
+def machine(
+    of: Grammar,
+    engines: Callable[[Grammar], dict[str, Engine[str]]],
+    filters: Callable[[Grammar], dict[str, Interest]] = lambda grammar: {},
+) -> type[Agreement]:
     class Machine(Agreement):
         grammar = of
 
-        def make(self) -> dict[str, Engine[str]]:
-            return engines(of)
+        def make(self) -> tuple[dict[str, Engine[str]], dict[str, Interest]]:
+            return engines(of), filters(of)
 
     return Machine
 
 
-TestAmqp = machine(AMQP, every_engine).TestCase
-TestMqtt = machine(MQTT, every_engine).TestCase
+TestAmqp = machine(AMQP, every_engine, every_filter).TestCase
+TestMqtt = machine(MQTT, every_engine, every_filter).TestCase
 TestAmqp.settings = TestMqtt.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
@@ -328,6 +362,12 @@ def test_worked_examples(grammar: Grammar, patterns: list[str], answers: dict[st
             assert engine.lookup(topic) == wanted, name
             assert engine.matches(topic) == bool(wanted), name
             assert {pattern for pattern in patterns if slowly(grammar, pattern, topic)} == wanted
+    for name, some in every_filter(grammar).items():
+        for pattern in patterns:
+            some.subscribe(pattern)
+        some._check()
+        for topic, wanted in answers.items():
+            assert some.matches(topic) == bool(wanted), name
 
 
 BY_NAME = [pytest.param(name, id=name) for name in every_engine(AMQP)]

@@ -21,7 +21,7 @@ PUBLIC = {
     "PatternError Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern "
     "compile_matcher",
     "skipfilter.bulk": "BadInput BroadcastLimit PipelineError match",
-    "skipfilter.engines": "ENGINES Engine InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "
+    "skipfilter.engines": "ENGINES Engine Filter InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "
     "SnapshotTrie TrieEngine",
 }
 

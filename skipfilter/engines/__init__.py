@@ -10,6 +10,8 @@
 | `SnapshotTrie` | threads look up while others subscribe, or snapshots are needed |
 | `SkipFilterEngine` | topics repeat, so that cached answers are useful |
 
+A `Filter` only answers whether any subscription matches; it needs no values.
+
 >>> from skipfilter.engines import ENGINES
 >>> from skipfilter.words import AMQP
 >>> engine = ENGINES["trie"](AMQP)
@@ -27,6 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from skipfilter.engines.base import Engine
+from skipfilter.engines.filtering import Filter
 from skipfilter.engines.inverted_bitmap import InvertedBitmap
 from skipfilter.engines.lazy_dfa import LazyDfa
 from skipfilter.engines.naive import Naive
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENGINES",
     "Engine",
+    "Filter",
     "InvertedBitmap",
     "LazyDfa",
     "Naive",

@@ -24,9 +24,16 @@ most patterns.
 Exact patterns are in a dict (as in WSO2).  Patterns with a `#` before the end are in a
 trie, because positions cannot express them.
 
+`matches` may stop at the first column that is left.  If there are many columns, it goes
+from left to right in portions, so that each AND stops, and not only the last one.  Then
+the likely patterns must be on the left: those with the fewest fixed words.
+
+    columns    0 to 63   64 to 1,087   1,088 to 17,471   all
+               *.*.nyse  stock.*.nyse  stock.ibm.nyse
+
     subscribe, unsubscribe   O(words), or O(positions) if the pattern ends with a `#`
     lookup                   O(words) operations on bitmaps, of up to a bit a pattern
-    matches                  the same, but the last AND stops at the first bit
+    matches                  the same, but stops at the first column that is left
     memory                   about a bit for each word of each pattern, and a bitmap for
                              each word at each position
 
@@ -37,9 +44,9 @@ T. Treat, Fast Topic Matching, 2016.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
-from pyroaring import BitMap
+from pyroaring import BitMap, FrozenBitMap
 
 from skipfilter.engines.base import Value, count_in, count_out
 from skipfilter.errors import not_copied
@@ -50,6 +57,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from skipfilter.words import Grammar, Words
+
+PORTIONS: Final = (FrozenBitMap(range(64)), FrozenBitMap(range(64, 1_088)), FrozenBitMap(range(1_088, 17_472)))
+"""The columns that `matches` tests first, and before all others."""
+
+PORTIONED: Final = 32_768
+"""If fewer columns than this have the length of a topic, they are one portion, because
+more portions cost more (bench/results/filtering.json).
+"""
 
 _Table: TypeAlias = dict[str | Wildcard, BitMap]
 """The rows of one position: word -> columns; the row of ONE is `other`."""
@@ -68,6 +83,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         self._columns: dict[int, dict[Value, int]] = {}  # column -> counts by value
         self._ids: dict[Words, int] = {}  # pattern -> column
         self._free: list[int] = []  # columns to use again
+        self._unordered = 0  # how many patterns came since the likely ones were moved left
         # The rows; none is empty.  There is a table for each word of the longest
         # column, without the # at its end.
         self._tables: list[_Table] = []  # by position
@@ -122,10 +138,14 @@ class OptimizedInvertedBitmap(Generic[Value]):
     def matches(self, topic: str) -> bool:
         """Return whether any subscription matches `topic`.
 
-        The cheapest tests come first, and the first match ends the call.
+        The cheapest tests come first, and the first match ends the call.  If a third of
+        many patterns are new, they are first moved to the left if they are likely: that
+        takes O(patterns * words), once for that many new ones.
         """
         words = self._grammar.parse_topic(topic)
         hidden = self._grammar.hides(topic)
+        if 3 * self._unordered > len(self._columns) > PORTIONED:
+            self._order()
         return (
             tuple(words) in self._exact
             or (0 in self._tails and not hidden)  # the pattern # alone
@@ -168,6 +188,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
     def _add_column(self, words: Words) -> int:
         """Give a new pattern a column, and set its bit in every row."""
         column = self._free.pop() if self._free else len(self._columns)
+        self._unordered += 1
         self._columns[column] = {}
         self._ids[words] = column
         # If this column is the longest so far, it needs new tables.  They begin with
@@ -233,19 +254,45 @@ class OptimizedInvertedBitmap(Generic[Value]):
         return left
 
     def _any_matching(self, words: list[str], hidden: bool) -> bool:
-        """Return whether any column matches `words`.
-
-        As `_matching`, but the last AND stops at the first common column.
-        """
-        left = self._start(len(words), hidden)
+        """Return whether any column matches `words`."""
+        start = self._start(len(words), hidden)
         steps = list(zip(self._tables, words, strict=False))
         if not steps:
-            return bool(left)
+            return bool(start)
+        # 1. The portions on the left.
+        for portion in self._portions(start):
+            left = start & portion
+            for table, word in steps:
+                if not left:
+                    break
+                left = _those_taking(left, table, word)
+            if left:
+                return True
+        # 2. All columns; the last AND stops at the first common one.
+        left = start
         for table, word in steps[:-1]:
             if not left:
                 return False
             left = left & _taking(table, word)
         return left.intersect(_taking(*steps[-1]))
+
+    def _portions(self, start: BitMap) -> tuple[FrozenBitMap, ...]:
+        """Return the portions to test first if the columns `start` may match."""
+        return PORTIONS if len(start) > PORTIONED else ()
+
+    def _order(self) -> None:
+        """Give the patterns with the fewest fixed words the first columns."""
+        before, self._ids = self._ids, {}
+        new: dict[int, int] = {}
+        for column, words in enumerate(sorted(before, key=_fixed_words)):
+            self._ids[words] = column
+            new[before[words]] = column
+        self._columns = {new[column]: counts for column, counts in self._columns.items()}
+        for rows in self._all_rows():
+            for key, row in rows.items():
+                rows[key] = BitMap([new[column] for column in row])
+        self._free.clear()
+        self._unordered = 0
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -275,6 +322,10 @@ def _is_exact(words: Words) -> bool:
     return not any(isinstance(word, Wildcard) for word in words)
 
 
+def _fixed_words(words: Words) -> int:
+    return sum(isinstance(word, str) for word in words)
+
+
 def _lists(trie: Trie[str, dict[Value, int]]) -> dict[Words, dict[Value, int]]:
     return {words: node.value for words, node in trie.nodes() if node.value is not None}
 
@@ -288,6 +339,18 @@ def _taking(table: _Table, word: str) -> BitMap:
     if row is None:
         return BitMap() if other is None else other
     return row if other is None else row | other
+
+
+def _those_taking(columns: BitMap, table: _Table, word: str) -> BitMap:
+    """Return the ones among `columns` that match `word` at the position of `table`.
+
+    If `columns` are few, this is faster than an AND with `_taking`, which makes a union
+    of two rows.
+    """
+    row, other = table.get(word), table.get(ONE)
+    if row is None:
+        return BitMap() if other is None else columns & other
+    return columns & row if other is None else (columns & row) | (columns & other)
 
 
 def _union(rows: list[BitMap]) -> BitMap:

@@ -4,8 +4,10 @@ removal.
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
-from pyroaring import BitMap
+from pyroaring import BitMap, FrozenBitMap
 
 from skipfilter.engines import OptimizedInvertedBitmap, optimized_inverted_bitmap
 from skipfilter.words import AMQP, MANY, MQTT, ONE, Wildcard
@@ -122,3 +124,81 @@ def test_an_and_stops_if_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.clear()
         assert not ask("x.y")
         assert asked[1:] == []
+
+
+# -- portions, for `matches`
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimized_inverted_bitmap, "PORTIONED", 1)
+
+
+def test_the_portions_are_consecutive() -> None:
+    columns = [column for portion in optimized_inverted_bitmap.PORTIONS for column in portion]
+    assert columns == list(range(17_472))
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_a_match_in_a_portion_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), *(f"a.*.{n}" for n in range(1_100)), "x.b.*")
+    engine._unordered = 0
+    asked: list[BitMap] = []
+    those_taking = optimized_inverted_bitmap._those_taking
+
+    def recording(columns: BitMap, table: dict[str | Wildcard, BitMap], word: str) -> BitMap:
+        asked.append(columns)
+        return those_taking(columns, table, word)
+
+    monkeypatch.setattr(optimized_inverted_bitmap, "_those_taking", recording)
+    whole = patch.object(optimized_inverted_bitmap, "_taking", side_effect=AssertionError("all columns were tested"))
+    for column, portions in ((0, 1), (63, 1), (64, 2), (1_087, 2), (1_088, 3)):
+        asked.clear()
+        with whole:
+            assert engine.matches(f"a.b.{column}")
+        assert len(asked) == 3 * portions
+        assert column in asked[-1]
+    asked.clear()
+    assert not engine.matches("b.b.5")
+    assert [len(columns) for columns in asked] == [64, 1_024, 13]
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_likely_patterns_move_to_the_left_once_a_third_is_new() -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), "a.b.*", "a.*.c", "*.*.a", "b.*.*", "#", "a.b.#")
+    assert engine.matches("a.b.c")
+    ordered = [words for words, _ in sorted(engine._ids.items(), key=lambda one: one[1])]
+    assert ordered == [(MANY,), (ONE, ONE, "a"), ("b", ONE, ONE), ("a", "b", ONE), ("a", ONE, "c"), ("a", "b", MANY)]
+    assert engine._unordered == 0
+    engine._check()
+    filled(engine, "*.a.*", "*.b.*", "*.c.*")
+    engine.matches("b.b")  # 3 of 9 are no more than a third
+    assert engine._unordered == 3
+    filled(engine, "*.d.*")
+    assert engine.matches("b.d.b")
+    assert engine._unordered == 0
+    assert engine.lookup("b.d.b") == {"#", "b.*.*", "*.d.*"}
+    engine._check()
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_a_free_column_is_forgotten_when_the_columns_are_ordered() -> None:
+    engine: OptimizedInvertedBitmap[str] = OptimizedInvertedBitmap(AMQP)
+    gone = engine.subscribe("a.*", "x")
+    filled(engine, "b.*", "*.c", "*.d")
+    engine.unsubscribe(gone)
+    assert engine.matches("b.b")
+    filled(engine, "e.*", "f.*")
+    assert sorted(engine._columns) == [0, 1, 2, 3, 4]
+    assert engine.lookup("f.c") == {"*.c", "f.*"}
+    engine._check()
+
+
+def test_columns_are_one_portion_and_stay_as_they_are_if_they_are_few() -> None:
+    engine = filled(OptimizedInvertedBitmap(AMQP), "a.b.*", "*.*.a")
+    assert engine.matches("b.b.a")
+    assert engine._ids == {("a", "b", ONE): 0, (ONE, ONE, "a"): 1}
+    assert engine._portions(BitMap(range(optimized_inverted_bitmap.PORTIONED))) == ()
+    portions = engine._portions(BitMap(range(optimized_inverted_bitmap.PORTIONED + 1)))
+    assert portions == optimized_inverted_bitmap.PORTIONS
+    assert all(isinstance(portion, FrozenBitMap) for portion in portions)
