@@ -17,7 +17,8 @@ from pyroaring import BitMap
 from bench.benchmark import Case, Lines
 from bench.measure import compare, memory
 from bench.workloads import SEED
-from skipfilter.fields import FieldFilter, rows_of
+from skipfilter.fields import FieldFilter
+from skipfilter.messages import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,24 +59,24 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
 
     def ask(message: dict[str, int]) -> list[int]:
         """Compare every set of criteria: the baseline."""
-        rows = set(rows_of(message))
+        rows = {*((name,) for name in message), *message.items()}
         return [reader for reader, criteria in criteria_of if criteria <= rows]
 
     def by_access(message: dict[str, int]) -> list[int]:
         """Find the values of which all criteria are met, by the rarest criterion."""
-        rows = rows_of(message)
-        return readers._values.resolve(readers._all_by_access(rows, readers._candidates(rows)))
+        fields = fields_of(message)
+        return readers._resolve(readers._by_access(fields, *readers._candidates(fields)))
 
     def by_counter(message: dict[str, int]) -> dict[int, int]:
         """Count the criteria that are met with a Counter."""
-        counts = Counter(chain.from_iterable(readers._met(rows_of(message))))
+        counts = Counter(chain.from_iterable(readers._bucketed.met(fields_of(message))))
         ids = BitMap(counts)
         return dict(zip(readers._values.resolve(ids), (counts[id] for id in ids), strict=True))
 
     variants: dict[str, Callable[[dict[str, int]], object]] = {
         "compare every set": ask,
         "all, rarest criterion": by_access,
-        "all, bit slices": lambda message: readers._values.resolve(readers._all_by_planes(rows_of(message))),
+        "all, bit slices": lambda message: readers._resolve(readers._bucketed.matching(fields_of(message))),
         "match_all": readers.match_all,
         "match_any": readers.match_any,
         "hits, Counter": by_counter,

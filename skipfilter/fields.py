@@ -1,36 +1,33 @@
-"""FieldFilter: finds the values whose criteria a message meets, any of them or all.
+"""FieldFilter: finds the values whose criteria a message meets.
 
-A criterion names a field and its required content, or only a field, which must be
-present.  Each criterion has a row: the ids of the values that declare it.  The number
-of a message's rows that hold an id is the id's hit count.  OR needs at least one hit,
-AND as many hits as the value has requirements.  A requirement is one criterion, or all
-criteria that name a content of the same field; these are alternatives, and a message
-meets at most one of them.
+A value declares a list of criteria, of which the question chooses any or all, or an
+expression (see `skipfilter.expressions`), which itself says what must hold.
 
-    id  value criteria                   rows  currency=USD {0, 1}   currency=EUR {1, 2}
-    0   alice currency=USD, urgent             market=forex {2}      urgent       {0, 3}
-    1   bob   currency=EUR, currency=USD
-    2   carol market=forex, currency=EUR needed: numbers of requirements, as bit planes
-    3   dave  urgent                           2's {0, 2}            1's {1, 3}
+    id  value declares                   as a clause
+    0   alice currency=USD, urgent       {currency=USD, urgent}
+    1   bob   currency=EUR or USD        {currency=EUR or USD}
+    2   carol all_of(market=forex,       {market=forex, not total < 100}
+              not_(below(total, 100)))
+    3   dave  urgent                     {urgent}
 
-    {market: forex, currency: EUR}  ->  hits as bit planes 2's {2}, 1's {1}
-                                        any: bob, carol   all: bob, carol
+    {market: forex, currency: EUR, total: 700}  ->  bob, carol
 
-AND has two algorithms, and uses the one that is cheaper for the message:
+A clause is a set of parts that must hold, and of parts that must not.  Criteria of one
+field are alternatives, and become one part.  An expression has several clauses if it
+is any of several; the further ones have ids from FURTHER on.  All clauses are answered
+by one of two algorithms, the one that is cheaper for the message:
 
-*Access predicates.*  Values with equal criteria share a list of ids.  The list is in
-the buckets of one requirement, the rarest at the time when the first of the values
-came. Only the buckets of the message's rows are read, and a set of criteria in them is
-met if it is a subset of these rows.  A set with alternatives is met if the number of
-its criteria in these rows is the number of its requirements.  O(sets in these buckets).
+*Access predicates.*  Values with equal clauses share a list of ids.  The list is in the
+buckets of one part, the rarest at the time when the first of the values came.  Only the
+buckets of the message's fields and contents are read, and the clauses in them tested.
+O(clauses in these buckets).
 
-    buckets  currency=USD  {currency=USD, urgent}: [0],
-                           {currency=EUR, currency=USD}: [1]
+    buckets  currency=USD  {currency=USD, urgent}: [0]   {currency=EUR or USD}: [1]
+             currency=EUR                                {currency=EUR or USD}: [1]
 
-*Bit slices.*  The rows are added up into bit planes, and each carry ripples into the
-next plane.  No id has more hits than requirements, so an id has all of them if no bit
-that it needs is missing; above, 1 and 2 remain.  O(rows x planes) bitmap operations,
-however many values match.
+*Bit slices* (see `skipfilter.requirements`).  O(parts that hold * planes) operations on
+bitmaps, however many values match.  Clauses of ranges, prefixes and negations alone
+have no bucket, so bit slices answer them always.
 
 Ids are in order of arrival.  If more than half of them are out of use, all ids are
 renumbered in the same order, because bitmaps of sparse ids are slow and large.
@@ -38,36 +35,50 @@ renumbered in the same order, because bitmaps of sparse ids are slow and large.
 Source: L. Svalgaard and B. Tveden, 1980, for inverted bitmaps; P. Hintjens, High-speed
 message matching, iMatix, for the hit counts and the example; F. Fabret et al.,
 Filtering algorithms and implementation for very fast publish/subscribe systems, SIGMOD
-2001, for access predicates; P. O'Neil and D. Quass, Improved query performance with
-variant indexes, SIGMOD 1997, for bit slices.
+2001, for access predicates.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pyroaring import BitMap
 
 from skipfilter.errors import LimitError, not_copied
+from skipfilter.expressions import (
+    Expression,
+    OneOf,
+    PartExplanation,
+    Present,
+    clauses_of,
+    explain,
+    how_to_write,
+    is_expression,
+    literals_of,
+    why_no_content,
+)
+from skipfilter.messages import fields_of
+from skipfilter.requirements import Clauses, place, planes_of, rows_of
 from skipfilter.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-Value = TypeVar("Value")
-_Key = TypeVar("_Key")
-Criterion: TypeAlias = str | tuple[str, Hashable]
-"""A field that must be present, or a field and its required value."""
-Row: TypeAlias = tuple[Hashable, ...]
-"""(field,) or (field, value); () is the bucket of values without criteria."""
+    from skipfilter.expressions import Literal
+    from skipfilter.messages import Fields
+    from skipfilter.requirements import Placed, Row
 
-MAX_CRITERIA = 100
+Value = TypeVar("Value")
+Criterion: TypeAlias = str | tuple[str, Hashable]
+"""A field that must be present, or a field and its required content."""
+
+MAX_CRITERIA: Final = 100
 """The maximum number of criteria of one value."""
 
 CANDIDATES = 500
@@ -78,77 +89,105 @@ SLACK = 1_024
 """Ids that may be out of use, beyond the number of those in use, before a renumbering.
 """
 
+FURTHER: Final = 1 << 31
+"""The ids from here on are those of the second and further clauses of expressions."""
 
-def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Row, ...]:
-    """Return the rows of `criteria`, in their order, without repeats.
+
+def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
+    """Return the criteria, in their order, without repeats.
 
     Raises ValueError if an item is not a criterion, or its value is not equal to
     itself, such as NaN; and LimitError if there are more than MAX_CRITERIA.
     """
-    if isinstance(criteria, (str, Mapping)):
-        raise ValueError(f"criteria {criteria!r:.80}: neither a list nor a set of criteria")
-    rows: dict[Row, None] = {}
+    if isinstance(criteria, Mapping):
+        raise ValueError(f"criteria {criteria!r:.80}: not a list; write list(criteria.items()), or an expression")
+    if isinstance(criteria, str) or not isinstance(criteria, Iterable):
+        raise ValueError(f"criteria {criteria!r:.80}: not a list; {how_to_write(criteria)}")
+    parsed: dict[Criterion, None] = {}
     for criterion in criteria:
         match criterion:
-            case str():
-                rows[criterion,] = None
+            case str() if "=" not in criterion:
+                parsed[criterion] = None
             case (str() as name, value):
-                try:
-                    rows[name, value] = None
-                except TypeError as error:
-                    raise ValueError(f"criterion {criterion!r:.80}: {error}") from None
-                if value != value or (isinstance(value, (tuple, frozenset)) and not _is_itself(value)):
-                    raise ValueError(f"criterion {criterion!r:.80}: the value is not equal to itself")
+                if (reason := why_no_content(value)) is not None:
+                    raise ValueError(f"criterion {criterion!r:.80}: {reason}")
+                parsed[name, value] = None
+            case _ if is_expression(criterion):
+                raise ValueError(f"criterion {criterion!r:.80}: an expression; write all_of() instead of a list")
             case _:
-                raise ValueError(f"criterion {criterion!r:.80}: neither a field nor a (field, value)")
-        if len(rows) > MAX_CRITERIA:
+                raise ValueError(
+                    f"criterion {criterion!r:.80}: neither a field nor a (field, value); {how_to_write(criterion)}"
+                )
+        if len(parsed) > MAX_CRITERIA:
             raise LimitError(f"there are more than {MAX_CRITERIA} criteria")
-    return tuple(rows)
+    return tuple(parsed)
 
 
-def requirements_of(rows: Iterable[Row]) -> list[list[Row]]:
-    """Group `rows` into requirements: lists of alternatives, of which one must
-    be met.
+def clause_of(criteria: Iterable[Criterion]) -> frozenset[Literal]:
+    """Return the clause of a list of criteria, all of which must be met.
+
+    Criteria of one field are alternatives.
     """
-    together: dict[tuple[Hashable, int], list[Row]] = {}
-    for row in rows:
-        together.setdefault((row[0], len(row)), []).append(row)
-    return list(together.values())
+    fields: set[str] = set()
+    contents: dict[str, set[Hashable]] = {}
+    for criterion in criteria:
+        if isinstance(criterion, str):
+            fields.add(criterion)
+        else:
+            contents.setdefault(criterion[0], set()).add(criterion[1])
+    present = [(Present(name), True) for name in fields]
+    return frozenset([*present, *((OneOf(name, frozenset(values)), True) for name, values in contents.items())])
 
 
-def rows_of(message: Mapping[str, Hashable]) -> list[Row]:
-    """Return the rows that `message` meets: its fields, and its fields with their
-    values.
+@dataclass(slots=True, eq=False)
+class _Group:
+    """The ids with one clause, ascending, and their buckets."""
 
-    A value that cannot be hashed, such as a list, has no row.  Raises TypeError if
-    `message` is not a Mapping.
-    """
-    if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
-        raise TypeError(f"message {message!r:.80} is of type {type(message).__name__}, not a Mapping")
-    items: list[Row] = list(message.items())
-    try:
-        hash(tuple(items))
-    except TypeError:  # no criterion can name a value that cannot be hashed
-        items = [item for item in items if _has_hash(item)]
-    return [(name,) for name in message] + items
+    clause: frozenset[Literal]
+    placed: tuple[Placed, ...]
+    rows: frozenset[Row]
+    """The rows that a message must meet, all of them."""
+    others: tuple[Literal, ...]
+    """The parts that no single row decides."""
+    access: list[Row]
+    """The rows of its buckets; if there is none, only bit slices find the clause."""
+    ids: list[int] = field(default_factory=list)
+
+    def is_met(self, met: set[Row], fields: Fields) -> bool:
+        """Return whether a message meets the clause."""
+        return met.issuperset(self.rows) and all(part.holds(fields) is wanted for part, wanted in self.others)
 
 
 @dataclass(slots=True)
-class _Group:
-    """The values with one set of criteria: their ids, ascending, and their buckets."""
+class _Bucket:
+    """The groups of a row.  Those without other parts are compared at once."""
 
-    criteria: frozenset[Row]
-    needed: int
-    access: list[Row]
-    ids: list[int] = field(default_factory=list)
+    plain: dict[frozenset[Row], list[int]] = field(default_factory=dict)
+    """Rows of a group -> its ids."""
+    others: dict[_Group, None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.plain) + len(self.others)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a value has declared, and the ids and groups of its clauses."""
+
+    declared: Expression | tuple[Criterion, ...]
+    key: Hashable
+    """Equal for equal declarations."""
+    clauses: list[tuple[int, _Group]]
 
 
 class FieldFilter(Generic[Value]):
     """Values with criteria on the fields of a message.
 
-    A message is a mapping of field names to values, which are compared by == and hash,
-    as the keys of a dict are: 1, 1.0 and True are equal.  Criteria that name several
-    values of one field are alternatives: `match_all` needs one of them.
+    A message is a mapping of field names to values; a field of a mapping in it has a
+    path, such as `order.total`, and a list or set is several values of one field (see
+    `skipfilter.messages`).  Values are compared by == and hash, as the keys of a dict
+    are: 1, 1.0 and True are equal.  Criteria that name several contents of one field
+    are alternatives: `match_all` needs one of them.
 
     Every method may be called from any thread.  If only one thread uses the filter,
     `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
@@ -164,68 +203,73 @@ class FieldFilter(Generic[Value]):
     ['bob']
     >>> readers.hits({"market": "forex", "currency": "EUR"})
     {'bob': 1, 'carol': 2}
+
+    An expression is one criterion, and chooses itself what must hold:
+
+    >>> from skipfilter.expressions import any_of, at_least, present
+    >>> readers.add("dave", any_of(present("vip"), at_least("order.total", 100)))
+    >>> readers.match_all({"currency": "EUR", "order": {"total": 250}})
+    ['bob', 'dave']
     """
 
     def __init__(self, *, lock: AbstractContextManager[Any] | None = None) -> None:
-        # No bitmap, list or dict inside of these tables is ever empty.
-        self._values: Values[Value] = Values()
-        self._rows: dict[Row, BitMap] = {}  # row -> ids of the values that declare it
-        self._needed: dict[int, BitMap] = {}  # bit -> ids whose number of requirements has it
-        self._group_of: dict[Value, _Group] = {}
-        self._groups: dict[frozenset[Row], _Group] = {}  # criteria -> group
-        # row -> criteria -> ids of their group; see access predicates above.
-        self._buckets: dict[Row, dict[frozenset[Row], list[int]]] = {}
-        # The number of requirements of each set of criteria that has alternatives.
-        self._choices: dict[frozenset[Row], int] = {}
         self._lock = threading.RLock() if lock is None else lock
+        self._reset()
 
     __reduce__ = not_copied
 
     # -- the values
 
-    def add(self, value: Value, criteria: Iterable[Criterion]) -> None:
+    def add(self, value: Value, criteria: Expression | Iterable[Criterion]) -> None:
         """Add `value`.  A value that is present with the same criteria keeps its
         position.
 
         Repeated criteria count once.  Raises ValueError if an item is not a criterion,
-        if its value is not equal to itself, such as NaN, or if `value` is present with
-        other criteria; LimitError if there are more than MAX_CRITERIA.
+        if its value is not equal to itself, such as NaN, if an expression can never
+        hold, or if `value` is present with other criteria; LimitError if there are more
+        than MAX_CRITERIA, or an expression is too large.
         """
-        rows = parse_criteria(criteria)
-        wanted = frozenset(rows)
+        if is_expression(criteria):
+            clauses = clauses_of(criteria)  # type: ignore[arg-type]
+            declared: Expression | tuple[Criterion, ...] = criteria  # type: ignore[assignment]
+            key: Hashable = declared
+        else:
+            declared = parse_criteria(criteria)  # type: ignore[arg-type]
+            key = frozenset(declared)
+            clauses = [clause_of(declared)]
         with self._lock:
-            if (known := self._group_of.get(value)) is not None:
-                if known.criteria != wanted:
+            if (known := self._held.get(value)) is not None:
+                if known.key != key:
                     raise ValueError(f"{value!r:.80} is in the filter with other criteria; remove it first")
                 return
-            id = self._values.next_id
-            group = self._groups.get(wanted) or self._open(rows, wanted)
-            group.ids.append(id)
-            for row in rows:
-                self._rows.setdefault(row, BitMap()).add(id)
-            for bit in _bits(group.needed):
-                self._needed.setdefault(bit, BitMap()).add(id)
-            self._values.add(value)
-            self._group_of[value] = group
+            held = _Held(declared, key, [])
+            id = self._values.add(value)
+            for number, clause in enumerate(clauses):
+                if number:
+                    further = self._free.pop() if self._free else FURTHER + len(self._first)
+                    self._further.add(further)
+                    self._first[further] = id
+                    held.clauses.append((further, self._groups.get(clause) or self._open(clause)))
+                else:
+                    held.clauses.append((id, self._groups.get(clause) or self._open(clause)))
+                self._enter(*held.clauses[-1], rule=key is declared)
+            self._held[value] = held
 
     def remove(self, value: Value) -> None:
         """Remove `value`.  Raises KeyError if it is absent.
 
-        Takes O(criteria + log n), and a step for each value with the same set of
-        criteria.  A renumbering, which is rare, takes O(n).
+        Takes O(criteria + log n), and a step for each value with an equal clause.  A
+        renumbering, which is rare, takes O(n).
         """
         with self._lock:
-            group = self._group_of.pop(value)
-            id = self._values.id_of(value)
-            assert id is not None
-            self._values.remove(id)
-            del group.ids[bisect_left(group.ids, id)]
-            if not group.ids:
-                self._close(group)
-            for row in group.criteria:
-                _leave(self._rows, row, id)
-            for bit in _bits(group.needed):
-                _leave(self._needed, bit, id)
+            held = self._held.pop(value)
+            self._values.remove(held.clauses[0][0])
+            for id, group in held.clauses:
+                self._leave(id, group)
+                if id >= FURTHER:
+                    self._further.discard(id)
+                    del self._first[id]
+                    self._free.append(id)
             if self._values.next_id > 2 * len(self._values) + SLACK:
                 self._renumber()
 
@@ -236,6 +280,19 @@ class FieldFilter(Generic[Value]):
                 return False
             self.remove(value)
             return True
+
+    def clear(self) -> None:
+        """Remove all values."""
+        with self._lock:
+            self._reset()
+
+    def criteria(self, value: Value) -> Expression | tuple[Criterion, ...]:
+        """Return what `value` has declared: its expression, or its criteria, each once.
+
+        Raises KeyError if the value is absent.
+        """
+        with self._lock:
+            return self._held[value].declared
 
     def __contains__(self, value: object) -> bool:
         return value in self._values
@@ -248,34 +305,47 @@ class FieldFilter(Generic[Value]):
         with self._lock:
             return iter(list(self._values))
 
+    def __repr__(self) -> str:
+        return f"<FieldFilter of {len(self)} values>"
+
     # -- matching
 
-    def match_any(self, message: Mapping[str, Hashable]) -> list[Value]:
+    def match_any(self, message: Mapping[str, object]) -> list[Value]:
         """Return the values with at least one criterion that `message` meets, oldest
         first.
-        """
-        with self._lock:
-            return self._values.resolve(BitMap().union(*self._met(rows_of(message))))
 
-    def match_all(self, message: Mapping[str, Hashable]) -> list[Value]:
+        Raises TypeError if `message` is not a Mapping.
+        """
+        fields = fields_of(message)
+        with self._lock:
+            found = BitMap().union(*self._bucketed.met(fields))
+            if self._rules:
+                found -= self._rules
+                found |= self._matching(fields) & self._rules
+            return self._resolve(found)
+
+    def match_all(self, message: Mapping[str, object]) -> list[Value]:
         """Return the values whose criteria `message` meets, all of them, oldest first.
 
-        Includes the values without criteria.  Of criteria that name several values of
-        one field, one is enough.
+        Includes the values without criteria.  Of criteria that name several contents of
+        one field, one is enough.  Raises TypeError if `message` is not a Mapping.
         """
-        rows = rows_of(message)
+        fields = fields_of(message)
         with self._lock:
-            buckets = self._candidates(rows)
-            few = sum(map(len, buckets)) <= CANDIDATES
-            return self._values.resolve(self._all_by_access(rows, buckets) if few else self._all_by_planes(rows))
+            return self._resolve(self._matching(fields))
 
-    def hits(self, message: Mapping[str, Hashable]) -> dict[Value, int]:
+    def hits(self, message: Mapping[str, object]) -> dict[Value, int]:
         """Return the number of criteria that `message` meets, by value, oldest first.
 
-        Values without a hit are left out.
+        Criteria of one field are alternatives, so they are one hit; an expression is
+        one, too.  Values without a hit are left out.  Raises TypeError if `message` is
+        not a Mapping.
         """
+        fields = fields_of(message)
         with self._lock:
-            planes = self._planes(rows_of(message))
+            planes = planes_of(self._bucketed.met(fields))
+            if self._rules:
+                planes = [plane - self._rules for plane in planes]
             touched = BitMap().union(*planes)
             # Split the ids by each plane in turn: hit count -> ids, from the planes so
             # far.
@@ -287,175 +357,253 @@ class FieldFilter(Generic[Value]):
                     for more, ids in ((0, known - plane), (1 << bit, known & plane))
                     if ids
                 }
+            if self._rules:
+                touched = touched | self._folded(self._matching(fields) & self._rules)
             counts = dict.fromkeys(touched.to_array(), 1)
             for count, ids in exactly.items():
                 if count > 1:
                     counts.update(dict.fromkeys(ids.to_array(), count))
             return dict(zip(self._values.resolve(touched), counts.values(), strict=True))
 
-    def matches_any(self, message: Mapping[str, Hashable]) -> bool:
-        """Return whether `message` meets a criterion of any value.  O(fields)."""
-        with self._lock:
-            return any(row in self._rows for row in rows_of(message))
+    def matches_any(self, message: Mapping[str, object]) -> bool:
+        """Return whether `message` meets a criterion of any value.
 
-    def matches_all(self, message: Mapping[str, Hashable]) -> bool:
+        O(fields) if no value has an expression; otherwise as long as `match_any`.
+        """
+        fields = fields_of(message)
+        with self._lock:
+            found = self._bucketed.met(fields)
+            if not self._rules:
+                return bool(found)
+            return any(ids - self._rules for ids in found) or bool(self._matching(fields) & self._rules)
+
+    def matches_all(self, message: Mapping[str, object]) -> bool:
         """Return whether `message` meets all criteria of any value.
 
         Stops at the first.
         """
-        rows = rows_of(message)
+        fields = fields_of(message)
         with self._lock:
-            sets = chain.from_iterable(self._candidates(rows))
-            if any(map(self._test(rows), islice(sets, CANDIDATES))):
+            met, buckets = self._candidates(fields)
+            if any(islice(_tests(buckets, met, fields), CANDIDATES)):
                 return True
-            return next(sets, None) is not None and bool(self._all_by_planes(rows))
+            if sum(map(len, buckets)) > CANDIDATES and self._bucketed.matching(fields):
+                return True
+            return bool(self._unbucketed.matching(fields))
+
+    def explain(self, message: Mapping[str, object], value: Value) -> list[PartExplanation]:
+        """Return, for each criterion of `value` or part of its expression, whether it
+        is as `match_all` needs it, and why not.
+
+        Criteria of one field are one part.  Raises KeyError if the value is absent.
+
+        >>> from skipfilter.expressions import all_of, not_, one_of, present
+        >>> readers = FieldFilter()
+        >>> readers.add("ann", all_of(one_of("currency", "USD"), not_(present("test"))))
+        >>> for part in readers.explain({"currency": "EUR"}, "ann"):
+        ...     print(part)
+        one_of('currency', 'USD') does not hold: currency is 'EUR'
+        not_(present('test')) holds
+        """
+        declared = self.criteria(value)
+        literals = clause_of(declared) if isinstance(declared, tuple) else literals_of(declared)
+        return explain(literals, fields_of(message))
 
     # -- internals; the lock is held
 
-    def _met(self, rows: list[Row]) -> list[BitMap]:
-        return [ids for row in rows if (ids := self._rows.get(row)) is not None]
+    def _reset(self) -> None:
+        # No bitmap, list or dict inside of these tables is ever empty.
+        self._values: Values[Value] = Values()
+        self._held: dict[Value, _Held] = {}
+        self._groups: dict[frozenset[Literal], _Group] = {}  # by clause
+        self._buckets: dict[Row, _Bucket] = {}  # see access predicates above
+        self._bucketed = Clauses()  # the ids of the groups with a bucket
+        self._unbucketed = Clauses()  # those of all others
+        self._rules = BitMap()  # the ids of expressions
+        self._further = BitMap()  # the ids from FURTHER on that are in use
+        self._first: dict[int, int] = {}  # further id -> first id of the same value
+        self._free: list[int] = []  # further ids to use again
 
-    def _candidates(self, rows: list[Row]) -> list[dict[frozenset[Row], list[int]]]:
-        """Return the buckets that hold every set of criteria which `rows` could
-        meet.
+    def _matching(self, fields: Fields) -> BitMap:
+        """Return the ids whose clauses are met."""
+        met, buckets = self._candidates(fields)
+        few = sum(map(len, buckets)) <= CANDIDATES
+        found = self._by_access(fields, met, buckets) if few else self._bucketed.matching(fields)
+        return found | self._unbucketed.matching(fields) if self._unbucketed else found
+
+    def _candidates(self, fields: Fields) -> tuple[set[Row], list[_Bucket]]:
+        """Return the rows that a message meets, and their buckets.
+
+        They hold every group with a bucket that the message could meet.
         """
-        return [bucket for row in [(), *rows] if (bucket := self._buckets.get(row)) is not None]
+        met = met_rows(fields)
+        return met, [bucket for row in ((), *met) if (bucket := self._buckets.get(row)) is not None]
 
-    def _test(self, rows: list[Row]) -> Callable[[frozenset[Row]], bool]:
-        """Return a test of whether `rows` meet all requirements of a set of
-        criteria.
-        """
-        met = set(rows)
-        choices = self._choices
-        if not choices:
-            return met.issuperset
+    def _by_access(self, fields: Fields, met: set[Row], buckets: list[_Bucket]) -> BitMap:
+        """Return the ids in some buckets whose clauses are met."""
+        return BitMap(chain.from_iterable(_meeting(buckets, met, fields)))
 
-        def is_met(criteria: frozenset[Row]) -> bool:
-            if (needed := choices.get(criteria)) is None:
-                return met.issuperset(criteria)
-            return len(met & criteria) == needed
+    def _resolve(self, ids: BitMap) -> list[Value]:
+        """Return the values of the clauses with these ids."""
+        return self._values.resolve(self._folded(ids))
 
-        return is_met
+    def _folded(self, ids: BitMap) -> BitMap:
+        """Return the first ids of the values of the clauses with these ids."""
+        if not self._first:
+            return ids
+        further = ids & self._further
+        return (ids - further) | BitMap([self._first[id] for id in further]) if further else ids
 
-    def _all_by_access(self, rows: list[Row], buckets: list[dict[frozenset[Row], list[int]]]) -> BitMap:
-        """Return the ids whose criteria are met, by access predicates."""
-        is_met = self._test(rows)
-        ids: list[int] = []
-        for bucket in buckets:
-            for criteria in filter(is_met, bucket):
-                ids += bucket[criteria]
-        return BitMap(ids)
+    def _enter(self, id: int, group: _Group, rule: bool) -> None:
+        """Add the id of a clause."""
+        insort(group.ids, id)
+        (self._bucketed if group.access else self._unbucketed).add(id, group.placed)
+        if rule:
+            self._rules.add(id)
 
-    def _all_by_planes(self, rows: list[Row]) -> BitMap:
-        """Return the ids whose criteria are met, by bit slices."""
-        planes = self._planes(rows)
-        left = BitMap().union(*planes)
-        for bit, needed in self._needed.items():
-            left -= needed - planes[bit] if bit < len(planes) else needed
-        if () in self._buckets:
-            left.update(self._buckets[()][frozenset()])
-        return left
+    def _leave(self, id: int, group: _Group) -> None:
+        """Remove the id of a clause, and its group if it was the last one."""
+        del group.ids[bisect_left(group.ids, id)]
+        (self._bucketed if group.access else self._unbucketed).remove(id, group.placed)
+        self._rules.discard(id)
+        if not group.ids:
+            self._close(group)
 
-    def _planes(self, rows: list[Row]) -> list[BitMap]:
-        """Return the hit counts of all ids: plane n holds the ids whose count has bit
-        n.
-        """
-        planes: list[BitMap] = []
-        for carry in self._met(rows):
-            for bit, plane in enumerate(planes):
-                planes[bit], carry = plane ^ carry, plane & carry
-                if not carry:
-                    break
+    def _open(self, clause: frozenset[Literal]) -> _Group:
+        """Make a group for a clause, in the buckets of its rarest part."""
+        # 1. The parts that need one certain row, and the others.
+        rows: set[Row] = set()
+        others: list[Literal] = []
+        for part, wanted in clause:
+            if wanted and isinstance(part, (Present, OneOf)) and len(its := rows_of(part)) == 1:
+                rows.update(its)
             else:
-                planes.append(carry)
-        return planes
-
-    def _open(self, rows: tuple[Row, ...], criteria: frozenset[Row]) -> _Group:
-        """Make a group for a set of criteria, in the buckets of its rarest
-        requirement.
-        """
-        requirements = requirements_of(rows)
-        if len(requirements) == len(rows):
-            access = [min(rows, key=lambda row: len(self._rows.get(row, ())), default=())]
-        else:
-            access = min(requirements, key=lambda some: sum(len(self._rows.get(row, ())) for row in some))
-            self._choices[criteria] = len(requirements)
-        group = self._groups[criteria] = _Group(criteria, len(requirements), access)
+                others.append((part, wanted))
+        # 2. The rows of the rarest part; of none for the empty clause.
+        count = self._bucketed.count
+        choices: list[list[Row]] = [
+            rows_of(part) for part, wanted in clause if wanted and isinstance(part, (Present, OneOf))
+        ]
+        if not clause:
+            choices.append([()])
+        access = min(choices, key=lambda some: sum(map(count, some)), default=[])
+        group = self._groups[clause] = _Group(clause, place(clause), frozenset(rows), tuple(others), access)
         for row in access:
-            self._buckets.setdefault(row, {})[criteria] = group.ids
+            bucket = self._buckets.setdefault(row, _Bucket())
+            if others:
+                bucket.others[group] = None
+            else:
+                bucket.plain[group.rows] = group.ids
         return group
 
     def _close(self, group: _Group) -> None:
-        """Drop a group without values."""
-        del self._groups[group.criteria]
+        """Drop a group without ids."""
+        del self._groups[group.clause]
         for row in group.access:
-            del self._buckets[row][group.criteria]
-            if not self._buckets[row]:
+            bucket = self._buckets[row]
+            if group.others:
+                del bucket.others[group]
+            else:
+                del bucket.plain[group.rows]
+            if not bucket:
                 del self._buckets[row]
-        self._choices.pop(group.criteria, None)
 
     def _renumber(self) -> None:
-        """Renumber the ids from 0, in the same order."""
-        new = {old: id for id, old in enumerate(self._values.by_id)}
-        values, self._values = self._values, Values()
-        for value in values:
-            self._values.add(value)
-        self._rows = {row: BitMap(map(new.__getitem__, ids)) for row, ids in self._rows.items()}
-        self._needed = {bit: BitMap(map(new.__getitem__, ids)) for bit, ids in self._needed.items()}
+        """Renumber the first ids from 0, in the same order."""
+        held, rules = self._held, self._rules
+        self._values, self._bucketed, self._unbucketed, self._rules = Values(), Clauses(), Clauses(), BitMap()
         for group in self._groups.values():
-            group.ids[:] = map(new.__getitem__, group.ids)
+            group.ids.clear()
+        for value, its in held.items():
+            id = self._values.add(value)
+            is_rule = its.clauses[0][0] in rules
+            its.clauses = [(old if old >= FURTHER else id, group) for old, group in its.clauses]
+            for some, group in its.clauses:
+                self._enter(some, group, is_rule)
+                if some >= FURTHER:
+                    self._first[some] = id
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
         with self._lock:
             self._values._check()
             assert self._values.next_id <= 2 * len(self._values) + SLACK
-            assert self._group_of.keys() == set(self._values)
-            sets = {id: self._group_of[value].criteria for id, value in self._values.by_id.items()}
-            needed = {criteria: len(requirements_of(criteria)) for criteria in sets.values()}
-            assert all(len(criteria) <= MAX_CRITERIA for criteria in sets.values())
-            assert self._rows == {
-                row: BitMap(id for id in sets if row in sets[id]) for row in chain.from_iterable(sets.values())
+            assert list(self._held) == list(self._values)
+            ids: dict[int, _Group] = {}
+            first: dict[int, int] = {}
+            rules: set[int] = set()
+            again: dict[frozenset[Literal], list[int]] = {}
+            for value, held in self._held.items():
+                its = [id for id, _ in held.clauses]
+                assert its[0] == self._values.id_of(value)
+                assert all(id >= FURTHER for id in its[1:])
+                first |= dict.fromkeys(its[1:], its[0])
+                is_list = isinstance(held.declared, tuple)
+                clauses = [clause_of(held.declared)] if isinstance(held.declared, tuple) else clauses_of(held.declared)
+                assert [group.clause for _, group in held.clauses] == clauses
+                rules.update(() if is_list else its)
+                for id, group in held.clauses:
+                    assert group is self._groups[group.clause]
+                    assert id not in ids
+                    ids[id] = group
+                    again.setdefault(group.clause, []).append(id)
+            assert set(self._rules) == rules
+            assert self._first == first
+            assert set(self._further) == first.keys()
+            assert sorted([*self._first, *self._free]) == [
+                FURTHER + n for n in range(len(self._first) + len(self._free))
+            ]
+            assert {clause: sorted(some) for clause, some in again.items()} == {
+                clause: group.ids for clause, group in self._groups.items()
             }
-            assert self._needed == {
-                bit: BitMap(id for id in sets if bit in _bits(needed[sets[id]]))
-                for bit in chain.from_iterable(map(_bits, needed.values()))
-            }
-            assert self._groups.keys() == needed.keys()
-            assert self._choices == {criteria: few for criteria, few in needed.items() if few < len(criteria)}
-            assert all(group is self._groups[group.criteria] for group in self._group_of.values())
-            buckets: dict[Row, dict[frozenset[Row], list[int]]] = {}
-            for criteria, group in self._groups.items():
-                assert group.criteria == criteria
-                assert group.needed == needed[criteria]
-                assert group.ids == [id for id in sets if sets[id] == criteria]
-                assert set(group.access) in [set(rows) for rows in requirements_of(criteria) or [[()]]]
+            buckets: dict[Row, _Bucket] = {}
+            for group in self._groups.values():
+                assert bool(group.access) is (
+                    not group.clause
+                    or any(wanted and isinstance(part, (Present, OneOf)) for part, wanted in group.clause)
+                )
                 for row in group.access:
-                    assert self._buckets[row][criteria] is group.ids
-                    buckets.setdefault(row, {})[criteria] = group.ids
+                    bucket = buckets.setdefault(row, _Bucket())
+                    if group.others:
+                        bucket.others[group] = None
+                    else:
+                        bucket.plain[group.rows] = group.ids
             assert self._buckets == buckets
+            for there, bucketed in ((self._bucketed, True), (self._unbucketed, False)):
+                there._check({id: group.placed for id, group in ids.items() if bool(group.access) is bucketed})
 
 
-def _has_hash(item: object) -> bool:
-    try:
-        hash(item)
-    except TypeError:
-        return False
-    return True
+def met_rows(fields: Fields) -> set[Row]:
+    """Return the rows that a message meets: its fields, and their contents.
+
+    A value that cannot be hashed has no row.
+    """
+    rows: set[Row] = {(name,) for name in fields}
+    for name, values in fields.items():
+        for value in values:
+            try:
+                rows.add((name, value))
+            except TypeError:  # no part can ask for it
+                continue
+    return rows
 
 
-def _is_itself(value: Hashable) -> bool:
-    """Return whether `value`, and each item of a tuple or frozenset, equals itself."""
-    # A container with a NaN equals itself, because it compares items by identity first.
-    return all(map(_is_itself, value)) if isinstance(value, (tuple, frozenset)) else bool(value == value)
+def _tests(buckets: list[_Bucket], met: set[Row], fields: Fields) -> Iterator[bool]:
+    """Iterate over whether a message meets each group in some buckets."""
+    for bucket in buckets:
+        yield from map(met.issuperset, bucket.plain)
+        for group in bucket.others:
+            yield group.is_met(met, fields)
 
 
-def _bits(number: int) -> list[int]:
-    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+def _meeting(buckets: list[_Bucket], met: set[Row], fields: Fields) -> Iterator[list[int]]:
+    """Iterate over the ids of each group in some buckets that a message meets.
 
-
-def _leave(table: dict[_Key, BitMap], key: _Key, id: int) -> None:
-    ids = table[key]
-    ids.discard(id)
-    if not ids:
-        del table[key]
+    A group may come twice, because a field may have several of its contents.
+    """
+    for bucket in buckets:
+        for rows in filter(met.issuperset, bucket.plain):
+            yield bucket.plain[rows]
+        for group in bucket.others:
+            if group.is_met(met, fields):
+                yield group.ids

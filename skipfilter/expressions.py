@@ -1,0 +1,496 @@
+"""Expressions: what a value wants of the fields of a message.
+
+    all_of(
+        one_of("currency", "USD", "GBP"),
+        any_of(at_least("order.total", 1_000), present("urgent")),
+        not_(prefix("customer", "test-")),
+    )
+
+A part is about one field.  A field is a name, or a path of names with dots between:
+`order.total` is the field `total` of the message that is in the field `order`.  A list
+or a set in a message means several values, and a part holds if it holds for one of
+them.
+
+| part | holds if a value of the field |
+|---|---|
+| `present(field)` | is there, whatever it is |
+| `one_of(field, *values)` | is equal to one of `values`, as keys of a dict are |
+| `prefix(field, text)` | is a str that begins with `text` |
+| `at_least`, `above`, `at_most`, `below` `(field, bound)` | is ordered so |
+| `between(field, low, high)` | is at least `low` and at most `high` |
+
+1, 1.0 and True are equal, and so they are in an order.  A value that cannot be ordered
+with the bound, such as a text with a number, is not: the part does not hold, and
+nothing is raised.  `not_(part)` holds whenever the part does not, also if there is no
+such field.
+
+A FieldFilter compiles an expression to clauses.  A clause is a set of parts, some of
+them negated, and holds if all of them hold; the expression holds if any clause does.
+
+    all_of(a, any_of(b, not_(c)))   ->   {a, b}   {a, not c}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from skipfilter.errors import LimitError
+from skipfilter.messages import MAX_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from skipfilter.messages import Fields
+
+__all__ = [
+    "Expression",
+    "PartExplanation",
+    "above",
+    "all_of",
+    "any_of",
+    "at_least",
+    "at_most",
+    "below",
+    "between",
+    "not_",
+    "one_of",
+    "prefix",
+    "present",
+]
+
+MAX_DEPTH: Final = 20
+"""The maximum depth of an expression."""
+MAX_PARTS: Final = 1_000
+"""The maximum number of parts and values of an expression."""
+MAX_CLAUSES: Final = 100
+"""The maximum number of clauses that an expression is compiled to."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Present:
+    """The field is there."""
+
+    field: str
+
+    def holds(self, fields: Fields) -> bool:
+        """Return whether the field is there."""
+        return self.field in fields
+
+    def __repr__(self) -> str:
+        return f"present({self.field!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OneOf:
+    """A value of the field is one of `values`."""
+
+    field: str
+    values: frozenset[Hashable]
+
+    def holds(self, fields: Fields) -> bool:
+        """Return whether a value of the field is one of these."""
+        return any(value in self.values for value in fields.get(self.field, ()) if has_hash(value))
+
+    def __repr__(self) -> str:
+        return f"one_of({', '.join([repr(self.field), *sorted(map(repr, self.values))])})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Prefix:
+    """A value of the field begins with `text`."""
+
+    field: str
+    text: str
+
+    def holds(self, fields: Fields) -> bool:
+        """Return whether a value of the field begins with the text."""
+        return any(isinstance(value, str) and value.startswith(self.text) for value in fields.get(self.field, ()))
+
+    def __repr__(self) -> str:
+        return f"prefix({self.field!r}, {self.text!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Range:
+    """A value of the field is between two bounds, or above or below one."""
+
+    field: str
+    order: str
+    """The kind of values that can be ordered with the bounds; see `order_of`."""
+    low: tuple[object, int] | None
+    """The lower bound, and 0 if it is in the range, or 1 if only values above are."""
+    high: tuple[object, int] | None
+    """The upper bound, and 0 if it is in the range, or -1 if only values below are."""
+
+    def holds(self, fields: Fields) -> bool:
+        """Return whether a value of the field is in the range."""
+        return any(
+            order_of(value) == self.order
+            and (self.low is None or self.low <= (value, 0))
+            and (self.high is None or (value, 0) <= self.high)
+            for value in fields.get(self.field, ())
+        )
+
+    def __repr__(self) -> str:
+        if self.high is None:
+            assert self.low is not None
+            return f"{'above' if self.low[1] else 'at_least'}({self.field!r}, {self.low[0]!r})"
+        if self.low is None:
+            return f"{'below' if self.high[1] else 'at_most'}({self.field!r}, {self.high[0]!r})"
+        return f"between({self.field!r}, {self.low[0]!r}, {self.high[0]!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AllOf:
+    """All parts hold."""
+
+    parts: tuple[Expression, ...]
+
+    def __repr__(self) -> str:
+        return f"all_of({', '.join(map(repr, self.parts))})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AnyOf:
+    """At least one of the parts holds."""
+
+    parts: tuple[Expression, ...]
+
+    def __repr__(self) -> str:
+        return f"any_of({', '.join(map(repr, self.parts))})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Not:
+    """The part does not hold."""
+
+    part: Expression
+
+    def __repr__(self) -> str:
+        return f"not_({self.part!r})"
+
+
+Part: TypeAlias = Present | OneOf | Prefix | Range
+"""An expression about one field."""
+Expression: TypeAlias = Part | AllOf | AnyOf | Not
+"""What the functions of this module return.  It is equal to another one that is written
+the same, and can be hashed."""
+Literal: TypeAlias = tuple[Part, bool]
+"""A part, and whether it must hold; False means that it must not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartExplanation:
+    """Whether a part of an expression, or a criterion, is as it must be, and why.
+
+    >>> print(PartExplanation(Present("urgent"), True, "there is no field urgent"))
+    present('urgent') does not hold: there is no field urgent
+    """
+
+    part: Part
+    wanted: bool
+    """Whether the part must hold; False means that it must not."""
+    reason: str | None
+    """Why it is not as it must be.  None means that it is."""
+
+    def __str__(self) -> str:
+        part = self.part if self.wanted else Not(self.part)
+        return f"{part!r} holds" if self.reason is None else f"{part!r} does not hold: {self.reason}"
+
+
+# -- written by people
+
+
+def present(field: str) -> Expression:
+    """Return an expression that holds if the message has this field.
+
+    Raises ValueError if the field is not a path of at most MAX_NAMES names.
+    """
+    return Present(_field(field))
+
+
+def one_of(field: str, *values: Hashable) -> Expression:
+    """Return an expression that holds if a value of the field is one of `values`.
+
+    Raises ValueError for no value, and for one that is not equal to itself, such as
+    NaN, or cannot be hashed.
+
+    >>> one_of("currency", "USD", "GBP")
+    one_of('currency', 'GBP', 'USD')
+    """
+    if not values:
+        raise ValueError(
+            f"one_of({field!r:.80}) has no value; to ask for the field alone, write present({field!r:.80})"
+        )
+    for value in values:
+        if (reason := why_no_content(value)) is not None:
+            raise ValueError(f"one_of({field!r:.80}): {reason}")
+    return OneOf(_field(field), frozenset(values))
+
+
+def prefix(field: str, text: str) -> Expression:
+    """Return an expression that holds if a value of the field is a str that begins with
+    `text`.
+
+    Raises ValueError if the text is not a str, or is empty.
+    """
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"prefix({field!r:.80}): {text!r:.80} is not a str with at least one character")
+    return Prefix(_field(field), text)
+
+
+def at_least(field: str, bound: object) -> Expression:
+    """Return an expression that holds if a value of the field is `bound` or more.
+
+    Bounds are numbers (int, float or Decimal), str, bytes, date, timedelta, and
+    datetime with or without a time zone.  Raises ValueError for others, and for NaN.
+    """
+    return Range(_field(field), _order("at_least", field, bound), (bound, 0), None)
+
+
+def above(field: str, bound: object) -> Expression:
+    """Return an expression that holds if a value of the field is more than `bound`.
+
+    Bounds are as for `at_least`.
+    """
+    return Range(_field(field), _order("above", field, bound), (bound, 1), None)
+
+
+def at_most(field: str, bound: object) -> Expression:
+    """Return an expression that holds if a value of the field is `bound` or less.
+
+    Bounds are as for `at_least`.
+    """
+    return Range(_field(field), _order("at_most", field, bound), None, (bound, 0))
+
+
+def below(field: str, bound: object) -> Expression:
+    """Return an expression that holds if a value of the field is less than `bound`.
+
+    Bounds are as for `at_least`.
+    """
+    return Range(_field(field), _order("below", field, bound), None, (bound, -1))
+
+
+def between(field: str, low: object, high: object) -> Expression:
+    """Return an expression that holds if a value of the field is at least `low` and at
+    most `high`.
+
+    If the field has several values, one of them must be both.  Bounds are as for
+    `at_least`.  Raises ValueError too if they have no common order, or `high` is less
+    than `low`.
+    """
+    order = _order("between", field, low)
+    if _order("between", field, high) != order or (high, 0) < (low, 0):
+        raise ValueError(f"between({field!r:.80}): there is nothing between {low!r:.80} and {high!r:.80}")
+    return Range(_field(field), order, (low, 0), (high, 0))
+
+
+def all_of(*parts: Expression) -> Expression:
+    """Return an expression that holds if all parts hold; without parts, always.
+
+    Raises ValueError if a part is not an expression.
+    """
+    return AllOf(tuple(map(_part, parts)))
+
+
+def any_of(*parts: Expression) -> Expression:
+    """Return an expression that holds if at least one part holds.
+
+    Raises ValueError if a part is not an expression, or there is none.
+    """
+    if not parts:
+        raise ValueError("any_of() has no part, so it could never hold")
+    return AnyOf(tuple(map(_part, parts)))
+
+
+def not_(part: Expression) -> Expression:
+    """Return an expression that holds if `part` does not.
+
+    It also holds if the message does not have the field.  Raises ValueError if the part
+    is not an expression.
+    """
+    return Not(_part(part))
+
+
+def is_expression(something: object) -> bool:
+    """Return whether this is an expression."""
+    return isinstance(something, (Present, OneOf, Prefix, Range, AllOf, AnyOf, Not))
+
+
+# -- compiled
+
+
+def clauses_of(expression: Expression) -> list[frozenset[Literal]]:
+    """Return the clauses of an expression, without repeats.
+
+    Raises LimitError if the expression has more than MAX_PARTS parts and values, is
+    deeper than MAX_DEPTH, or has more than MAX_CLAUSES clauses; and ValueError if it
+    can never hold.
+    """
+    parts = 0
+    below: list[tuple[Expression, int]] = [(expression, 1)]
+    for some, depth in below:
+        parts += len(some.values) if isinstance(some, OneOf) else 1
+        if parts > MAX_PARTS:
+            raise LimitError(f"the expression has more than {MAX_PARTS:,} parts and values")
+        if depth > MAX_DEPTH:
+            raise LimitError(f"the expression is deeper than {MAX_DEPTH}")
+        inner = (some.part,) if isinstance(some, Not) else some.parts if isinstance(some, (AllOf, AnyOf)) else ()
+        below += [(part, depth + 1) for part in inner]
+    clauses = _clauses(expression, True)
+    if not clauses:
+        raise ValueError(f"{expression!r:.200} can never hold")
+    return clauses
+
+
+def literals_of(expression: Expression, wanted: bool = True) -> list[Literal]:
+    """Return the parts of an expression in their order, each with whether it must hold
+    or must not.
+    """
+    match expression:
+        case Not(part):
+            return literals_of(part, not wanted)
+        case AllOf(parts) | AnyOf(parts):
+            return [literal for part in parts for literal in literals_of(part, wanted)]
+        case _:
+            return [(expression, wanted)]
+
+
+def holds(expression: Expression, fields: Fields) -> bool:
+    """Return whether an expression holds; the reference for the compiled clauses."""
+    match expression:
+        case Not(part):
+            return not holds(part, fields)
+        case AllOf(parts):
+            return all(holds(part, fields) for part in parts)
+        case AnyOf(parts):
+            return any(holds(part, fields) for part in parts)
+        case _:
+            return expression.holds(fields)
+
+
+def explain(literals: Iterable[Literal], fields: Fields) -> list[PartExplanation]:
+    """Return, for each part, whether it is as it must be, and why."""
+    return [
+        PartExplanation(part, wanted, None if part.holds(fields) is wanted else _content(part.field, fields))
+        for part, wanted in literals
+    ]
+
+
+def why_no_content(value: object) -> str | None:
+    """Return why no field can be asked for the content `value`; None if it can."""
+    if callable(value):
+        return f"{value!r:.80} is a function, and only values are compared"
+    if isinstance(value, (list, set)):
+        return f"{value!r:.80} is a {type(value).__name__}; write one_of(field, *values)"
+    if not has_hash(value):
+        return f"{value!r:.80} cannot be hashed"
+    return None if is_itself(value) else f"{value!r:.80} is not equal to itself"
+
+
+def how_to_write(something: object) -> str:
+    """Return, for an error message, how to write as an expression what is none."""
+    match something:
+        case str() if "=" in something:
+            field, _, value = something.partition("=")
+            return f"write one_of({field.strip()!r:.80}, {value.strip()!r:.80})"
+        case str():
+            return f"write present({something!r:.80})"
+        case (str() as field, value):
+            return f"write one_of({field!r:.80}, {value!r:.80})"
+        case _ if callable(something):
+            return "a predicate needs a SkipFilter"
+        case _:
+            return "write one_of(field, value), or another function of skipfilter.expressions"
+
+
+def order_of(value: object) -> str | None:
+    """Return a name for the values that can be ordered with `value`, or None if it has
+    no order.
+    """
+    if isinstance(value, Decimal):
+        return None if value.is_nan() else "number"
+    if isinstance(value, (int, float)):
+        return "number" if value == value else None  # NaN has no order
+    if isinstance(value, (str, bytes, timedelta)):
+        return next(kind.__name__ for kind in (str, bytes, timedelta) if isinstance(value, kind))
+    if isinstance(value, datetime):
+        return "datetime" if value.utcoffset() is None else "datetime with a time zone"
+    return "date" if isinstance(value, date) else None
+
+
+def has_hash(value: object) -> bool:
+    """Return whether `value` can be hashed."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def is_itself(value: object) -> bool:
+    """Return whether `value`, and each item of a tuple or frozenset, equals itself."""
+    # A container with a NaN equals itself, because it compares items by identity first.
+    return all(map(is_itself, value)) if isinstance(value, (tuple, frozenset)) else bool(value == value)
+
+
+def _clauses(expression: Expression, wanted: bool) -> list[frozenset[Literal]]:
+    """Return the clauses of an expression, or of its negation if `wanted` is False."""
+    match expression:
+        case Not(part):
+            return _clauses(part, not wanted)
+        case AllOf(parts) | AnyOf(parts):
+            # By De Morgan, the negation of one is the other one of negated parts.
+            if isinstance(expression, AnyOf) is wanted:
+                return _few(dict.fromkeys(clause for part in parts for clause in _clauses(part, wanted)))
+            made = [frozenset[Literal]()]
+            for part in parts:
+                those = _clauses(part, wanted)
+                made = _few(dict.fromkeys(one | other for one in made for other in those))
+            return made
+        case _:
+            return [frozenset([(expression, wanted)])]
+
+
+def _few(clauses: dict[frozenset[Literal], None]) -> list[frozenset[Literal]]:
+    """Return the clauses that can hold.  Raises LimitError if they are too many."""
+    possible = [clause for clause in clauses if not any((part, not wanted) in clause for part, wanted in clause)]
+    if len(possible) > MAX_CLAUSES:
+        raise LimitError(f"the expression has more than {MAX_CLAUSES} clauses: it is any of too many all_of")
+    return possible
+
+
+def _part(part: object) -> Expression:
+    if is_expression(part):
+        return part  # type: ignore[return-value]
+    raise ValueError(f"{part!r:.80} is not an expression; {how_to_write(part)}")
+
+
+def _content(field: str, fields: Fields) -> str:
+    """Return what is in a field, for a person to read."""
+    values = fields.get(field)
+    if values is None:
+        return f"there is no field {field}"
+    if not values:
+        return f"{field} has no value of its own"
+    shown = " and ".join(f"{value!r:.80}" for value in values[:3])
+    return f"{field} is {shown}" + (f" and {len(values) - 3} more" if len(values) > 3 else "")
+
+
+def _field(field: object) -> str:
+    if not isinstance(field, str):
+        raise ValueError(f"{field!r:.80} is not the name of a field, or a path such as 'order.total'")
+    if field.count(".") >= MAX_NAMES:
+        raise LimitError(f"the path {field!r:.80} has more than {MAX_NAMES} names")
+    return field
+
+
+def _order(function: str, field: object, bound: object) -> str:
+    order = order_of(bound)
+    if order is None:
+        raise ValueError(f"{function}({field!r:.80}): {bound!r:.80} has no order; use a number, a text or a time")
+    return order

@@ -1,0 +1,411 @@
+"""Requirements: which clauses does a message meet?  Answered for all ids at once.
+
+Each id has a clause: parts that must hold, and parts that must not.  A part has an
+index that turns a value of its field into the ids that it holds for:
+
+    present, one_of    a bitmap of ids for a field, and for each content of it
+    prefix             a bitmap for each text; the beginnings of a value are looked up
+    range              the ids in the order of their bounds, in blocks (`Bounds`)
+
+    id  clause                          present, one_of        ranges
+    0   currency=USD, urgent            currency=USD {0, 1}    total >= 100 {1}
+    1   currency=USD, total >= 100      urgent       {0, 2}
+    2   urgent, not total >= 500                               not: total >= 500 {2}
+
+    {currency: USD, total: 700, urgent: 1}   hits {0: 2, 1: 2, 2: 1}   all: 0, 1, 2
+                                             without those of `not`: 0, 1
+
+Each index of a field holds an id at most once, so the number of the bitmaps that hold
+an id is the number of its parts that hold.  If a clause has two such parts about one
+field, the second one is in a second table, and so on.
+
+*Bit slices.*  The bitmaps are added up into bit planes, and each carry ripples into the
+next plane.  No id has more hits than its clause has parts, so an id has all of them if
+no bit that it needs is missing.  O(bitmaps * planes) operations, however many ids
+match.
+
+Source: P. Hintjens, High-speed message matching, iMatix, for the hit counts; P. O'Neil
+and D. Quass, Improved query performance with variant indexes, SIGMOD 1997, for bit
+slices.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Hashable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from pyroaring import BitMap
+
+from skipfilter.expressions import OneOf, Prefix, Present, Range, order_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from skipfilter.expressions import Literal, Part
+    from skipfilter.messages import Fields
+
+_Key = TypeVar("_Key")
+Row: TypeAlias = tuple[Hashable, ...]
+"""(field,) or (field, value)."""
+Bound: TypeAlias = tuple[Any, int]
+"""A bound of a range; see `Range`."""
+Placed: TypeAlias = tuple[int, "Part", bool]
+"""The number of the table of a part, the part, and whether it must hold."""
+
+BLOCK: Final = 512
+"""The number of bounds in a new block; one with twice as many is divided."""
+MAX_ID: Final = 1 << 32
+"""More than any id, which have 32 bits."""
+
+
+def place(clause: Iterable[Literal]) -> tuple[Placed, ...]:
+    """Return the parts of a clause, each with the number of its table.
+
+    No two parts in one table are about the same field and of the same kind.
+    """
+    placed: list[Placed] = []
+    used: dict[tuple[bool, type[Part], str], int] = {}
+    for part, wanted in clause:
+        kind = (wanted, type(part), part.field)
+        used[kind] = used.get(kind, -1) + 1
+        placed.append((used[kind], part, wanted))
+    return tuple(placed)
+
+
+class Clauses:
+    """The ids whose clause a message meets."""
+
+    def __init__(self) -> None:
+        # No bitmap or dict inside of these is ever empty.
+        self._wanted: list[Table] = []  # the parts that must hold
+        self._unwanted: list[Table] = []  # the parts that must not
+        self._needed: dict[int, BitMap] = {}  # bit -> ids whose number of parts that must hold has it
+        self._none_needed = BitMap()  # the ids without a part that must hold
+
+    def add(self, id: int, clause: tuple[Placed, ...]) -> None:
+        """Add an id with its clause."""
+        for number, part, wanted in clause:
+            tables = self._wanted if wanted else self._unwanted
+            if number == len(tables):
+                tables.append(Table())
+            tables[number].add(id, part)
+        needed = sum(wanted for _, _, wanted in clause)
+        if not needed:
+            self._none_needed.add(id)
+        for bit in bits(needed):
+            self._needed.setdefault(bit, BitMap()).add(id)
+
+    def remove(self, id: int, clause: tuple[Placed, ...]) -> None:
+        """Remove an id; its clause is that of `add`."""
+        for number, part, wanted in clause:
+            (self._wanted if wanted else self._unwanted)[number].remove(id, part)
+        for tables in (self._wanted, self._unwanted):
+            while tables and tables[-1].is_empty():
+                tables.pop()
+        self._none_needed.discard(id)
+        for bit in bits(sum(wanted for _, _, wanted in clause)):
+            leave(self._needed, bit, id)
+
+    def count(self, row: Row) -> int:
+        """Return the number of ids with a part that this row meets."""
+        return len(self._wanted[0].rows.get(row, ())) if self._wanted else 0
+
+    def met(self, fields: Fields) -> list[BitMap]:
+        """Return the ids of each part that must hold and does.
+
+        The bitmaps must not be changed.
+        """
+        return [ids for table in self._wanted for ids in table.met(fields)]
+
+    def matching(self, fields: Fields) -> BitMap:
+        """Return the ids whose clauses hold."""
+        planes = planes_of(self.met(fields))
+        left = BitMap().union(*planes)
+        for bit, needed in self._needed.items():
+            left -= needed - planes[bit] if bit < len(planes) else needed
+        left |= self._none_needed
+        for table in self._unwanted:
+            for ids in table.met(fields):
+                left -= ids
+        return left
+
+    def __bool__(self) -> bool:
+        """Return whether there is an id."""
+        return bool(self._needed) or bool(self._none_needed)
+
+    def _check(self, clauses: dict[int, tuple[Placed, ...]]) -> None:
+        """Assert all invariants, and that these are the clauses by id; for tests."""
+        again = Clauses()
+        for id, clause in sorted(clauses.items()):
+            again.add(id, clause)
+        assert self._needed == again._needed
+        assert self._none_needed == again._none_needed
+        for tables, fresh in ((self._wanted, again._wanted), (self._unwanted, again._unwanted)):
+            assert [table._all() for table in tables] == [table._all() for table in fresh]
+
+
+class Table:
+    """The ids with a part, for each part; at most one of a field and a kind for each
+    id.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[Row, BitMap] = {}
+        """The ids that ask for a field, or for a content of it."""
+        self._prefixes: dict[str, Prefixes] = {}  # by field
+        self._ranges: dict[str, dict[str, Ranges]] = {}  # field -> kind of order -> its ranges
+
+    def add(self, id: int, part: Part) -> None:
+        """Add an id with a part."""
+        match part:
+            case Present() | OneOf():
+                for row in rows_of(part):
+                    self.rows.setdefault(row, BitMap()).add(id)
+            case Prefix():
+                self._prefixes.setdefault(part.field, Prefixes()).add(id, part.text)
+            case Range():
+                self._ranges.setdefault(part.field, {}).setdefault(part.order, Ranges()).add(id, part)
+
+    def remove(self, id: int, part: Part) -> None:
+        """Remove an id and its part."""
+        match part:
+            case Present() | OneOf():
+                for row in rows_of(part):
+                    leave(self.rows, row, id)
+            case Prefix():
+                self._prefixes[part.field].remove(id, part.text)
+                if not self._prefixes[part.field].texts:
+                    del self._prefixes[part.field]
+            case Range():
+                kinds = self._ranges[part.field]
+                kinds[part.order].remove(id, part)
+                if not kinds[part.order].ids:
+                    del kinds[part.order]
+                if not kinds:
+                    del self._ranges[part.field]
+
+    def is_empty(self) -> bool:
+        """Return whether there is no id."""
+        return not (self.rows or self._prefixes or self._ranges)
+
+    def met(self, fields: Fields) -> list[BitMap]:
+        """Return the ids of each part that holds; they must not be changed."""
+        rows, prefixes, ranges = self.rows, self._prefixes, self._ranges
+        found: list[BitMap] = []
+        for field, values in fields.items():
+            # 1. The field is there.
+            if (ids := rows.get((field,))) is not None:
+                found.append(ids)
+            # 2. It has a content.
+            contents: list[BitMap] = []
+            for value in values:
+                try:
+                    ids = rows.get((field, value))
+                except TypeError:  # the value cannot be hashed
+                    continue
+                if ids is not None:
+                    contents.append(ids)
+            if contents:
+                found.append(contents[0] if len(contents) == 1 else BitMap.union(*contents))
+            # 3. A content begins with a text, or is in a range.
+            if prefixes and (texts := prefixes.get(field)) is not None:
+                found += _union([ids for value in values if isinstance(value, str) for ids in texts.of(value)])
+            if ranges and (kinds := ranges.get(field)) is not None:
+                found += _union(
+                    [
+                        some.around(value)
+                        for value in values
+                        if (order := order_of(value)) is not None and (some := kinds.get(order)) is not None
+                    ]
+                )
+        return found
+
+    def _all(self) -> object:
+        """Return all parts and ids, after a check; for tests."""
+        return (
+            self.rows,
+            {field: prefixes._all() for field, prefixes in self._prefixes.items()},
+            {field: {order: some._all() for order, some in kinds.items()} for field, kinds in self._ranges.items()},
+        )
+
+
+class Prefixes:
+    """The ids with a text that a value may begin with; each has one text."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, BitMap] = {}
+        """The ids of each text."""
+        self._lengths: Counter[int] = Counter()  # the number of texts of each length
+
+    def add(self, id: int, text: str) -> None:
+        """Add an id with its text."""
+        if text not in self.texts:
+            self.texts[text] = BitMap()
+            self._lengths[len(text)] += 1
+        self.texts[text].add(id)
+
+    def remove(self, id: int, text: str) -> None:
+        """Remove an id; its text is that of `add`."""
+        leave(self.texts, text, id)
+        if text not in self.texts:
+            self._lengths[len(text)] -= 1
+            self._lengths += Counter()  # drops the length if it was the last text
+
+    def of(self, value: str) -> list[BitMap]:
+        """Return the ids of each text that `value` begins with.
+
+        They must not be changed.  O(different lengths of texts).
+        """
+        # A length beyond the value would find the value itself again.
+        lengths = [length for length in self._lengths if length <= len(value)]
+        return [ids for length in lengths if (ids := self.texts.get(value[:length])) is not None]
+
+    def _all(self) -> object:
+        assert self._lengths == Counter(map(len, self.texts))
+        return self.texts
+
+
+class Ranges:
+    """The ids with a range of one order; each has one range."""
+
+    def __init__(self) -> None:
+        self.ids = BitMap()
+        """All ids."""
+        self._lows = Bounds()
+        self._highs = Bounds()
+        self._lowest = BitMap()  # the ids without a lower bound
+
+    def add(self, id: int, part: Range) -> None:
+        """Add an id with its range."""
+        self.ids.add(id)
+        if part.low is None:
+            self._lowest.add(id)
+        else:
+            self._lows.add(part.low, id)
+        if part.high is not None:
+            self._highs.add(part.high, id)
+
+    def remove(self, id: int, part: Range) -> None:
+        """Remove an id; its range is that of `add`."""
+        self.ids.discard(id)
+        self._lowest.discard(id)
+        if part.low is not None:
+            self._lows.remove(part.low, id)
+        if part.high is not None:
+            self._highs.remove(part.high, id)
+
+    def around(self, value: object) -> BitMap:
+        """Return the ids whose range has the value; a new bitmap."""
+        found = self._lows.up_to((value, 0))
+        found |= self._lowest
+        found -= self._highs.below((value, 0))
+        return found
+
+    def _all(self) -> object:
+        return self.ids, self._lowest, self._lows._all(), self._highs._all()
+
+
+class Bounds:
+    """Ids in the order of a bound; each id has one.
+
+    They are in blocks, each with a bitmap of its ids, so the ids up to a bound are the
+    union of some blocks, and of a part of one.  O(blocks + BLOCK).
+    """
+
+    def __init__(self) -> None:
+        # Sorted pairs of a bound and an id.  Only a single block may be empty.
+        self._blocks: list[list[tuple[Bound, int]]] = [[]]
+        self._ids = [BitMap()]  # the ids of each block
+
+    def add(self, bound: Bound, id: int) -> None:
+        """Add an id."""
+        at = self._block_of((bound, id))
+        block = self._blocks[at]
+        insort(block, (bound, id))
+        self._ids[at].add(id)
+        if len(block) > 2 * BLOCK:
+            halves = [block[:BLOCK], block[BLOCK:]]
+            self._blocks[at : at + 1] = halves
+            self._ids[at : at + 1] = [BitMap(id for _, id in half) for half in halves]
+
+    def remove(self, bound: Bound, id: int) -> None:
+        """Remove an id; its bound is that of `add`."""
+        at = self._block_of((bound, id))
+        block = self._blocks[at]
+        del block[bisect_left(block, (bound, id))]
+        self._ids[at].discard(id)
+        if not block and len(self._blocks) > 1:
+            del self._blocks[at], self._ids[at]
+
+    def up_to(self, bound: Bound) -> BitMap:
+        """Return the ids whose bound is `bound` or less; a new bitmap."""
+        return self._before((bound, MAX_ID))
+
+    def below(self, bound: Bound) -> BitMap:
+        """Return the ids whose bound is less than `bound`; a new bitmap."""
+        return self._before((bound, -1))
+
+    def _before(self, pair: tuple[Bound, int]) -> BitMap:
+        """Return the ids whose pair is less; a new bitmap."""
+        at = self._block_of(pair)
+        block = self._blocks[at]
+        found = BitMap([id for _, id in block[: bisect_left(block, pair)]])
+        return found.union(*self._ids[:at]) if at else found
+
+    def _block_of(self, pair: tuple[Bound, int]) -> int:
+        """Return the number of the block where a pair is, or belongs."""
+        return max(bisect_right(self._blocks, pair, key=itemgetter(0)) - 1, 0) if len(self._blocks) > 1 else 0
+
+    def _all(self) -> object:
+        assert len(self._blocks) == len(self._ids)
+        assert all(self._blocks) or len(self._blocks) == 1
+        assert all(len(block) <= 2 * BLOCK for block in self._blocks)
+        for block, ids in zip(self._blocks, self._ids, strict=True):
+            assert BitMap(id for _, id in block) == ids
+        pairs = [pair for block in self._blocks for pair in block]
+        assert pairs == sorted(pairs)
+        return pairs
+
+
+def rows_of(part: Present | OneOf) -> list[Row]:
+    """Return the rows that meet a part: any of them does."""
+    return [(part.field,)] if isinstance(part, Present) else [(part.field, value) for value in part.values]
+
+
+def planes_of(bitmaps: Iterable[BitMap]) -> list[BitMap]:
+    """Return how many of `bitmaps` hold each id: plane n holds the ids whose count has
+    bit n.
+    """
+    planes: list[BitMap] = []
+    for carry in bitmaps:
+        for bit, plane in enumerate(planes):
+            planes[bit], carry = plane ^ carry, plane & carry
+            if not carry:
+                break
+        else:
+            planes.append(carry)
+    return planes
+
+
+def bits(number: int) -> list[int]:
+    """Return the numbers of the bits that are set."""
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+
+
+def leave(table: dict[_Key, BitMap], key: _Key, id: int) -> None:
+    """Remove an id from a bitmap, and the bitmap if it is then empty."""
+    ids = table[key]
+    ids.discard(id)
+    if not ids:
+        del table[key]
+
+
+def _union(bitmaps: list[BitMap]) -> list[BitMap]:
+    """Return the union of some bitmaps, or nothing if it is empty."""
+    if not bitmaps:
+        return []
+    union = bitmaps[0] if len(bitmaps) == 1 else BitMap.union(*bitmaps)
+    return [union] if union else []
