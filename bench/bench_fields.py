@@ -64,8 +64,7 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
 
     def by_access(message: dict[str, int]) -> list[int]:
         """Find the values of which all criteria are met, by the rarest criterion."""
-        fields = fields_of(message)
-        return readers._resolve(readers._by_access(fields, *readers._candidates(fields)))
+        return readers._resolve(readers._candidates(fields_of(message)).ids())
 
     def by_counter(message: dict[str, int]) -> dict[int, int]:
         """Count the criteria that are met with a Counter."""

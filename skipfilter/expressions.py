@@ -88,14 +88,15 @@ class OneOf:
     """A value of the field is one of `values`."""
 
     field: str
-    values: frozenset[Hashable]
+    values: tuple[Hashable, ...]
+    """Without repeats, in the caller's order."""
 
     def holds(self, fields: Fields) -> bool:
         """Return whether a value of the field is one of these."""
         return any(value in self.values for value in fields.get(self.field, ()) if has_hash(value))
 
     def __repr__(self) -> str:
-        return f"one_of({', '.join([repr(self.field), *sorted(map(repr, self.values))])})"
+        return f"one_of({', '.join(map(repr, (self.field, *self.values)))})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -149,6 +150,10 @@ class AllOf:
 
     parts: tuple[Expression, ...]
 
+    def holds(self, fields: Fields) -> bool:
+        """Return whether all parts hold."""
+        return all(part.holds(fields) for part in self.parts)
+
     def __repr__(self) -> str:
         return f"all_of({', '.join(map(repr, self.parts))})"
 
@@ -158,6 +163,10 @@ class AnyOf:
     """At least one of the parts holds."""
 
     parts: tuple[Expression, ...]
+
+    def holds(self, fields: Fields) -> bool:
+        """Return whether a part holds."""
+        return any(part.holds(fields) for part in self.parts)
 
     def __repr__(self) -> str:
         return f"any_of({', '.join(map(repr, self.parts))})"
@@ -169,6 +178,10 @@ class Not:
 
     part: Expression
 
+    def holds(self, fields: Fields) -> bool:
+        """Return whether the part does not hold."""
+        return not self.part.holds(fields)
+
     def __repr__(self) -> str:
         return f"not_({self.part!r})"
 
@@ -178,27 +191,31 @@ Part: TypeAlias = Present | OneOf | Prefix | Range
 Expression: TypeAlias = Part | AllOf | AnyOf | Not
 """What the functions of this module return.  It is equal to another one that is written
 the same, and can be hashed."""
-Literal: TypeAlias = tuple[Part, bool]
-"""A part, and whether it must hold; False means that it must not."""
+Row: TypeAlias = "tuple[Hashable, ...]"
+"""(field,), for a field that must be there, or (field, value)."""
+Literal: TypeAlias = "Row | Part | Not"
+"""What must hold: a row, which is a short form of `present` or of `one_of` with one
+value; any other part; or the negation of a part.
+"""
+Clause: TypeAlias = frozenset[Literal]
+"""Literals that must hold, all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartExplanation:
-    """Whether a part of an expression, or a criterion, is as it must be, and why.
+    """Whether a part of an expression, or a criterion, holds, and why.
 
-    >>> print(PartExplanation(Present("urgent"), True, "there is no field urgent"))
-    present('urgent') does not hold: there is no field urgent
+    >>> print(PartExplanation(Not(Present("test")), "test is True"))
+    not_(present('test')) does not hold: test is True
     """
 
-    part: Part
-    wanted: bool
-    """Whether the part must hold; False means that it must not."""
+    part: Part | Not
+    """The part as it must be, negated if `not_` negates it."""
     reason: str | None
-    """Why it is not as it must be.  None means that it is."""
+    """Why it does not hold.  None means that it does."""
 
     def __str__(self) -> str:
-        part = self.part if self.wanted else Not(self.part)
-        return f"{part!r} holds" if self.reason is None else f"{part!r} does not hold: {self.reason}"
+        return f"{self.part!r} holds" if self.reason is None else f"{self.part!r} does not hold: {self.reason}"
 
 
 # -- written by people
@@ -219,7 +236,7 @@ def one_of(field: str, *values: Hashable) -> Expression:
     NaN, or cannot be hashed.
 
     >>> one_of("currency", "USD", "GBP")
-    one_of('currency', 'GBP', 'USD')
+    one_of('currency', 'USD', 'GBP')
     """
     if not values:
         raise ValueError(
@@ -228,7 +245,7 @@ def one_of(field: str, *values: Hashable) -> Expression:
     for value in values:
         if (reason := why_no_content(value)) is not None:
             raise ValueError(f"one_of({field!r:.80}): {reason}")
-    return OneOf(_field(field), frozenset(values))
+    return OneOf(_field(field), tuple(dict.fromkeys(values)))
 
 
 def prefix(field: str, text: str) -> Expression:
@@ -324,7 +341,7 @@ def is_expression(something: object) -> bool:
 # -- compiled
 
 
-def clauses_of(expression: Expression) -> list[frozenset[Literal]]:
+def clauses_of(expression: Expression) -> list[Clause]:
     """Return the clauses of an expression, without repeats.
 
     Raises LimitError if the expression has more than MAX_PARTS parts and values, is
@@ -347,38 +364,23 @@ def clauses_of(expression: Expression) -> list[frozenset[Literal]]:
     return clauses
 
 
-def literals_of(expression: Expression, wanted: bool = True) -> list[Literal]:
-    """Return the parts of an expression in their order, each with whether it must hold
-    or must not.
+def parts_of(expression: Expression, wanted: bool = True) -> list[Part | Not]:
+    """Return the parts of an expression in their order, each as it must be.
+
+    `wanted` is False for the negation of the expression.
     """
     match expression:
         case Not(part):
-            return literals_of(part, not wanted)
+            return parts_of(part, not wanted)
         case AllOf(parts) | AnyOf(parts):
-            return [literal for part in parts for literal in literals_of(part, wanted)]
+            return [inner for part in parts for inner in parts_of(part, wanted)]
         case _:
-            return [(expression, wanted)]
+            return [expression if wanted else Not(expression)]
 
 
-def holds(expression: Expression, fields: Fields) -> bool:
-    """Return whether an expression holds; the reference for the compiled clauses."""
-    match expression:
-        case Not(part):
-            return not holds(part, fields)
-        case AllOf(parts):
-            return all(holds(part, fields) for part in parts)
-        case AnyOf(parts):
-            return any(holds(part, fields) for part in parts)
-        case _:
-            return expression.holds(fields)
-
-
-def explain(literals: Iterable[Literal], fields: Fields) -> list[PartExplanation]:
-    """Return, for each part, whether it is as it must be, and why."""
-    return [
-        PartExplanation(part, wanted, None if part.holds(fields) is wanted else _content(part.field, fields))
-        for part, wanted in literals
-    ]
+def explain(parts: Iterable[Part | Not], fields: Fields) -> list[PartExplanation]:
+    """Return, for each part, whether it holds, and why."""
+    return [PartExplanation(part, None if part.holds(fields) else _content(part, fields)) for part in parts]
 
 
 def why_no_content(value: object) -> str | None:
@@ -438,7 +440,7 @@ def is_itself(value: object) -> bool:
     return all(map(is_itself, value)) if isinstance(value, (tuple, frozenset)) else bool(value == value)
 
 
-def _clauses(expression: Expression, wanted: bool) -> list[frozenset[Literal]]:
+def _clauses(expression: Expression, wanted: bool) -> list[Clause]:
     """Return the clauses of an expression, or of its negation if `wanted` is False."""
     match expression:
         case Not(part):
@@ -447,18 +449,32 @@ def _clauses(expression: Expression, wanted: bool) -> list[frozenset[Literal]]:
             # By De Morgan, the negation of one is the other one of negated parts.
             if isinstance(expression, AnyOf) is wanted:
                 return _few(dict.fromkeys(clause for part in parts for clause in _clauses(part, wanted)))
-            made = [frozenset[Literal]()]
+            made: list[Clause] = [frozenset()]
             for part in parts:
                 those = _clauses(part, wanted)
                 made = _few(dict.fromkeys(one | other for one in made for other in those))
             return made
         case _:
-            return [frozenset([(expression, wanted)])]
+            literal = as_literal(expression)
+            return [frozenset([literal if wanted else Not(expression)])]
 
 
-def _few(clauses: dict[frozenset[Literal], None]) -> list[frozenset[Literal]]:
+def as_literal(part: Part) -> Literal:
+    """Return a part, or the row that says the same."""
+    if isinstance(part, Present):
+        return (part.field,)
+    if isinstance(part, OneOf) and len(part.values) == 1:
+        return part.field, part.values[0]
+    return part
+
+
+def _few(clauses: dict[Clause, None]) -> list[Clause]:
     """Return the clauses that can hold.  Raises LimitError if they are too many."""
-    possible = [clause for clause in clauses if not any((part, not wanted) in clause for part, wanted in clause)]
+    possible = [
+        clause
+        for clause in clauses
+        if not any(isinstance(one, Not) and as_literal(one.part) in clause for one in clause)  # type: ignore[arg-type]
+    ]
     if len(possible) > MAX_CLAUSES:
         raise LimitError(f"the expression has more than {MAX_CLAUSES} clauses: it is any of too many all_of")
     return possible
@@ -470,8 +486,11 @@ def _part(part: object) -> Expression:
     raise ValueError(f"{part!r:.80} is not an expression; {how_to_write(part)}")
 
 
-def _content(field: str, fields: Fields) -> str:
-    """Return what is in a field, for a person to read."""
+def _content(part: Part | Not, fields: Fields) -> str:
+    """Return what is in the field of a part, for a person to read."""
+    while isinstance(part, Not):
+        part = part.part  # type: ignore[assignment]
+    field = part.field
     values = fields.get(field)
     if values is None:
         return f"there is no field {field}"

@@ -44,7 +44,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pyroaring import BitMap
@@ -57,9 +57,10 @@ from skipfilter.expressions import (
     Present,
     clauses_of,
     explain,
+    has_hash,
     how_to_write,
     is_expression,
-    literals_of,
+    parts_of,
     why_no_content,
 )
 from skipfilter.messages import fields_of
@@ -67,12 +68,12 @@ from skipfilter.requirements import Clauses, place, planes_of, rows_of
 from skipfilter.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from skipfilter.expressions import Literal
+    from skipfilter.expressions import Clause, Literal, Not, Part, Row
     from skipfilter.messages import Fields
-    from skipfilter.requirements import Placed, Row
+    from skipfilter.requirements import Placed
 
 Value = TypeVar("Value")
 Criterion: TypeAlias = str | tuple[str, Hashable]
@@ -123,60 +124,84 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
     return tuple(parsed)
 
 
-def clause_of(criteria: Iterable[Criterion]) -> frozenset[Literal]:
+def clause_of(criteria: Iterable[Criterion]) -> Clause:
     """Return the clause of a list of criteria, all of which must be met.
 
     Criteria of one field are alternatives.
     """
-    fields: set[str] = set()
-    contents: dict[str, set[Hashable]] = {}
+    fields: list[Literal] = []
+    contents: dict[str, Row | OneOf] = {}
     for criterion in criteria:
         if isinstance(criterion, str):
-            fields.add(criterion)
-        else:
-            contents.setdefault(criterion[0], set()).add(criterion[1])
-    present = [(Present(name), True) for name in fields]
-    return frozenset([*present, *((OneOf(name, frozenset(values)), True) for name, values in contents.items())])
+            fields.append((criterion,))
+        elif (known := contents.setdefault(criterion[0], criterion)) is not criterion:
+            before = known.values if isinstance(known, OneOf) else known[1:]
+            contents[criterion[0]] = OneOf(criterion[0], (*before, criterion[1]))
+    return frozenset([*fields, *contents.values()])
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
     """The ids with one clause, ascending, and their buckets."""
 
-    clause: frozenset[Literal]
-    placed: tuple[Placed, ...]
+    clause: Clause
+    placed: Placed
     rows: frozenset[Row]
     """The rows that a message must meet, all of them."""
-    others: tuple[Literal, ...]
-    """The parts that no single row decides."""
-    access: list[Row]
+    others: tuple[Part | Not, ...]
+    """The literals that no single row decides."""
+    access: Sequence[Row]
     """The rows of its buckets; if there is none, only bit slices find the clause."""
     ids: list[int] = field(default_factory=list)
 
     def is_met(self, met: set[Row], fields: Fields) -> bool:
         """Return whether a message meets the clause."""
-        return met.issuperset(self.rows) and all(part.holds(fields) is wanted for part, wanted in self.others)
+        return met.issuperset(self.rows) and all(literal.holds(fields) for literal in self.others)
 
 
 @dataclass(slots=True)
-class _Bucket:
-    """The groups of a row.  Those without other parts are compared at once."""
+class _Candidates:
+    """The buckets of a message, which hold every group with a bucket that it meets."""
 
-    plain: dict[frozenset[Row], list[int]] = field(default_factory=dict)
-    """Rows of a group -> its ids."""
-    others: dict[_Group, None] = field(default_factory=dict)
+    fields: Fields
+    met: set[Row]
+    """The rows that the message meets."""
+    plain: list[dict[frozenset[Row], list[int]]]
+    """The ids of groups that are rows alone, by these."""
+    others: list[dict[_Group, None]]
+    """All other groups."""
 
     def __len__(self) -> int:
-        return len(self.plain) + len(self.others)
+        """Return the number of groups in the buckets."""
+        return sum(map(len, self.plain)) + sum(map(len, self.others))
+
+    def tests(self) -> Iterator[bool]:
+        """Iterate over whether the message meets each group."""
+        for bucket in self.plain:
+            yield from map(self.met.issuperset, bucket)
+        for groups in self.others:
+            for group in groups:
+                yield group.is_met(self.met, self.fields)
+
+    def ids(self) -> BitMap:
+        """Return the ids of the groups that the message meets."""
+        ids: list[int] = []
+        contains = self.met.issuperset
+        for bucket in self.plain:
+            for rows in filter(contains, bucket):
+                ids += bucket[rows]
+        for groups in self.others:
+            for group in groups:
+                if group.is_met(self.met, self.fields):
+                    ids += group.ids
+        return BitMap(ids)
 
 
 @dataclass(slots=True)
-class _Held:
-    """What a value has declared, and the ids and groups of its clauses."""
+class _Rule:
+    """An expression that a value has declared, and the id and group of each clause."""
 
-    declared: Expression | tuple[Criterion, ...]
-    key: Hashable
-    """Equal for equal declarations."""
+    expression: Expression
     clauses: list[tuple[int, _Group]]
 
 
@@ -231,29 +256,26 @@ class FieldFilter(Generic[Value]):
         """
         if is_expression(criteria):
             clauses = clauses_of(criteria)  # type: ignore[arg-type]
-            declared: Expression | tuple[Criterion, ...] = criteria  # type: ignore[assignment]
-            key: Hashable = declared
         else:
-            declared = parse_criteria(criteria)  # type: ignore[arg-type]
-            key = frozenset(declared)
-            clauses = [clause_of(declared)]
+            criteria = parse_criteria(criteria)  # type: ignore[arg-type]
+            clauses = [clause_of(criteria)]
         with self._lock:
-            if (known := self._held.get(value)) is not None:
-                if known.key != key:
+            if value in self._held:
+                if self.criteria(value) != (criteria if is_expression(criteria) else frozenset(criteria)):  # type: ignore[arg-type]
                     raise ValueError(f"{value!r:.80} is in the filter with other criteria; remove it first")
                 return
-            held = _Held(declared, key, [])
             id = self._values.add(value)
-            for number, clause in enumerate(clauses):
-                if number:
-                    further = self._free.pop() if self._free else FURTHER + len(self._first)
-                    self._further.add(further)
-                    self._first[further] = id
-                    held.clauses.append((further, self._groups.get(clause) or self._open(clause)))
-                else:
-                    held.clauses.append((id, self._groups.get(clause) or self._open(clause)))
-                self._enter(*held.clauses[-1], rule=key is declared)
-            self._held[value] = held
+            first = self._entered(id, clauses[0])
+            if not is_expression(criteria):
+                self._held[value] = first
+                return
+            rule = self._held[value] = _Rule(criteria, [(id, first)])  # type: ignore[arg-type]
+            for clause in clauses[1:]:
+                further = self._free.pop() if self._free else FURTHER + len(self._first)
+                self._further.add(further)
+                self._first[further] = id
+                rule.clauses.append((further, self._entered(further, clause)))
+            self._rules.update([id for id, _ in rule.clauses])
 
     def remove(self, value: Value) -> None:
         """Remove `value`.  Raises KeyError if it is absent.
@@ -262,9 +284,10 @@ class FieldFilter(Generic[Value]):
         renumbering, which is rare, takes O(n).
         """
         with self._lock:
-            held = self._held.pop(value)
-            self._values.remove(held.clauses[0][0])
-            for id, group in held.clauses:
+            clauses = self._clauses(value)
+            del self._held[value]
+            self._values.remove(clauses[0][0])
+            for id, group in clauses:
                 self._leave(id, group)
                 if id >= FURTHER:
                     self._further.discard(id)
@@ -286,13 +309,17 @@ class FieldFilter(Generic[Value]):
         with self._lock:
             self._reset()
 
-    def criteria(self, value: Value) -> Expression | tuple[Criterion, ...]:
-        """Return what `value` has declared: its expression, or its criteria, each once.
+    def criteria(self, value: Value) -> Expression | frozenset[Criterion]:
+        """Return what `value` has declared: its expression, or the set of its criteria.
 
         Raises KeyError if the value is absent.
         """
         with self._lock:
-            return self._held[value].declared
+            held = self._held[value]
+        if isinstance(held, _Rule):
+            return held.expression
+        rows = [row for literal in held.clause for row in rows_of(literal)]
+        return frozenset(row[0] if len(row) == 1 else row for row in rows)  # type: ignore[misc]
 
     def __contains__(self, value: object) -> bool:
         return value in self._values
@@ -384,10 +411,10 @@ class FieldFilter(Generic[Value]):
         """
         fields = fields_of(message)
         with self._lock:
-            met, buckets = self._candidates(fields)
-            if any(islice(_tests(buckets, met, fields), CANDIDATES)):
+            candidates = self._candidates(fields)
+            if any(islice(candidates.tests(), CANDIDATES)):
                 return True
-            if sum(map(len, buckets)) > CANDIDATES and self._bucketed.matching(fields):
+            if len(candidates) > CANDIDATES and self._bucketed.matching(fields):
                 return True
             return bool(self._unbucketed.matching(fields))
 
@@ -395,7 +422,8 @@ class FieldFilter(Generic[Value]):
         """Return, for each criterion of `value` or part of its expression, whether it
         is as `match_all` needs it, and why not.
 
-        Criteria of one field are one part.  Raises KeyError if the value is absent.
+        Criteria of one field are one part.  The parts of an expression are in its
+        order.  Raises KeyError if the value is absent.
 
         >>> from skipfilter.expressions import all_of, not_, one_of, present
         >>> readers = FieldFilter()
@@ -405,18 +433,23 @@ class FieldFilter(Generic[Value]):
         one_of('currency', 'USD') does not hold: currency is 'EUR'
         not_(present('test')) holds
         """
-        declared = self.criteria(value)
-        literals = clause_of(declared) if isinstance(declared, tuple) else literals_of(declared)
-        return explain(literals, fields_of(message))
+        with self._lock:
+            held = self._held[value]
+        if isinstance(held, _Rule):
+            return explain(parts_of(held.expression), fields_of(message))
+        return explain(sorted(map(as_part, held.clause), key=repr), fields_of(message))
 
     # -- internals; the lock is held
 
     def _reset(self) -> None:
         # No bitmap, list or dict inside of these tables is ever empty.
         self._values: Values[Value] = Values()
-        self._held: dict[Value, _Held] = {}
-        self._groups: dict[frozenset[Literal], _Group] = {}  # by clause
-        self._buckets: dict[Row, _Bucket] = {}  # see access predicates above
+        self._held: dict[Value, _Group | _Rule] = {}  # a group for a list of criteria
+        self._groups: dict[Clause, _Group] = {}  # by clause
+        # See access predicates above.  For groups that are rows alone, row -> rows of
+        # the group -> its ids; for all others, row -> groups.
+        self._plain: dict[Row, dict[frozenset[Row], list[int]]] = {}
+        self._others: dict[Row, dict[_Group, None]] = {}
         self._bucketed = Clauses()  # the ids of the groups with a bucket
         self._unbucketed = Clauses()  # those of all others
         self._rules = BitMap()  # the ids of expressions
@@ -426,22 +459,20 @@ class FieldFilter(Generic[Value]):
 
     def _matching(self, fields: Fields) -> BitMap:
         """Return the ids whose clauses are met."""
-        met, buckets = self._candidates(fields)
-        few = sum(map(len, buckets)) <= CANDIDATES
-        found = self._by_access(fields, met, buckets) if few else self._bucketed.matching(fields)
+        candidates = self._candidates(fields)
+        found = candidates.ids() if len(candidates) <= CANDIDATES else self._bucketed.matching(fields)
         return found | self._unbucketed.matching(fields) if self._unbucketed else found
 
-    def _candidates(self, fields: Fields) -> tuple[set[Row], list[_Bucket]]:
-        """Return the rows that a message meets, and their buckets.
-
-        They hold every group with a bucket that the message could meet.
-        """
+    def _candidates(self, fields: Fields) -> _Candidates:
+        """Return the groups with a bucket that a message could meet."""
         met = met_rows(fields)
-        return met, [bucket for row in ((), *met) if (bucket := self._buckets.get(row)) is not None]
-
-    def _by_access(self, fields: Fields, met: set[Row], buckets: list[_Bucket]) -> BitMap:
-        """Return the ids in some buckets whose clauses are met."""
-        return BitMap(chain.from_iterable(_meeting(buckets, met, fields)))
+        plain, others = self._plain, self._others
+        return _Candidates(
+            fields,
+            met,
+            [plain[row] for row in ((), *met) if row in plain],
+            [others[row] for row in met if row in others] if others else [],
+        )
 
     def _resolve(self, ids: BitMap) -> list[Value]:
         """Return the values of the clauses with these ids."""
@@ -454,12 +485,21 @@ class FieldFilter(Generic[Value]):
         further = ids & self._further
         return (ids - further) | BitMap([self._first[id] for id in further]) if further else ids
 
-    def _enter(self, id: int, group: _Group, rule: bool) -> None:
-        """Add the id of a clause."""
+    def _clauses(self, value: Value) -> list[tuple[int, _Group]]:
+        """Return the ids of the clauses of a value, and their groups."""
+        held = self._held[value]
+        if isinstance(held, _Rule):
+            return held.clauses
+        id = self._values.id_of(value)
+        assert id is not None
+        return [(id, held)]
+
+    def _entered(self, id: int, clause: Clause) -> _Group:
+        """Add the id of a clause, and return its group."""
+        group = self._groups.get(clause) or self._open(clause)
         insort(group.ids, id)
         (self._bucketed if group.access else self._unbucketed).add(id, group.placed)
-        if rule:
-            self._rules.add(id)
+        return group
 
     def _leave(self, id: int, group: _Group) -> None:
         """Remove the id of a clause, and its group if it was the last one."""
@@ -469,59 +509,58 @@ class FieldFilter(Generic[Value]):
         if not group.ids:
             self._close(group)
 
-    def _open(self, clause: frozenset[Literal]) -> _Group:
-        """Make a group for a clause, in the buckets of its rarest part."""
-        # 1. The parts that need one certain row, and the others.
-        rows: set[Row] = set()
-        others: list[Literal] = []
-        for part, wanted in clause:
-            if wanted and isinstance(part, (Present, OneOf)) and len(its := rows_of(part)) == 1:
-                rows.update(its)
+    def _open(self, clause: Clause) -> _Group:
+        """Make a group for a clause, in the buckets of its rarest literal."""
+        rows: list[Row] = []
+        others: list[Part | Not] = []
+        access: Sequence[Row] = () if clause else ((),)
+        fewest = -1
+        for literal in clause:
+            its = rows_of(literal)
+            if its:
+                count = sum(map(self._bucketed.count, its))
+                if fewest < 0 or count < fewest:
+                    access, fewest = its, count
+            if isinstance(literal, tuple):
+                rows.append(literal)
             else:
-                others.append((part, wanted))
-        # 2. The rows of the rarest part; of none for the empty clause.
-        count = self._bucketed.count
-        choices: list[list[Row]] = [
-            rows_of(part) for part, wanted in clause if wanted and isinstance(part, (Present, OneOf))
-        ]
-        if not clause:
-            choices.append([()])
-        access = min(choices, key=lambda some: sum(map(count, some)), default=[])
-        group = self._groups[clause] = _Group(clause, place(clause), frozenset(rows), tuple(others), access)
+                others.append(literal)
+        # Most clauses are rows alone, and share their set.
+        certain: frozenset[Row] = frozenset(rows) if others else clause  # type: ignore[assignment]
+        group = self._groups[clause] = _Group(clause, place(clause), certain, tuple(others), access)
         for row in access:
-            bucket = self._buckets.setdefault(row, _Bucket())
             if others:
-                bucket.others[group] = None
+                self._others.setdefault(row, {})[group] = None
             else:
-                bucket.plain[group.rows] = group.ids
+                self._plain.setdefault(row, {})[certain] = group.ids
         return group
 
     def _close(self, group: _Group) -> None:
         """Drop a group without ids."""
         del self._groups[group.clause]
         for row in group.access:
-            bucket = self._buckets[row]
             if group.others:
-                del bucket.others[group]
+                del self._others[row][group]
+                if not self._others[row]:
+                    del self._others[row]
             else:
-                del bucket.plain[group.rows]
-            if not bucket:
-                del self._buckets[row]
+                del self._plain[row][group.rows]
+                if not self._plain[row]:
+                    del self._plain[row]
 
     def _renumber(self) -> None:
         """Renumber the first ids from 0, in the same order."""
-        held, rules = self._held, self._rules
         self._values, self._bucketed, self._unbucketed, self._rules = Values(), Clauses(), Clauses(), BitMap()
         for group in self._groups.values():
             group.ids.clear()
-        for value, its in held.items():
+        for value, held in self._held.items():
             id = self._values.add(value)
-            is_rule = its.clauses[0][0] in rules
-            its.clauses = [(old if old >= FURTHER else id, group) for old, group in its.clauses]
-            for some, group in its.clauses:
-                self._enter(some, group, is_rule)
-                if some >= FURTHER:
-                    self._first[some] = id
+            if isinstance(held, _Rule):
+                held.clauses[0] = (id, held.clauses[0][1])
+                self._first.update(dict.fromkeys([further for further, _ in held.clauses[1:]], id))
+                self._rules.update([some for some, _ in held.clauses])
+            for some, group in self._clauses(value):
+                self._entered(some, group.clause)
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -532,17 +571,17 @@ class FieldFilter(Generic[Value]):
             ids: dict[int, _Group] = {}
             first: dict[int, int] = {}
             rules: set[int] = set()
-            again: dict[frozenset[Literal], list[int]] = {}
+            again: dict[Clause, list[int]] = {}
             for value, held in self._held.items():
-                its = [id for id, _ in held.clauses]
+                clauses = self._clauses(value)
+                its = [id for id, _ in clauses]
                 assert its[0] == self._values.id_of(value)
                 assert all(id >= FURTHER for id in its[1:])
                 first |= dict.fromkeys(its[1:], its[0])
-                is_list = isinstance(held.declared, tuple)
-                clauses = [clause_of(held.declared)] if isinstance(held.declared, tuple) else clauses_of(held.declared)
-                assert [group.clause for _, group in held.clauses] == clauses
-                rules.update(() if is_list else its)
-                for id, group in held.clauses:
+                if isinstance(held, _Rule):
+                    assert [group.clause for _, group in clauses] == clauses_of(held.expression)
+                    rules.update(its)
+                for id, group in clauses:
                     assert group is self._groups[group.clause]
                     assert id not in ids
                     ids[id] = group
@@ -556,21 +595,30 @@ class FieldFilter(Generic[Value]):
             assert {clause: sorted(some) for clause, some in again.items()} == {
                 clause: group.ids for clause, group in self._groups.items()
             }
-            buckets: dict[Row, _Bucket] = {}
+            plain: dict[Row, dict[frozenset[Row], list[int]]] = {}
+            others: dict[Row, dict[_Group, None]] = {}
             for group in self._groups.values():
-                assert bool(group.access) is (
-                    not group.clause
-                    or any(wanted and isinstance(part, (Present, OneOf)) for part, wanted in group.clause)
-                )
+                assert bool(group.access) is (not group.clause or any(map(rows_of, group.clause)))
                 for row in group.access:
-                    bucket = buckets.setdefault(row, _Bucket())
                     if group.others:
-                        bucket.others[group] = None
+                        others.setdefault(row, {})[group] = None
                     else:
-                        bucket.plain[group.rows] = group.ids
-            assert self._buckets == buckets
+                        plain.setdefault(row, {})[group.rows] = group.ids
+            assert self._plain == plain
+            assert self._others == others
             for there, bucketed in ((self._bucketed, True), (self._unbucketed, False)):
                 there._check({id: group.placed for id, group in ids.items() if bool(group.access) is bucketed})
+
+
+def as_part(literal: Literal) -> Part | Not:
+    """Return a literal, or the part that a row is short for."""
+    match literal:
+        case (str() as name,):
+            return Present(name)
+        case (str() as name, value):
+            return OneOf(name, (value,))
+        case _:
+            return literal  # type: ignore[return-value]
 
 
 def met_rows(fields: Fields) -> set[Row]:
@@ -578,32 +626,9 @@ def met_rows(fields: Fields) -> set[Row]:
 
     A value that cannot be hashed has no row.
     """
-    rows: set[Row] = {(name,) for name in fields}
-    for name, values in fields.items():
-        for value in values:
-            try:
-                rows.add((name, value))
-            except TypeError:  # no part can ask for it
-                continue
+    rows: set[Row] = set(zip(fields, strict=True))
+    try:
+        rows.update([(name, value) for name, values in fields.items() for value in values])
+    except TypeError:
+        rows.update([(name, value) for name, values in fields.items() for value in values if has_hash(value)])
     return rows
-
-
-def _tests(buckets: list[_Bucket], met: set[Row], fields: Fields) -> Iterator[bool]:
-    """Iterate over whether a message meets each group in some buckets."""
-    for bucket in buckets:
-        yield from map(met.issuperset, bucket.plain)
-        for group in bucket.others:
-            yield group.is_met(met, fields)
-
-
-def _meeting(buckets: list[_Bucket], met: set[Row], fields: Fields) -> Iterator[list[int]]:
-    """Iterate over the ids of each group in some buckets that a message meets.
-
-    A group may come twice, because a field may have several of its contents.
-    """
-    for bucket in buckets:
-        for rows in filter(met.issuperset, bucket.plain):
-            yield bucket.plain[rows]
-        for group in bucket.others:
-            if group.is_met(met, fields):
-                yield group.ids

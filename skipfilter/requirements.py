@@ -33,27 +33,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Hashable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.expressions import OneOf, Prefix, Present, Range, order_of
+from skipfilter.expressions import Not, OneOf, Prefix, Present, Range, order_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable, Sequence
 
-    from skipfilter.expressions import Literal, Part
+    from skipfilter.expressions import Clause, Expression, Literal, Row
     from skipfilter.messages import Fields
 
 _Key = TypeVar("_Key")
-Row: TypeAlias = tuple[Hashable, ...]
-"""(field,) or (field, value)."""
 Bound: TypeAlias = tuple[Any, int]
 """A bound of a range; see `Range`."""
-Placed: TypeAlias = tuple[int, "Part", bool]
-"""The number of the table of a part, the part, and whether it must hold."""
+Placed: TypeAlias = tuple["Iterable[Literal]", ...]
+"""The literals of a clause by the number of their table."""
 
 BLOCK: Final = 512
 """The number of bounds in a new block; one with twice as many is divided."""
@@ -61,18 +58,22 @@ MAX_ID: Final = 1 << 32
 """More than any id, which have 32 bits."""
 
 
-def place(clause: Iterable[Literal]) -> tuple[Placed, ...]:
-    """Return the parts of a clause, each with the number of its table.
+def place(clause: Clause) -> Placed:
+    """Return the literals of a clause by the number of their table.
 
-    No two parts in one table are about the same field and of the same kind.
+    No two in one table are about the same field and of the same kind.
     """
-    placed: list[Placed] = []
-    used: dict[tuple[bool, type[Part], str], int] = {}
-    for part, wanted in clause:
-        kind = (wanted, type(part), part.field)
-        used[kind] = used.get(kind, -1) + 1
-        placed.append((used[kind], part, wanted))
-    return tuple(placed)
+    kinds = [_kind(literal) for literal in clause]
+    if len(set(kinds)) == len(kinds):
+        return (clause,)
+    used: Counter[Hashable] = Counter()
+    tables: list[list[Literal]] = []
+    for literal, kind in zip(clause, kinds, strict=True):
+        if used[kind] == len(tables):
+            tables.append([])
+        tables[used[kind]].append(literal)
+        used[kind] += 1
+    return tuple(map(tuple, tables))
 
 
 class Clauses:
@@ -85,28 +86,35 @@ class Clauses:
         self._needed: dict[int, BitMap] = {}  # bit -> ids whose number of parts that must hold has it
         self._none_needed = BitMap()  # the ids without a part that must hold
 
-    def add(self, id: int, clause: tuple[Placed, ...]) -> None:
+    def add(self, id: int, clause: Placed) -> None:
         """Add an id with its clause."""
-        for number, part, wanted in clause:
-            tables = self._wanted if wanted else self._unwanted
-            if number == len(tables):
-                tables.append(Table())
-            tables[number].add(id, part)
-        needed = sum(wanted for _, _, wanted in clause)
+        needed = 0
+        for number, literals in enumerate(clause):
+            for literal in literals:
+                wanted = not isinstance(literal, Not)
+                tables = self._wanted if wanted else self._unwanted
+                if number == len(tables):
+                    tables.append(Table())
+                tables[number].add(id, literal)
+                needed += wanted
         if not needed:
             self._none_needed.add(id)
         for bit in bits(needed):
             self._needed.setdefault(bit, BitMap()).add(id)
 
-    def remove(self, id: int, clause: tuple[Placed, ...]) -> None:
+    def remove(self, id: int, clause: Placed) -> None:
         """Remove an id; its clause is that of `add`."""
-        for number, part, wanted in clause:
-            (self._wanted if wanted else self._unwanted)[number].remove(id, part)
+        needed = 0
+        for number, literals in enumerate(clause):
+            for literal in literals:
+                wanted = not isinstance(literal, Not)
+                (self._wanted if wanted else self._unwanted)[number].remove(id, literal)
+                needed += wanted
         for tables in (self._wanted, self._unwanted):
             while tables and tables[-1].is_empty():
                 tables.pop()
         self._none_needed.discard(id)
-        for bit in bits(sum(wanted for _, _, wanted in clause)):
+        for bit in bits(needed):
             leave(self._needed, bit, id)
 
     def count(self, row: Row) -> int:
@@ -136,7 +144,7 @@ class Clauses:
         """Return whether there is an id."""
         return bool(self._needed) or bool(self._none_needed)
 
-    def _check(self, clauses: dict[int, tuple[Placed, ...]]) -> None:
+    def _check(self, clauses: dict[int, Placed]) -> None:
         """Assert all invariants, and that these are the clauses by id; for tests."""
         again = Clauses()
         for id, clause in sorted(clauses.items()):
@@ -158,34 +166,32 @@ class Table:
         self._prefixes: dict[str, Prefixes] = {}  # by field
         self._ranges: dict[str, dict[str, Ranges]] = {}  # field -> kind of order -> its ranges
 
-    def add(self, id: int, part: Part) -> None:
-        """Add an id with a part."""
-        match part:
-            case Present() | OneOf():
-                for row in rows_of(part):
-                    self.rows.setdefault(row, BitMap()).add(id)
-            case Prefix():
-                self._prefixes.setdefault(part.field, Prefixes()).add(id, part.text)
-            case Range():
-                self._ranges.setdefault(part.field, {}).setdefault(part.order, Ranges()).add(id, part)
+    def add(self, id: int, literal: Literal) -> None:
+        """Add an id with a literal; whether it is negated does not matter."""
+        part = literal.part if isinstance(literal, Not) else literal
+        for row in rows_of(part):
+            self.rows.setdefault(row, BitMap()).add(id)
+        if isinstance(part, Prefix):
+            self._prefixes.setdefault(part.field, Prefixes()).add(id, part.text)
+        elif isinstance(part, Range):
+            self._ranges.setdefault(part.field, {}).setdefault(part.order, Ranges()).add(id, part)
 
-    def remove(self, id: int, part: Part) -> None:
-        """Remove an id and its part."""
-        match part:
-            case Present() | OneOf():
-                for row in rows_of(part):
-                    leave(self.rows, row, id)
-            case Prefix():
-                self._prefixes[part.field].remove(id, part.text)
-                if not self._prefixes[part.field].texts:
-                    del self._prefixes[part.field]
-            case Range():
-                kinds = self._ranges[part.field]
-                kinds[part.order].remove(id, part)
-                if not kinds[part.order].ids:
-                    del kinds[part.order]
-                if not kinds:
-                    del self._ranges[part.field]
+    def remove(self, id: int, literal: Literal) -> None:
+        """Remove an id and its literal."""
+        part = literal.part if isinstance(literal, Not) else literal
+        for row in rows_of(part):
+            leave(self.rows, row, id)
+        if isinstance(part, Prefix):
+            self._prefixes[part.field].remove(id, part.text)
+            if not self._prefixes[part.field].texts:
+                del self._prefixes[part.field]
+        elif isinstance(part, Range):
+            kinds = self._ranges[part.field]
+            kinds[part.order].remove(id, part)
+            if not kinds[part.order].ids:
+                del kinds[part.order]
+            if not kinds:
+                del self._ranges[part.field]
 
     def is_empty(self) -> bool:
         """Return whether there is no id."""
@@ -370,9 +376,23 @@ class Bounds:
         return pairs
 
 
-def rows_of(part: Present | OneOf) -> list[Row]:
-    """Return the rows that meet a part: any of them does."""
-    return [(part.field,)] if isinstance(part, Present) else [(part.field, value) for value in part.values]
+def rows_of(literal: Literal | Expression) -> Sequence[Row]:
+    """Return the rows that meet a literal, any of them; none if others may meet it."""
+    if isinstance(literal, tuple):
+        return (literal,)
+    if isinstance(literal, Present):
+        return ((literal.field,),)
+    return [(literal.field, value) for value in literal.values] if isinstance(literal, OneOf) else ()
+
+
+def _kind(literal: Literal) -> Hashable:
+    """Return what only one literal of a clause in a table may be."""
+    wanted = not isinstance(literal, Not)
+    part: Any = literal.part if isinstance(literal, Not) else literal
+    if isinstance(part, tuple):
+        return wanted, len(part), part[0]
+    kind: type = type(part)
+    return wanted, 1 if kind is Present else 2 if kind is OneOf else kind, part.field
 
 
 def planes_of(bitmaps: Iterable[BitMap]) -> list[BitMap]:

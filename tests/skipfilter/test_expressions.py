@@ -364,7 +364,7 @@ def test_only_clauses_without_a_row_are_answered_by_bit_slices_alone() -> None:
 def test_values_with_equal_clauses_share_a_group() -> None:
     readers: FieldFilter[int] = FieldFilter()
     readers.add(0, [("f", 1), ("f", 2), "g"])
-    readers.add(1, all_of(present("g"), one_of("f", 2, 1)))
+    readers.add(1, all_of(present("g"), one_of("f", 1, 2)))
     readers.add(2, any_of(all_of(one_of("f", 1, 2), present("g")), present("h")))
     assert len(readers._groups) == 2
     assert readers.match_all({"f": 2, "g": 0}) == [0, 1, 2]
@@ -395,7 +395,7 @@ def test_an_expression_that_is_the_same_keeps_its_place() -> None:
     readers: FieldFilter[str] = FieldFilter()
     readers.add("a", any_of(one_of("f", 1, 2), present("g")))
     readers.add("b", present("g"))
-    readers.add("a", any_of(one_of("f", 2, 1), present("g")))
+    readers.add("a", any_of(one_of("f", 1, 2), present("g")))
     assert readers.match_all({"g": 1}) == ["a", "b"]
     assert readers.criteria("a") == any_of(one_of("f", 1, 2), present("g"))
     for other in (present("g"), ["g"]):
@@ -525,7 +525,7 @@ def test_explain_says_which_part_does_not_hold() -> None:
         "not_(present('test')) does not hold: test is None",
         "not_(prefix('id', 'x-')) holds",
     ]
-    assert sorted(map(str, readers.explain(message, "list"))) == [
+    assert list(map(str, readers.explain(message, "list"))) == [
         "one_of('c', 'DE', 'FR') does not hold: c is 'US'",
         "present('urgent') does not hold: there is no field urgent",
     ]
