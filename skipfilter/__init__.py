@@ -37,6 +37,7 @@ from skipfilter.matchers import (
     Selector,
     UriTemplate,
     UrlPattern,
+    WordPattern,
     compile_matcher,
 )
 from skipfilter.sources import Index, Source
@@ -61,5 +62,6 @@ __all__ = [
     "Source",
     "UriTemplate",
     "UrlPattern",
+    "WordPattern",
     "compile_matcher",
 ]

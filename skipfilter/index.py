@@ -46,6 +46,7 @@ from skipfilter.tables import (
     UrlPatternTable,
     amqp_table,
     mqtt_table,
+    word_table,
 )
 from skipfilter.text import shown
 
@@ -60,14 +61,16 @@ if TYPE_CHECKING:
     from skipfilter.explanation import Explanation
     from skipfilter.matchers import CompiledSelector, Matcher, Selector
     from skipfilter.tables import PostingList, Table
+    from skipfilter.words import Grammar
 
 
 class SelectorIndex:
     """The source of one SkipFilter, whose values declare selectors.
 
     Relative URL Patterns, and topics under them, are resolved against `base_url`.
-    `matchers` adds matcher types of your own; each of their distinct patterns is tested
-    against each new topic.
+    `grammars` adds matcher types for patterns of words, such as `skipfilter.words.NATS`
+    or a `Grammar` of your own, by their names.  `matchers` adds any other matcher types
+    of your own; each of their distinct patterns is tested against each new topic.
 
     Limits.  If one is exceeded, nothing has changed.  Raises PatternError if a pattern
     has more than `max_length` characters.  Raises LimitError for more than
@@ -102,6 +105,7 @@ class SelectorIndex:
         self,
         *,
         base_url: str | None = None,
+        grammars: Iterable[Grammar] = (),
         matchers: Mapping[str, Callable[[str], Matcher]] = MappingProxyType({}),
         regexp_groups: bool = False,
         max_length: int = 4096,
@@ -111,7 +115,13 @@ class SelectorIndex:
     ) -> None:
         url_patterns = UrlPatternTable(base_url, max_url_patterns, max_alike, regexp_groups=regexp_groups)
         compile_url_pattern = partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups)
-        self._compile: dict[str, Callable[[str], Matcher]] = {**MATCHERS, "urlpattern": compile_url_pattern, **matchers}
+        of_words = {grammar.name: word_table(grammar) for grammar in grammars}
+        self._compile: dict[str, Callable[[str], Matcher]] = {
+            **MATCHERS,
+            "urlpattern": compile_url_pattern,
+            **{name: table.compile for name, table in of_words.items()},
+            **matchers,
+        }
         tables: dict[str, Table] = {
             "exact": ExactTable(),
             "everything": EverythingTable(),
@@ -119,6 +129,7 @@ class SelectorIndex:
             "urlpattern": url_patterns,
             "amqp": amqp_table(),
             "mqtt": mqtt_table(),
+            **of_words,
         }
         self._tables = {
             matcher_type: tables[matcher_type]

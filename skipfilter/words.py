@@ -1,8 +1,10 @@
-"""Topics and patterns as words: the grammars of AMQP 0-9-1 and MQTT 5.
+"""Topics and patterns as words: the grammars of AMQP 0-9-1, MQTT 5 and NATS.
 
     grammar   separator   one word   any number of words
     AMQP      .           *          #   anywhere         stock.*.nyse   #.error   a.#.z
     MQTT      /           +          #   at the end       stock/+/nyse   alerts/#
+    NATS      .           *          >   at the end, at   stock.*.nyse   alerts.>
+                                         least one word
 
 A pattern becomes a tuple of words and wildcards.  Patterns with the same meaning become
 the same tuple: several MANY in a row become one, and ONE moves before MANY (`#.*`
@@ -10,9 +12,10 @@ becomes `*.#`, at least one word).
 
 AMQP: the empty topic has no words.  MQTT: an empty level is a word, `a/#` matches `a`
 itself, and a pattern that begins with a wildcard does not match a topic that begins
-with `$`.
+with `$`.  NATS: a topic with an empty word matches nothing, and a wildcard character
+inside of a word is text.
 
-Source: AMQP 0-9-1, 3.1.3.3; MQTT 5.0, 4.7.
+Source: AMQP 0-9-1, 3.1.3.3; MQTT 5.0, 4.7; NATS, Subject-Based Messaging.
 """
 
 from __future__ import annotations
@@ -44,18 +47,37 @@ Words: TypeAlias = tuple[str | Wildcard, ...]
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The syntax of topics and patterns in one protocol."""
+    """The syntax of topics and patterns in one protocol.
+
+    Raises ValueError if the separator is empty, or two of the three signs are equal.
+    """
 
     name: str
+    """The matcher type of a SelectorIndex with this grammar."""
     separator: str
     one: str
+    """The wildcard for one word."""
     many: str
+    """The wildcard for any number of words."""
     many_ends: bool
     """Whether MANY may only stand at the end of a pattern."""
     empty_words: bool
     """Whether a word may be empty; if not, the empty topic has no words."""
     hidden: str | None
     """The prefix of topics that patterns beginning with a wildcard do not match."""
+    many_needs_a_word: bool = False
+    """Whether MANY stands for at least one word."""
+    signs_inside: bool = False
+    """Whether a wildcard's sign inside of a word is text; if not, it is refused."""
+    empty_words_match: bool = True
+    """Whether wildcards match the empty words of a topic, if patterns cannot have such;
+    if not, a topic with an empty word matches nothing.
+    """
+
+    def __post_init__(self) -> None:
+        if not self.separator or len({self.separator, self.one, self.many}) < 3:
+            signs = f"{self.separator!r}, {self.one!r} and {self.many!r}"
+            raise ValueError(f"grammar {self.name!r}: {signs} must be three signs, and different")
 
     def parse_topic(self, topic: str) -> list[str]:
         """Return the words of `topic`.
@@ -74,9 +96,9 @@ class Grammar:
         """
         if "\x00" in pattern:
             raise PatternError(self.name, pattern, "it contains a NUL")
-        if not pattern and self.empty_words:
+        if not pattern and (self.empty_words or not self.empty_words_match):
             raise PatternError(self.name, pattern, "it is empty")
-        words = self.parse_topic(pattern)
+        words = pattern.split(self.separator) if pattern else []
         if len(words) > MAX_WORDS:
             raise PatternError(self.name, pattern, f"it has more than {MAX_WORDS} words")
         if self.many_ends and self.many in words[:-1]:
@@ -87,14 +109,18 @@ class Grammar:
                 # ONE goes before a MANY: `#.*` means the same as `*.#`.
                 parsed.insert(len(parsed) - (parsed[-1:] == [MANY]), ONE)
             elif word == self.many:
+                if self.many_needs_a_word:
+                    parsed.insert(len(parsed) - (parsed[-1:] == [MANY]), ONE)
                 if parsed[-1:] != [MANY]:
                     parsed.append(MANY)
-            elif self.one in word or self.many in word:
+            elif (self.one in word or self.many in word) and not self.signs_inside:
                 raise PatternError(self.name, pattern, f"a wildcard must be a whole word, and {word!r} is not")
             elif not word and not self.empty_words:
                 raise PatternError(self.name, pattern, "a word is empty")
             else:
                 parsed.append(word)
+        if parsed == [MANY] and not self.empty_words_match:
+            parsed = [ONE, MANY]  # a topic without words stands for one that matches nothing
         return tuple(parsed)
 
     def read(self, topic: str) -> tuple[list[str], bool]:
@@ -102,6 +128,8 @@ class Grammar:
         that begin with a wildcard.
         """
         words = topic.split(self.separator) if topic or self.empty_words else []
+        if not self.empty_words_match and "" in words:
+            words = []  # no pattern matches a topic without words
         return words, self.hidden is not None and topic.startswith(self.hidden)
 
     def hides(self, topic: str) -> bool:
@@ -111,6 +139,18 @@ class Grammar:
 
 AMQP: Final = Grammar("amqp", ".", "*", "#", many_ends=False, empty_words=False, hidden=None)
 MQTT: Final = Grammar("mqtt", "/", "+", "#", many_ends=True, empty_words=True, hidden="$")
+NATS: Final = Grammar(
+    "nats",
+    ".",
+    "*",
+    ">",
+    many_ends=True,
+    empty_words=False,
+    hidden=None,
+    many_needs_a_word=True,
+    signs_inside=True,
+    empty_words_match=False,
+)
 
 
 def match_words(pattern: Words, words: list[str], hidden: bool = False) -> bool:
@@ -147,6 +187,8 @@ def why_not_words(grammar: Grammar, pattern: Words, topic: str) -> str:
     if grammar.hides(topic) and isinstance(pattern[0], Wildcard):
         return f"a topic that begins with {grammar.hidden} is hidden from a wildcard at the beginning"
     words = grammar.parse_topic(topic)
+    if not words and topic:
+        return "one of its words is empty"
     for n, (wanted, word) in enumerate(zip(pattern, words, strict=False), 1):
         if wanted is MANY:
             return f"its words do not fit from number {n} on"

@@ -28,7 +28,7 @@ from skipfilter.engines import (
     TrieEngine,
 )
 from skipfilter.errors import PatternError
-from skipfilter.words import AMQP, MANY, MQTT
+from skipfilter.words import AMQP, MANY, MQTT, NATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 def slowly(grammar: Grammar, pattern: str, topic: str) -> bool:
     """Whether `pattern` matches `topic`, read off the specifications."""
+    if grammar is NATS:
+        # `>` is one word and any others; an empty word is none.
+        pattern = "*.#".join(pattern.rsplit(">", 1)) if pattern[-1] == ">" else pattern
+        return "" not in topic.split(".") and slowly(AMQP, pattern, topic)
     separator, one = (".", "*") if grammar is AMQP else ("/", "+")
 
     def match(pattern: list[str], words: list[str]) -> bool:
@@ -64,6 +68,7 @@ TOPICS: Mapping[Grammar, list[str]] = {
         *("/".join(words) for length in (1, 2) for words in product(["a", "z", "", "$a"], repeat=length)),
         *("a/a/a", "a/z/a", "z/a/a", "$a/a/a", "$a/z/", "//"),
     ],
+    NATS: [".".join(words) for length in range(4) for words in product(["a", "b", "z", ""], repeat=length)],
 }
 """No pattern of the machine names z."""
 
@@ -74,6 +79,11 @@ PATTERNS: Mapping[Grammar, list[str]] = {
         *("/".join(words) for words in product(["a", "+", "$a"], ["", "a", "+", "#"])),
         *("/".join(words) for words in product(["a", "+", "", "$a"], ["a", "+"], ["a", "#"])),
         *("a", "+", "$a", "/", "/+", "/#"),
+    ],
+    NATS: [
+        ">",
+        *(".".join(words) for length in (1, 2, 3) for words in product("ab*", repeat=length)),
+        *(".".join([*words, ">"]) for length in (1, 2) for words in product("ab*", repeat=length)),
     ],
 }
 
@@ -228,7 +238,10 @@ def machine(
 
 TestAmqp = machine(AMQP, every_engine, every_filter).TestCase
 TestMqtt = machine(MQTT, every_engine, every_filter).TestCase
-TestAmqp.settings = TestMqtt.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestNats = machine(NATS, every_engine, every_filter).TestCase
+TestAmqp.settings = TestMqtt.settings = TestNats.settings = settings(
+    max_examples=100, stateful_step_count=30, deadline=None
+)
 
 
 # -- worked examples and specifications
@@ -432,6 +445,34 @@ def test_a_topic_that_is_not_a_string_is_named(grammar: Grammar, topic: Any) -> 
                     ask(topic)
                 assert repr(topic) in str(caught.value), name
             engine.subscribe("#", f"x{count}")
+
+
+def test_topics_come_and_go_in_an_inverted_bitmap() -> None:
+    engine: InvertedBitmap[str] = InvertedBitmap(AMQP, ["a.b"])
+    handle = engine.subscribe("a.*", "x")
+    engine.subscribe("#", "y")
+    engine.add_topic("a.c")
+    engine.add_topic("b")
+    engine.add_topic("a.b")
+    engine._check()
+    assert engine.lookup("a.c") == engine.lookup("a.b") == {"x", "y"}
+    engine.unsubscribe(handle)
+    engine.subscribe("a.c", "z")
+    assert engine.lookup("a.c") == {"y", "z"}
+    engine.remove_topic("a.c")
+    engine._check()
+    for ask in (engine.lookup, engine.matches, engine.remove_topic):
+        with pytest.raises(LookupError, match=r"topic 'a\.c' is not one of the 2 topics of this engine"):
+            ask("a.c")
+    engine.add_topic("a.c")
+    assert engine.lookup("a.c") == {"y", "z"}
+    with pytest.raises(TypeError, match="7"):
+        engine.add_topic(7)  # type: ignore[arg-type]
+    assert len(engine._rows) == 3
+    hidden: InvertedBitmap[str] = InvertedBitmap(MQTT, [])
+    hidden.subscribe("#", "x")
+    hidden.add_topic("$SYS")
+    assert not hidden.matches("$SYS")
 
 
 def test_a_budget_without_states_works() -> None:

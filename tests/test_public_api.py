@@ -19,7 +19,7 @@ from skipfilter.text import INSTALL
 PUBLIC = {
     "skipfilter": "Amqp CompiledSelector Everything Exact Explanation FieldFilter Index LimitError MATCHERS Matcher Mqtt "
     "PatternError Selector SelectorIndex SkipFilter SkipFilterError Source UriTemplate UrlPattern "
-    "compile_matcher",
+    "WordPattern compile_matcher",
     "skipfilter.bulk": "BadInput BroadcastLimit PipelineError match",
     "skipfilter.engines": "ENGINES Engine Filter InvertedBitmap LazyDfa Naive OptimizedInvertedBitmap SkipFilterEngine "
     "SnapshotTrie TrieEngine",

@@ -1,4 +1,4 @@
-"""Inverted bitmap: topics are known in advance, and each has a bitmap of matches.
+"""Inverted bitmap: the topics are known, and each has a bitmap of matches.
 
                    0 forex.*   1 stock.nyse  2 *.*  3 stock.*
     forex.usd          1            .          1       .    lookup("forex.usd") = {0, 2}
@@ -9,6 +9,8 @@ A bit is the handle of a subscription, so it is never used twice.
 
     subscribe            O(topics * |pattern|): every topic is tested
     unsubscribe          O(topics)
+    add_topic            O(subscriptions * |topic|): every pattern is tested
+    remove_topic         O(1)
     lookup               O(matches): one row
     memory               a row for each topic, of up to a bit for each subscription
 
@@ -29,25 +31,48 @@ from skipfilter.words import match_words
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skipfilter.words import Grammar
+    from skipfilter.words import Grammar, Words
 
 
 class InvertedBitmap(Generic[Value]):
-    """Subscriptions that are matched with a fixed set of topics.
+    """Subscriptions that are matched with a set of known topics.
 
-    `topics` are all topics that a lookup may have; any other raises LookupError.  One
-    thread at a time.
+    `topics` are the topics that a lookup may have at first; any other raises
+    LookupError.  One thread at a time.
     """
 
     def __init__(self, grammar: Grammar, topics: Iterable[str]) -> None:
         self._grammar = grammar
-        self._rows = {topic: BitMap64() for topic in topics}  # topic -> matching handles
+        self._rows: dict[str, BitMap64] = {}  # topic -> matching handles
         # topic -> its words, and whether it is hidden from leading wildcards
-        self._words = {topic: (grammar.parse_topic(topic), grammar.hides(topic)) for topic in self._rows}
-        self._values: dict[int, Value] = {}  # by handle
+        self._words: dict[str, tuple[list[str], bool]] = {}
+        self._subscriptions: dict[int, tuple[Words, Value]] = {}  # by handle
         self._next = 0  # the next handle
+        for topic in topics:
+            self.add_topic(topic)
 
     __reduce__ = not_copied
+
+    def add_topic(self, topic: str) -> None:
+        """Add a topic that lookups may have; nothing happens if it is there.
+
+        Takes O(subscriptions * |topic|), because every pattern is tested.  Raises
+        TypeError if the topic is not a str.
+        """
+        if topic in self._rows:
+            return
+        words, hidden = self._words[topic] = self._grammar.parse_topic(topic), self._grammar.hides(topic)
+        self._rows[topic] = BitMap64(
+            [handle for handle, (pattern, _) in self._subscriptions.items() if match_words(pattern, words, hidden)]
+        )
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove a topic, so that a lookup of it is an error again.
+
+        Takes O(1).  Raises LookupError if the topic is not there.
+        """
+        self._row(topic)
+        del self._rows[topic], self._words[topic]
 
     def subscribe(self, pattern: str, value: Value) -> int:
         """Add a subscription, and test its pattern against every topic.
@@ -61,7 +86,7 @@ class InvertedBitmap(Generic[Value]):
         for topic, row in self._rows.items():
             if match_words(words, *self._words[topic]):
                 row.add(handle)
-        self._values[handle] = value
+        self._subscriptions[handle] = words, value
         return handle
 
     def unsubscribe(self, handle: int) -> None:
@@ -69,27 +94,27 @@ class InvertedBitmap(Generic[Value]):
 
         Takes O(topics).
         """
-        del self._values[handle]
+        del self._subscriptions[handle]
         for row in self._rows.values():
             row.discard(handle)
 
     def lookup(self, topic: str) -> set[Value]:
         """Return the values of the subscriptions that match `topic`.
 
-        Takes O(matches).  Raises LookupError if the engine was made without this topic.
+        Takes O(matches).  Raises LookupError if the topic is not known.
         """
-        values = self._values
-        return {values[handle] for handle in self._row(topic)}
+        subscriptions = self._subscriptions
+        return {subscriptions[handle][1] for handle in self._row(topic)}
 
     def matches(self, topic: str) -> bool:
         """Return whether any subscription matches `topic`.
 
-        Takes O(1).  Raises LookupError if the engine was made without this topic.
+        Takes O(1).  Raises LookupError if the topic is not known.
         """
         return bool(self._row(topic))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._subscriptions)
 
     def _row(self, topic: str) -> BitMap64:
         if not isinstance(topic, str):
@@ -102,6 +127,7 @@ class InvertedBitmap(Generic[Value]):
     def _check(self) -> None:
         """Assert all invariants; for tests."""
         assert self._rows.keys() == self._words.keys()
-        assert all(handle < self._next for handle in self._values)
-        for row in self._rows.values():
-            assert set(row) <= self._values.keys()
+        assert all(handle < self._next for handle in self._subscriptions)
+        for topic, row in self._rows.items():
+            matching = [h for h, (words, _) in self._subscriptions.items() if match_words(words, *self._words[topic])]
+            assert row == BitMap64(matching)

@@ -42,7 +42,7 @@ class SkipFilterEngine(Generic[Value]):
 
     def __init__(self, grammar: Grammar, *, capacity: int = 100_000) -> None:
         self._matcher_type = grammar.name
-        self._index = SelectorIndex(max_length=sys.maxsize)  # the grammar has limits of its own
+        self._index = SelectorIndex(grammars=[grammar], max_length=sys.maxsize)  # the grammar has limits of its own
         # Its values are (handle, value).
         self._filter: SkipFilter[tuple[int, Value], str] = SkipFilter(self._index, capacity=capacity)
         self._lock = threading.Lock()  # held by writers; guards the next two attributes

@@ -16,6 +16,7 @@ from skipfilter.matchers.exact import Exact
 from skipfilter.matchers.mqtt import Mqtt
 from skipfilter.matchers.uri_template import UriTemplate
 from skipfilter.matchers.url_pattern import UrlPattern
+from skipfilter.matchers.word_pattern import WordPattern
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = [
     "Selector",
     "UriTemplate",
     "UrlPattern",
+    "WordPattern",
     "compile_matcher",
 ]
 

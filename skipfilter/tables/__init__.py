@@ -10,7 +10,7 @@ from skipfilter.tables.base import PostingList, Table
 from skipfilter.tables.simple import EverythingTable, ExactTable, LinearTable
 from skipfilter.tables.uri_templates import UriTemplateTable
 from skipfilter.tables.url_patterns import UrlPatternTable
-from skipfilter.tables.words import WordTable, amqp_table, mqtt_table
+from skipfilter.tables.words import WordTable, amqp_table, mqtt_table, word_table
 
 __all__ = [
     "EverythingTable",
@@ -23,4 +23,5 @@ __all__ = [
     "WordTable",
     "amqp_table",
     "mqtt_table",
+    "word_table",
 ]

@@ -1,13 +1,14 @@
-"""AMQP and MQTT patterns, in a trie of their words (see `skipfilter.trie`).
+"""Patterns of words, such as those of AMQP, in a trie (see `skipfilter.trie`).
 
 A topic costs O(words * nodes that its beginning reaches).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from skipfilter.matchers import Amqp, Mqtt
+from skipfilter.matchers import Amqp, Mqtt, WordPattern
 from skipfilter.tables.base import PostingList
 from skipfilter.trie import Trie, find_all, find_simple
 from skipfilter.words import AMQP, MQTT
@@ -25,7 +26,7 @@ class WordTable:
     The path of a posting list is its pattern's words.
     """
 
-    def __init__(self, grammar: Grammar, compile: Callable[[str], Amqp | Mqtt]) -> None:
+    def __init__(self, grammar: Grammar, compile: Callable[[str], Amqp | Mqtt | WordPattern]) -> None:
         self.verified = 0
         self.compile: Callable[[str], Matcher] = compile
         self._grammar = grammar
@@ -33,11 +34,13 @@ class WordTable:
 
     def accepts(self, matcher: Matcher) -> bool:
         """Return whether it is a matcher of this grammar."""
+        if isinstance(matcher, WordPattern):
+            return matcher.grammar == self._grammar
         return type(matcher) is self.compile
 
     def declare(self, matcher: Matcher) -> PostingList:
         """Return the posting list of the pattern, and make it if it is new."""
-        assert isinstance(matcher, Amqp | Mqtt)
+        assert isinstance(matcher, Amqp | Mqtt | WordPattern)
         node = self._trie.node(matcher.words)
         if node.value is None:
             node.value = PostingList(self, matcher.words)
@@ -76,3 +79,8 @@ def amqp_table() -> WordTable:
 def mqtt_table() -> WordTable:
     """Return an empty table of MQTT patterns."""
     return WordTable(MQTT, Mqtt)
+
+
+def word_table(grammar: Grammar) -> WordTable:
+    """Return an empty table of the patterns of a grammar."""
+    return WordTable(grammar, partial(WordPattern, grammar=grammar))
