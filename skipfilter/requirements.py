@@ -31,7 +31,7 @@ slices.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -52,7 +52,7 @@ Bound: TypeAlias = tuple[Any, int]
 Placed: TypeAlias = tuple["Iterable[Literal]", ...]
 """The literals of a clause by the number of their table."""
 
-BLOCK: Final = 512
+BLOCK: Final = 256
 """The number of bounds in a new block; one with twice as many is divided."""
 MAX_ID: Final = 1 << 32
 """More than any id, which have 32 bits."""
@@ -324,27 +324,34 @@ class Bounds:
     def __init__(self) -> None:
         # Sorted pairs of a bound and an id.  Only a single block may be empty.
         self._blocks: list[list[tuple[Bound, int]]] = [[]]
-        self._ids = [BitMap()]  # the ids of each block
+        self._ids: list[list[int]] = [[]]  # the ids of each block, in the same order
+        self._bitmaps = [BitMap()]  # the same ids
 
     def add(self, bound: Bound, id: int) -> None:
         """Add an id."""
-        at = self._block_of((bound, id))
-        block = self._blocks[at]
-        insort(block, (bound, id))
-        self._ids[at].add(id)
+        pair = (bound, id)
+        at = self._block_of(pair)
+        block, ids = self._blocks[at], self._ids[at]
+        position = bisect_left(block, pair)
+        block.insert(position, pair)
+        ids.insert(position, id)
+        self._bitmaps[at].add(id)
         if len(block) > 2 * BLOCK:
-            halves = [block[:BLOCK], block[BLOCK:]]
-            self._blocks[at : at + 1] = halves
-            self._ids[at : at + 1] = [BitMap(id for _, id in half) for half in halves]
+            halves = slice(at, at + 1)
+            self._blocks[halves] = [block[:BLOCK], block[BLOCK:]]
+            self._ids[halves] = [ids[:BLOCK], ids[BLOCK:]]
+            self._bitmaps[halves] = [BitMap(ids[:BLOCK]), BitMap(ids[BLOCK:])]
 
     def remove(self, bound: Bound, id: int) -> None:
         """Remove an id; its bound is that of `add`."""
-        at = self._block_of((bound, id))
+        pair = (bound, id)
+        at = self._block_of(pair)
         block = self._blocks[at]
-        del block[bisect_left(block, (bound, id))]
-        self._ids[at].discard(id)
+        position = bisect_left(block, pair)
+        del block[position], self._ids[at][position]
+        self._bitmaps[at].discard(id)
         if not block and len(self._blocks) > 1:
-            del self._blocks[at], self._ids[at]
+            del self._blocks[at], self._ids[at], self._bitmaps[at]
 
     def up_to(self, bound: Bound) -> BitMap:
         """Return the ids whose bound is `bound` or less; a new bitmap."""
@@ -357,20 +364,19 @@ class Bounds:
     def _before(self, pair: tuple[Bound, int]) -> BitMap:
         """Return the ids whose pair is less; a new bitmap."""
         at = self._block_of(pair)
-        block = self._blocks[at]
-        found = BitMap([id for _, id in block[: bisect_left(block, pair)]])
-        return found.union(*self._ids[:at]) if at else found
+        some = BitMap(self._ids[at][: bisect_left(self._blocks[at], pair)])
+        return some.union(*self._bitmaps[:at]) if at else some
 
     def _block_of(self, pair: tuple[Bound, int]) -> int:
         """Return the number of the block where a pair is, or belongs."""
         return max(bisect_right(self._blocks, pair, key=itemgetter(0)) - 1, 0) if len(self._blocks) > 1 else 0
 
     def _all(self) -> object:
-        assert len(self._blocks) == len(self._ids)
+        assert len(self._blocks) == len(self._ids) == len(self._bitmaps)
         assert all(self._blocks) or len(self._blocks) == 1
         assert all(len(block) <= 2 * BLOCK for block in self._blocks)
-        for block, ids in zip(self._blocks, self._ids, strict=True):
-            assert BitMap(id for _, id in block) == ids
+        assert self._ids == [[id for _, id in block] for block in self._blocks]
+        assert self._bitmaps == [BitMap(ids) for ids in self._ids]
         pairs = [pair for block in self._blocks for pair in block]
         assert pairs == sorted(pairs)
         return pairs

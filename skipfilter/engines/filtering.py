@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pyroaring import BitMap64
 
 from skipfilter.coverage import covers
-from skipfilter.engines.optimized_inverted_bitmap import OptimizedInvertedBitmap
+from skipfilter.engines.trie import TrieEngine
 from skipfilter.errors import not_copied
 from skipfilter.words import MANY
 
@@ -57,7 +57,8 @@ class _Pattern:
 class Filter:
     """Subscriptions without values, of which a topic needs only one.
 
-    `make` makes the engine.  One thread at a time.
+    `make` makes the engine; a trie is fastest (bench/results/filtering.json).  One
+    thread at a time.
 
     >>> from skipfilter.words import AMQP
     >>> wanted = Filter(AMQP)
@@ -69,7 +70,7 @@ class Filter:
     (3, 1)
     """
 
-    def __init__(self, grammar: Grammar, make: Callable[[Grammar], Engine[Any]] = OptimizedInvertedBitmap) -> None:
+    def __init__(self, grammar: Grammar, make: Callable[[Grammar], Engine[Any]] = TrieEngine) -> None:
         self._grammar = grammar
         # The patterns that no other covers; each is its own value.
         self._engine: Engine[_Pattern] = make(grammar)

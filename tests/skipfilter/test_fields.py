@@ -345,6 +345,7 @@ def test_a_list_in_a_message_is_several_values_and_a_mapping_has_paths() -> None
     assert readers.match_any({"f": []}) == []
     assert readers.match_all({"g": []}) == ["c"]
     assert readers.match_all({"f": 3, "g.h": 1}) == ["b"]
+    assert readers.match_all({"f": 3, "g": {"h": 1}, "g.h": 0}) == ["b", "c"]
 
 
 # -- how it is done
