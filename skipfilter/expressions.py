@@ -38,12 +38,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import LimitError
-from skipfilter.messages import MAX_NAMES
+from skipfilter.messages import MAX_NAMES, has_hash
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from skipfilter.messages import Fields
+    from skipfilter.messages import Fields, Row
 
 __all__ = [
     "Expression",
@@ -191,8 +191,6 @@ Part: TypeAlias = Present | OneOf | Prefix | Range
 Expression: TypeAlias = Part | AllOf | AnyOf | Not
 """What the functions of this module return.  It is equal to another one that is written
 the same, and can be hashed."""
-Row: TypeAlias = "tuple[Hashable, ...]"
-"""(field,), for a field that must be there, or (field, value)."""
 Literal: TypeAlias = "Row | Part | Not"
 """What must hold: a row, which is a short form of `present` or of `one_of` with one
 value; any other part; or the negation of a part.
@@ -423,15 +421,6 @@ def order_of(value: object) -> str | None:
     if isinstance(value, datetime):
         return "datetime" if value.utcoffset() is None else "datetime with a time zone"
     return "date" if isinstance(value, date) else None
-
-
-def has_hash(value: object) -> bool:
-    """Return whether `value` can be hashed."""
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def is_itself(value: object) -> bool:

@@ -57,13 +57,12 @@ from skipfilter.expressions import (
     Present,
     clauses_of,
     explain,
-    has_hash,
     how_to_write,
     is_expression,
     parts_of,
     why_no_content,
 )
-from skipfilter.messages import fields_of
+from skipfilter.messages import fields_of, read
 from skipfilter.requirements import Clauses, place, planes_of, rows_of
 from skipfilter.values import Values
 
@@ -71,8 +70,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from skipfilter.expressions import Clause, Literal, Not, Part, Row
-    from skipfilter.messages import Fields
+    from skipfilter.expressions import Clause, Literal, Not, Part
+    from skipfilter.messages import Message, Row
     from skipfilter.requirements import Placed
 
 Value = TypeVar("Value")
@@ -157,18 +156,16 @@ class _Group:
     """The rows of its buckets; if there is none, only bit slices find the clause."""
     ids: list[int] = field(default_factory=list)
 
-    def is_met(self, met: set[Row], fields: Fields) -> bool:
+    def is_met(self, message: Message) -> bool:
         """Return whether a message meets the clause."""
-        return met.issuperset(self.rows) and all(literal.holds(fields) for literal in self.others)
+        return message.rows.issuperset(self.rows) and all(literal.holds(message.fields) for literal in self.others)
 
 
 @dataclass(slots=True)
 class _Candidates:
     """The buckets of a message, which hold every group with a bucket that it meets."""
 
-    fields: Fields
-    met: set[Row]
-    """The rows that the message meets."""
+    message: Message
     plain: list[dict[frozenset[Row], list[int]]]
     """The ids of groups that are rows alone, by these."""
     others: list[dict[_Group, None]]
@@ -181,21 +178,20 @@ class _Candidates:
     def tests(self) -> Iterator[bool]:
         """Iterate over whether the message meets each group."""
         for bucket in self.plain:
-            yield from map(self.met.issuperset, bucket)
+            yield from map(self.message.rows.issuperset, bucket)
         for groups in self.others:
             for group in groups:
-                yield group.is_met(self.met, self.fields)
+                yield group.is_met(self.message)
 
     def ids(self) -> BitMap:
         """Return the ids of the groups that the message meets."""
         ids: list[int] = []
-        contains = self.met.issuperset
         for bucket in self.plain:
-            for rows in filter(contains, bucket):
+            for rows in filter(self.message.rows.issuperset, bucket):
                 ids += bucket[rows]
         for groups in self.others:
             for group in groups:
-                if group.is_met(self.met, self.fields):
+                if group.is_met(self.message):
                     ids += group.ids
         return BitMap(ids)
 
@@ -346,12 +342,12 @@ class FieldFilter(Generic[Value]):
 
         Raises TypeError if `message` is not a Mapping.
         """
-        fields = fields_of(message)
+        its = read(message)
         with self._lock:
-            found = BitMap().union(*self._bucketed.met(fields))
+            found = BitMap().union(*self._bucketed.met(its))
             if self._rules:
                 found -= self._rules
-                found |= self._matching(fields) & self._rules
+                found |= self._matching(its) & self._rules
             return self._resolve(found)
 
     def match_all(self, message: Mapping[str, object]) -> list[Value]:
@@ -360,9 +356,9 @@ class FieldFilter(Generic[Value]):
         Includes the values without criteria.  Of criteria that name several contents of
         one field, one is enough.  Raises TypeError if `message` is not a Mapping.
         """
-        fields = fields_of(message)
+        its = read(message)
         with self._lock:
-            return self._resolve(self._matching(fields))
+            return self._resolve(self._matching(its))
 
     def hits(self, message: Mapping[str, object]) -> dict[Value, int]:
         """Return the number of criteria that `message` meets, by value, oldest first.
@@ -371,9 +367,9 @@ class FieldFilter(Generic[Value]):
         one, too.  Values without a hit are left out.  Raises TypeError if `message` is
         not a Mapping.
         """
-        fields = fields_of(message)
+        its = read(message)
         with self._lock:
-            planes = planes_of(self._bucketed.met(fields))
+            planes = planes_of(self._bucketed.met(its))
             if self._rules:
                 planes = [plane - self._rules for plane in planes]
             touched = BitMap().union(*planes)
@@ -388,7 +384,7 @@ class FieldFilter(Generic[Value]):
                     if ids
                 }
             if self._rules:
-                touched = touched | self._folded(self._matching(fields) & self._rules)
+                touched = touched | self._folded(self._matching(its) & self._rules)
             counts = dict.fromkeys(touched.to_array(), 1)
             for count, ids in exactly.items():
                 if count > 1:
@@ -400,26 +396,26 @@ class FieldFilter(Generic[Value]):
 
         O(fields) if no value has an expression; otherwise as long as `match_any`.
         """
-        fields = fields_of(message)
+        its = read(message)
         with self._lock:
-            found = self._bucketed.met(fields)
+            found = self._bucketed.met(its)
             if not self._rules:
                 return bool(found)
-            return any(ids - self._rules for ids in found) or bool(self._matching(fields) & self._rules)
+            return any(ids - self._rules for ids in found) or bool(self._matching(its) & self._rules)
 
     def matches_all(self, message: Mapping[str, object]) -> bool:
         """Return whether `message` meets all criteria of any value.
 
         Stops at the first.
         """
-        fields = fields_of(message)
+        its = read(message)
         with self._lock:
-            candidates = self._candidates(fields)
+            candidates = self._candidates(its)
             if any(islice(candidates.tests(), CANDIDATES)):
                 return True
-            if len(candidates) > CANDIDATES and self._bucketed.matching(fields):
+            if len(candidates) > CANDIDATES and self._bucketed.matching(its):
                 return True
-            return bool(self._unbucketed.matching(fields))
+            return bool(self._unbucketed.matching(its))
 
     def explain(self, message: Mapping[str, object], value: Value) -> list[PartExplanation]:
         """Return, for each criterion of `value` or part of its expression, whether it
@@ -460,22 +456,19 @@ class FieldFilter(Generic[Value]):
         self._first: dict[int, int] = {}  # further id -> first id of the same value
         self._free: list[int] = []  # further ids to use again
 
-    def _matching(self, fields: Fields) -> BitMap:
+    def _matching(self, message: Message) -> BitMap:
         """Return the ids whose clauses are met."""
-        candidates = self._candidates(fields)
-        found = candidates.ids() if len(candidates) <= CANDIDATES else self._bucketed.matching(fields)
-        return found | self._unbucketed.matching(fields) if self._unbucketed else found
+        candidates = self._candidates(message)
+        found = candidates.ids() if len(candidates) <= CANDIDATES else self._bucketed.matching(message)
+        return found | self._unbucketed.matching(message) if self._unbucketed else found
 
-    def _candidates(self, fields: Fields) -> _Candidates:
+    def _candidates(self, message: Message) -> _Candidates:
         """Return the groups with a bucket that a message could meet."""
-        met = met_rows(fields)
-        plain, others = self._plain, self._others
-        return _Candidates(
-            fields,
-            met,
-            [plain[row] for row in ((), *met) if row in plain],
-            [others[row] for row in met if row in others] if others else [],
-        )
+        rows, plain, others = message.rows, self._plain, self._others
+        buckets = [plain[row] for row in rows if row in plain]
+        if () in plain:
+            buckets.append(plain[()])
+        return _Candidates(message, buckets, [others[row] for row in rows if row in others] if others else [])
 
     def _resolve(self, ids: BitMap) -> list[Value]:
         """Return the values of the clauses with these ids."""
@@ -622,16 +615,3 @@ def as_part(literal: Literal) -> Part | Not:
             return OneOf(name, (value,))
         case _:
             return literal  # type: ignore[return-value]
-
-
-def met_rows(fields: Fields) -> set[Row]:
-    """Return the rows that a message meets: its fields, and their contents.
-
-    A value that cannot be hashed has no row.
-    """
-    rows: set[Row] = set(zip(fields, strict=True))
-    try:
-        rows.update([(name, value) for name, values in fields.items() for value in values])
-    except TypeError:
-        rows.update([(name, value) for name, values in fields.items() for value in values if has_hash(value)])
-    return rows

@@ -11,7 +11,8 @@ urgent              None
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 MAX_NAMES: Final = 20
@@ -20,7 +21,46 @@ MAX_NAMES: Final = 20
 Fields: TypeAlias = Mapping[str, list[object]]
 """The values of each field of a message, by its path."""
 
+Row: TypeAlias = tuple[Hashable, ...]
+"""(field,), for a field that is there, or (field, value)."""
+
 _SIMPLE: Final = frozenset({str, int, float, bool, type(None), bytes, tuple})
+
+
+@dataclass(slots=True)
+class Message:
+    """A message, as it is matched."""
+
+    fields: dict[str, list[object]]
+    """The values of each field."""
+    rows: set[Row]
+    """A row for each field, and for each value of it that can be hashed."""
+    is_plain: bool
+    """Whether no field has several values."""
+
+
+def read(message: Mapping[str, object]) -> Message:
+    """Return a message as it is matched.
+
+    Raises TypeError if it is not a Mapping.
+    """
+    fields = fields_of(message)
+    rows: set[Row] = set(zip(fields, strict=True))
+    is_plain = max(map(len, fields.values()), default=0) <= 1
+    try:
+        rows.update([(name, value) for name, values in fields.items() for value in values])
+    except TypeError:
+        rows.update([(name, value) for name, values in fields.items() for value in values if has_hash(value)])
+    return Message(fields, rows, is_plain)
+
+
+def has_hash(value: object) -> bool:
+    """Return whether `value` can be hashed."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def fields_of(message: Mapping[str, object]) -> dict[str, list[object]]:
@@ -35,12 +75,11 @@ def fields_of(message: Mapping[str, object]) -> dict[str, list[object]]:
     """
     if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
         raise TypeError(f"message {message!r:.80} is of type {type(message).__name__}, not a Mapping")
+    if _SIMPLE.issuperset(map(type, message.values())):
+        return {name: [value] for name, value in message.items()}
     fields: dict[str, list[object]] = {}
     for name, value in message.items():
-        if type(value) in _SIMPLE and name not in fields:
-            fields[name] = [value]
-        else:
-            _read(name, value, fields, 1)
+        _read(name, value, fields, 1)
     return fields
 
 

@@ -43,8 +43,8 @@ from skipfilter.expressions import Not, OneOf, Prefix, Present, Range, order_of
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-    from skipfilter.expressions import Clause, Expression, Literal, Row
-    from skipfilter.messages import Fields
+    from skipfilter.expressions import Clause, Expression, Literal
+    from skipfilter.messages import Message, Row
 
 _Key = TypeVar("_Key")
 Bound: TypeAlias = tuple[Any, int]
@@ -121,22 +121,22 @@ class Clauses:
         """Return the number of ids with a part that this row meets."""
         return len(self._wanted[0].rows.get(row, ())) if self._wanted else 0
 
-    def met(self, fields: Fields) -> list[BitMap]:
+    def met(self, message: Message) -> list[BitMap]:
         """Return the ids of each part that must hold and does.
 
         The bitmaps must not be changed.
         """
-        return [ids for table in self._wanted for ids in table.met(fields)]
+        return [ids for table in self._wanted for ids in table.met(message)]
 
-    def matching(self, fields: Fields) -> BitMap:
+    def matching(self, message: Message) -> BitMap:
         """Return the ids whose clauses hold."""
-        planes = planes_of(self.met(fields))
+        planes = planes_of(self.met(message))
         left = BitMap().union(*planes)
         for bit, needed in self._needed.items():
             left -= needed - planes[bit] if bit < len(planes) else needed
         left |= self._none_needed
         for table in self._unwanted:
-            for ids in table.met(fields):
+            for ids in table.met(message):
                 left -= ids
         return left
 
@@ -197,36 +197,32 @@ class Table:
         """Return whether there is no id."""
         return not (self.rows or self._prefixes or self._ranges)
 
-    def met(self, fields: Fields) -> list[BitMap]:
+    def met(self, message: Message) -> list[BitMap]:
         """Return the ids of each part that holds; they must not be changed."""
-        rows, prefixes, ranges = self.rows, self._prefixes, self._ranges
-        found: list[BitMap] = []
-        for field, values in fields.items():
-            # 1. The field is there.
-            if (ids := rows.get((field,))) is not None:
-                found.append(ids)
-            # 2. It has a content.
-            contents: list[BitMap] = []
-            for value in values:
-                try:
-                    ids = rows.get((field, value))
-                except TypeError:  # the value cannot be hashed
-                    continue
-                if ids is not None:
-                    contents.append(ids)
-            if contents:
-                found.append(contents[0] if len(contents) == 1 else BitMap.union(*contents))
-            # 3. A content begins with a text, or is in a range.
-            if prefixes and (texts := prefixes.get(field)) is not None:
-                found += _union([ids for value in values if isinstance(value, str) for ids in texts.of(value)])
-            if ranges and (kinds := ranges.get(field)) is not None:
-                found += _union(
-                    [
-                        some.around(value)
-                        for value in values
-                        if (order := order_of(value)) is not None and (some := kinds.get(order)) is not None
-                    ]
-                )
+        rows, fields = self.rows, message.fields
+        # 1. The fields, and their contents.  Several contents of a field are one part.
+        if message.is_plain:
+            found = [rows[row] for row in message.rows if row in rows]
+        else:
+            contents: dict[Hashable, list[BitMap]] = {}
+            for row in message.rows:
+                if row in rows:
+                    contents.setdefault(row if len(row) == 1 else row[0], []).append(rows[row])
+            found = [ids for some in contents.values() for ids in _union(some)]
+        # 2. A content begins with a text.
+        for field in self._prefixes.keys() & fields.keys():
+            texts = self._prefixes[field]
+            found += _union([ids for value in fields[field] if isinstance(value, str) for ids in texts.of(value)])
+        # 3. A content is in a range.
+        for field in self._ranges.keys() & fields.keys():
+            kinds = self._ranges[field]
+            found += _union(
+                [
+                    some.around(value)
+                    for value in fields[field]
+                    if (order := order_of(value)) is not None and (some := kinds.get(order)) is not None
+                ]
+            )
         return found
 
     def _all(self) -> object:

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from skipfilter import fields
 from skipfilter.expressions import present
 from skipfilter.fields import CANDIDATES, MAX_CRITERIA, SLACK, FieldFilter, _Candidates
-from skipfilter.messages import fields_of
+from skipfilter.messages import read
 from skipfilter.requirements import Clauses, planes_of
 
 if TYPE_CHECKING:
@@ -52,15 +52,15 @@ def both_ways(readers: FieldFilter[Any], message: Message) -> list[list[Any]]:
     """Return the values whose criteria are all met, by rarest criterion and by bit
     slices.
     """
-    fields = fields_of(message)
-    rest = readers._unbucketed.matching(fields)
-    found = (readers._candidates(fields).ids(), readers._bucketed.matching(fields))
+    its = read(message)
+    rest = readers._unbucketed.matching(its)
+    found = (readers._candidates(its).ids(), readers._bucketed.matching(its))
     return [readers._resolve(ids | rest) for ids in found]
 
 
 def buckets(readers: FieldFilter[Any], message: Message) -> list[int]:
     """Return the number of candidates in each bucket of a message."""
-    candidates = readers._candidates(fields_of(message))
+    candidates = readers._candidates(read(message))
     return [*map(len, candidates.plain), *map(len, candidates.others)]
 
 
@@ -414,9 +414,9 @@ def test_planes_are_as_many_as_the_highest_hit_count_has_bits() -> None:
     criteria: list[Criterion] = [("f", 1), ("g", 1), "f", "g"]
     readers = filled({n: criteria[:n] for n in range(5)})
     met = readers._bucketed.met
-    assert [list(plane) for plane in planes_of(met({"f": [1], "g": [1]}))] == [[1, 3], [2, 3], [4]]
-    assert [list(plane) for plane in planes_of(met({"f": [1]}))] == [[1, 2], [3, 4]]
-    assert planes_of(met({"h": [1]})) == []
+    assert [list(plane) for plane in planes_of(met(read({"f": 1, "g": 1})))] == [[1, 3], [2, 3], [4]]
+    assert [list(plane) for plane in planes_of(met(read({"f": 1})))] == [[1, 2], [3, 4]]
+    assert planes_of(met(read({"h": 1}))) == []
 
 
 def test_removed_values_leave_nothing_behind() -> None:
