@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bench.measure import Figures
-    from skipfilter.fields import Criterion
+    from skipfilter.criteria import Criterion
 
 QUESTION = "Which implementation finds the values whose criteria a message meets fastest?"
 WORKLOAD = (
@@ -64,18 +64,18 @@ def measure(spread: str, count: int, rounds: int) -> dict[str, Figures]:
 
     def by_access(message: dict[str, int]) -> list[int]:
         """Find the values of which all criteria are met, by the rarest criterion."""
-        return readers._resolve(readers._candidates(read(message)).ids())
+        return readers._resolve(readers._index.candidates(read(message)).ids())
 
     def by_counter(message: dict[str, int]) -> dict[int, int]:
         """Count the criteria that are met with a Counter."""
-        counts = Counter(chain.from_iterable(readers._bucketed.met(read(message))))
+        counts = Counter(chain.from_iterable(readers._index._bucketed.met(read(message))))
         ids = BitMap(counts)
         return dict(zip(readers._values.resolve(ids), (counts[id] for id in ids), strict=True))
 
     variants: dict[str, Callable[[dict[str, int]], object]] = {
         "compare every set": ask,
         "all, rarest criterion": by_access,
-        "all, bit slices": lambda message: readers._resolve(readers._bucketed.matching(read(message))),
+        "all, bit slices": lambda message: readers._resolve(readers._index._bucketed.matching(read(message))),
         "match_all": readers.match_all,
         "match_any": readers.match_any,
         "hits, Counter": by_counter,

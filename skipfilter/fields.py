@@ -12,82 +12,45 @@ expression (see `skipfilter.expressions`), which itself says what must hold.
 
     {market: forex, currency: EUR, total: 700}  ->  bob, carol
 
-A clause is a set of parts that must hold, and of parts that must not.  Criteria of one
-field are alternatives, and become one part.  An expression has several clauses if it
-is any of several; the further ones have ids from FURTHER on.  All clauses are answered
-by one of two algorithms, the one that is cheaper for the message:
+A clause is a set of parts that must hold, and of parts that must not; all clauses of a
+message are found at once (see `skipfilter.clauses`).  An expression has several clauses
+if it is any of several; the further ones have ids from FURTHER on.
 
-*Access predicates.*  Values with equal clauses share a list of ids.  The list is in the
-buckets of one part, the rarest at the time when the first of the values came.  Only the
-buckets of the message's fields and contents are read, and the clauses in them tested.
-O(clauses in these buckets).
-
-    buckets  currency=USD  {currency=USD, urgent}: [0]   {currency=EUR or USD}: [1]
-             currency=EUR                                {currency=EUR or USD}: [1]
-
-*Bit slices* (see `skipfilter.requirements`).  O(parts that hold * planes) operations on
-bitmaps, however many values match.  Clauses of ranges, prefixes and negations alone
-have no bucket, so bit slices answer them always.
+The number of a clause's parts that hold is the hit count of its id.  OR needs at least
+one hit, and AND all of them.
 
 Ids are in order of arrival.  If more than half of them are out of use, all ids are
 renumbered in the same order, because bitmaps of sparse ids are slow and large.
 
 Source: L. Svalgaard and B. Tveden, 1980, for inverted bitmaps; P. Hintjens, High-speed
-message matching, iMatix, for the hit counts and the example; F. Fabret et al.,
-Filtering algorithms and implementation for very fast publish/subscribe systems, SIGMOD
-2001, for access predicates.
+message matching, iMatix, for the hit counts and the example.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.errors import LimitError, not_copied
-from skipfilter.expressions import (
-    Expression,
-    OneOf,
-    PartExplanation,
-    Present,
-    clauses_of,
-    explain,
-    how_to_write,
-    is_expression,
-    parts_of,
-    why_no_content,
-)
+from skipfilter.clauses import ClauseIndex
+from skipfilter.criteria import as_part, clause_of, parse_criteria
+from skipfilter.errors import not_copied
+from skipfilter.expressions import clauses_of, explain, is_expression, parts_of
 from skipfilter.messages import fields_of, read
-from skipfilter.requirements import Clauses, place, planes_of, rows_of
+from skipfilter.requirements import planes_of, rows_of
 from skipfilter.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from skipfilter.expressions import Clause, Literal, Not, Part
-    from skipfilter.messages import Message, Row
-    from skipfilter.requirements import Placed
+    from skipfilter.clauses import Group
+    from skipfilter.criteria import Criterion
+    from skipfilter.expressions import Clause, Expression, PartExplanation
 
 Value = TypeVar("Value")
-Criterion: TypeAlias = str | tuple[str, Hashable]
-"""A field that must be present, or a field and its required content."""
-
-MAX_CRITERIA: Final = 100
-"""The maximum number of criteria of one value."""
-
-CANDIDATES = 500
-"""Above this number of candidates, bit slices are faster (bench/results/fields.json).
-"""
-
-OTHERS = 10
-"""How many tests of rows alone take as long as one of a clause with other parts."""
-
 SLACK = 1_024
 """Ids that may be out of use, beyond the number of those in use, before a renumbering.
 """
@@ -96,112 +59,12 @@ FURTHER: Final = 1 << 31
 """The ids from here on are those of the second and further clauses of expressions."""
 
 
-def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
-    """Return the criteria, in their order, without repeats.
-
-    Raises ValueError if an item is not a criterion, or its value is not equal to
-    itself, such as NaN; and LimitError if there are more than MAX_CRITERIA.
-    """
-    if isinstance(criteria, Mapping):
-        raise ValueError(f"criteria {criteria!r:.80}: not a list; write list(criteria.items()), or an expression")
-    if isinstance(criteria, str) or not isinstance(criteria, Iterable):
-        raise ValueError(f"criteria {criteria!r:.80}: not a list; {how_to_write(criteria)}")
-    parsed: dict[Criterion, None] = {}
-    for criterion in criteria:
-        match criterion:
-            case str() if "=" not in criterion:
-                parsed[criterion] = None
-            case (str() as name, value):
-                if (reason := why_no_content(value)) is not None:
-                    raise ValueError(f"criterion {criterion!r:.80}: {reason}")
-                parsed[name, value] = None
-            case _ if is_expression(criterion):
-                raise ValueError(f"criterion {criterion!r:.80}: an expression; write all_of() instead of a list")
-            case _:
-                raise ValueError(
-                    f"criterion {criterion!r:.80}: neither a field nor a (field, value); {how_to_write(criterion)}"
-                )
-        if len(parsed) > MAX_CRITERIA:
-            raise LimitError(f"there are more than {MAX_CRITERIA} criteria")
-    return tuple(parsed)
-
-
-def clause_of(criteria: Iterable[Criterion]) -> Clause:
-    """Return the clause of a list of criteria, all of which must be met.
-
-    Criteria of one field are alternatives.
-    """
-    fields: list[Literal] = []
-    contents: dict[str, Row | OneOf] = {}
-    for criterion in criteria:
-        if isinstance(criterion, str):
-            fields.append((criterion,))
-        elif (known := contents.setdefault(criterion[0], criterion)) is not criterion:
-            before = known.values if isinstance(known, OneOf) else known[1:]
-            contents[criterion[0]] = OneOf(criterion[0], (*before, criterion[1]))
-    return frozenset([*fields, *contents.values()])
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """The ids with one clause, ascending, and their buckets."""
-
-    clause: Clause
-    placed: Placed
-    rows: frozenset[Row]
-    """The rows that a message must meet, all of them."""
-    others: tuple[Part | Not, ...]
-    """The literals that no single row decides."""
-    access: Sequence[Row]
-    """The rows of its buckets; if there is none, only bit slices find the clause."""
-    ids: list[int] = field(default_factory=list)
-
-    def is_met(self, message: Message) -> bool:
-        """Return whether a message meets the clause."""
-        return message.rows.issuperset(self.rows) and all(literal.holds(message.fields) for literal in self.others)
-
-
-@dataclass(slots=True)
-class _Candidates:
-    """The buckets of a message, which hold every group with a bucket that it meets."""
-
-    message: Message
-    plain: list[dict[frozenset[Row], list[int]]]
-    """The ids of groups that are rows alone, by these."""
-    others: list[dict[_Group, None]]
-    """All other groups."""
-
-    def __len__(self) -> int:
-        """Return the number of groups in the buckets, in tests of rows alone."""
-        return sum(map(len, self.plain)) + OTHERS * sum(map(len, self.others))
-
-    def tests(self) -> Iterator[bool]:
-        """Iterate over whether the message meets each group."""
-        for bucket in self.plain:
-            yield from map(self.message.rows.issuperset, bucket)
-        for groups in self.others:
-            for group in groups:
-                yield group.is_met(self.message)
-
-    def ids(self) -> BitMap:
-        """Return the ids of the groups that the message meets."""
-        ids: list[int] = []
-        for bucket in self.plain:
-            for rows in filter(self.message.rows.issuperset, bucket):
-                ids += bucket[rows]
-        for groups in self.others:
-            for group in groups:
-                if group.is_met(self.message):
-                    ids += group.ids
-        return BitMap(ids)
-
-
 @dataclass(slots=True)
 class _Rule:
     """An expression that a value has declared, and the id and group of each clause."""
 
     expression: Expression
-    clauses: list[tuple[int, _Group]]
+    clauses: list[tuple[int, Group]]
 
 
 class FieldFilter(Generic[Value]):
@@ -264,7 +127,7 @@ class FieldFilter(Generic[Value]):
                     raise ValueError(f"{value!r:.80} is in the filter with other criteria; remove it first")
                 return
             id = self._values.add(value)
-            first = self._entered(id, clauses[0])
+            first = self._index.add(id, clauses[0])
             if not is_expression(criteria):
                 self._held[value] = first
                 return
@@ -273,7 +136,7 @@ class FieldFilter(Generic[Value]):
                 further = self._free.pop() if self._free else FURTHER + len(self._first)
                 self._further.add(further)
                 self._first[further] = id
-                rule.clauses.append((further, self._entered(further, clause)))
+                rule.clauses.append((further, self._index.add(further, clause)))
             self._rules.update([id for id, _ in rule.clauses])
 
     def remove(self, value: Value) -> None:
@@ -287,7 +150,8 @@ class FieldFilter(Generic[Value]):
             del self._held[value]
             self._values.remove(clauses[0][0])
             for id, group in clauses:
-                self._leave(id, group)
+                self._index.remove(id, group)
+                self._rules.discard(id)
                 if id >= FURTHER:
                     self._further.discard(id)
                     del self._first[id]
@@ -344,10 +208,10 @@ class FieldFilter(Generic[Value]):
         """
         its = read(message)
         with self._lock:
-            found = BitMap().union(*self._bucketed.met(its))
+            found = BitMap().union(*self._index.hits(its))
             if self._rules:
                 found -= self._rules
-                found |= self._matching(its) & self._rules
+                found |= self._index.matching(its) & self._rules
             return self._resolve(found)
 
     def match_all(self, message: Mapping[str, object]) -> list[Value]:
@@ -358,7 +222,7 @@ class FieldFilter(Generic[Value]):
         """
         its = read(message)
         with self._lock:
-            return self._resolve(self._matching(its))
+            return self._resolve(self._index.matching(its))
 
     def hits(self, message: Mapping[str, object]) -> dict[Value, int]:
         """Return the number of criteria that `message` meets, by value, oldest first.
@@ -369,7 +233,7 @@ class FieldFilter(Generic[Value]):
         """
         its = read(message)
         with self._lock:
-            planes = planes_of(self._bucketed.met(its))
+            planes = planes_of(self._index.hits(its))
             if self._rules:
                 planes = [plane - self._rules for plane in planes]
             touched = BitMap().union(*planes)
@@ -384,7 +248,7 @@ class FieldFilter(Generic[Value]):
                     if ids
                 }
             if self._rules:
-                touched = touched | self._folded(self._matching(its) & self._rules)
+                touched = touched | self._folded(self._index.matching(its) & self._rules)
             counts = dict.fromkeys(touched.to_array(), 1)
             for count, ids in exactly.items():
                 if count > 1:
@@ -398,10 +262,10 @@ class FieldFilter(Generic[Value]):
         """
         its = read(message)
         with self._lock:
-            found = self._bucketed.met(its)
+            found = self._index.hits(its)
             if not self._rules:
                 return bool(found)
-            return any(ids - self._rules for ids in found) or bool(self._matching(its) & self._rules)
+            return any(ids - self._rules for ids in found) or bool(self._index.matching(its) & self._rules)
 
     def matches_all(self, message: Mapping[str, object]) -> bool:
         """Return whether `message` meets all criteria of any value.
@@ -410,12 +274,7 @@ class FieldFilter(Generic[Value]):
         """
         its = read(message)
         with self._lock:
-            candidates = self._candidates(its)
-            if any(islice(candidates.tests(), CANDIDATES)):
-                return True
-            if len(candidates) > CANDIDATES and self._bucketed.matching(its):
-                return True
-            return bool(self._unbucketed.matching(its))
+            return self._index.matches(its)
 
     def explain(self, message: Mapping[str, object], value: Value) -> list[PartExplanation]:
         """Return, for each criterion of `value` or part of its expression, whether it
@@ -443,32 +302,12 @@ class FieldFilter(Generic[Value]):
     def _reset(self) -> None:
         # No bitmap, list or dict inside of these tables is ever empty.
         self._values: Values[Value] = Values()
-        self._held: dict[Value, _Group | _Rule] = {}  # a group for a list of criteria
-        self._groups: dict[Clause, _Group] = {}  # by clause
-        # See access predicates above.  For groups that are rows alone, row -> rows of
-        # the group -> its ids; for all others, row -> groups.
-        self._plain: dict[Row, dict[frozenset[Row], list[int]]] = {}
-        self._others: dict[Row, dict[_Group, None]] = {}
-        self._bucketed = Clauses()  # the ids of the groups with a bucket
-        self._unbucketed = Clauses()  # those of all others
+        self._held: dict[Value, Group | _Rule] = {}  # a group for a list of criteria
+        self._index = ClauseIndex()
         self._rules = BitMap()  # the ids of expressions
         self._further = BitMap()  # the ids from FURTHER on that are in use
         self._first: dict[int, int] = {}  # further id -> first id of the same value
         self._free: list[int] = []  # further ids to use again
-
-    def _matching(self, message: Message) -> BitMap:
-        """Return the ids whose clauses are met."""
-        candidates = self._candidates(message)
-        found = candidates.ids() if len(candidates) <= CANDIDATES else self._bucketed.matching(message)
-        return found | self._unbucketed.matching(message) if self._unbucketed else found
-
-    def _candidates(self, message: Message) -> _Candidates:
-        """Return the groups with a bucket that a message could meet."""
-        rows, plain, others = message.rows, self._plain, self._others
-        buckets = [plain[row] for row in rows if row in plain]
-        if () in plain:
-            buckets.append(plain[()])
-        return _Candidates(message, buckets, [others[row] for row in rows if row in others] if others else [])
 
     def _resolve(self, ids: BitMap) -> list[Value]:
         """Return the values of the clauses with these ids."""
@@ -481,7 +320,7 @@ class FieldFilter(Generic[Value]):
         further = ids & self._further
         return (ids - further) | BitMap([self._first[id] for id in further]) if further else ids
 
-    def _clauses(self, value: Value) -> list[tuple[int, _Group]]:
+    def _clauses(self, value: Value) -> list[tuple[int, Group]]:
         """Return the ids of the clauses of a value, and their groups."""
         held = self._held[value]
         if isinstance(held, _Rule):
@@ -490,73 +329,20 @@ class FieldFilter(Generic[Value]):
         assert id is not None
         return [(id, held)]
 
-    def _entered(self, id: int, clause: Clause) -> _Group:
-        """Add the id of a clause, and return its group."""
-        group = self._groups.get(clause) or self._open(clause)
-        insort(group.ids, id)
-        (self._bucketed if group.access else self._unbucketed).add(id, group.placed)
-        return group
-
-    def _leave(self, id: int, group: _Group) -> None:
-        """Remove the id of a clause, and its group if it was the last one."""
-        del group.ids[bisect_left(group.ids, id)]
-        (self._bucketed if group.access else self._unbucketed).remove(id, group.placed)
-        self._rules.discard(id)
-        if not group.ids:
-            self._close(group)
-
-    def _open(self, clause: Clause) -> _Group:
-        """Make a group for a clause, in the buckets of its rarest literal."""
-        rows: list[Row] = []
-        others: list[Part | Not] = []
-        access: Sequence[Row] = () if clause else ((),)
-        fewest = -1
-        for literal in clause:
-            its = rows_of(literal)
-            if its:
-                count = sum(map(self._bucketed.count, its))
-                if fewest < 0 or count < fewest:
-                    access, fewest = its, count
-            if isinstance(literal, tuple):
-                rows.append(literal)
-            else:
-                others.append(literal)
-        # Most clauses are rows alone, and share their set.
-        certain: frozenset[Row] = frozenset(rows) if others else clause  # type: ignore[assignment]
-        group = self._groups[clause] = _Group(clause, place(clause), certain, tuple(others), access)
-        for row in access:
-            if others:
-                self._others.setdefault(row, {})[group] = None
-            else:
-                self._plain.setdefault(row, {})[certain] = group.ids
-        return group
-
-    def _close(self, group: _Group) -> None:
-        """Drop a group without ids."""
-        del self._groups[group.clause]
-        for row in group.access:
-            if group.others:
-                del self._others[row][group]
-                if not self._others[row]:
-                    del self._others[row]
-            else:
-                del self._plain[row][group.rows]
-                if not self._plain[row]:
-                    del self._plain[row]
-
     def _renumber(self) -> None:
         """Renumber the first ids from 0, in the same order."""
-        self._values, self._bucketed, self._unbucketed, self._rules = Values(), Clauses(), Clauses(), BitMap()
-        for group in self._groups.values():
-            group.ids.clear()
+        self._values, self._index, self._rules = Values(), ClauseIndex(), BitMap()
         for value, held in self._held.items():
             id = self._values.add(value)
-            if isinstance(held, _Rule):
-                held.clauses[0] = (id, held.clauses[0][1])
-                self._first.update(dict.fromkeys([further for further, _ in held.clauses[1:]], id))
-                self._rules.update([some for some, _ in held.clauses])
-            for some, group in self._clauses(value):
-                self._entered(some, group.clause)
+            if not isinstance(held, _Rule):
+                self._held[value] = self._index.add(id, held.clause)
+                continue
+            ids = [id, *(further for further, _ in held.clauses[1:])]
+            held.clauses = [
+                (some, self._index.add(some, group.clause)) for some, (_, group) in zip(ids, held.clauses, strict=True)
+            ]
+            self._first.update(dict.fromkeys(ids[1:], id))
+            self._rules.update(ids)
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -564,10 +350,9 @@ class FieldFilter(Generic[Value]):
             self._values._check()
             assert self._values.next_id <= 2 * len(self._values) + SLACK
             assert list(self._held) == list(self._values)
-            ids: dict[int, _Group] = {}
+            ids: dict[int, Clause] = {}
             first: dict[int, int] = {}
             rules: set[int] = set()
-            again: dict[Clause, list[int]] = {}
             for value, held in self._held.items():
                 clauses = self._clauses(value)
                 its = [id for id, _ in clauses]
@@ -578,40 +363,13 @@ class FieldFilter(Generic[Value]):
                     assert [group.clause for _, group in clauses] == clauses_of(held.expression)
                     rules.update(its)
                 for id, group in clauses:
-                    assert group is self._groups[group.clause]
                     assert id not in ids
-                    ids[id] = group
-                    again.setdefault(group.clause, []).append(id)
+                    assert id in group.ids
+                    ids[id] = group.clause
+            self._index._check(ids)
             assert set(self._rules) == rules
             assert self._first == first
             assert set(self._further) == first.keys()
             assert sorted([*self._first, *self._free]) == [
                 FURTHER + n for n in range(len(self._first) + len(self._free))
             ]
-            assert {clause: sorted(some) for clause, some in again.items()} == {
-                clause: group.ids for clause, group in self._groups.items()
-            }
-            plain: dict[Row, dict[frozenset[Row], list[int]]] = {}
-            others: dict[Row, dict[_Group, None]] = {}
-            for group in self._groups.values():
-                assert bool(group.access) is (not group.clause or any(map(rows_of, group.clause)))
-                for row in group.access:
-                    if group.others:
-                        others.setdefault(row, {})[group] = None
-                    else:
-                        plain.setdefault(row, {})[group.rows] = group.ids
-            assert self._plain == plain
-            assert self._others == others
-            for there, bucketed in ((self._bucketed, True), (self._unbucketed, False)):
-                there._check({id: group.placed for id, group in ids.items() if bool(group.access) is bucketed})
-
-
-def as_part(literal: Literal) -> Part | Not:
-    """Return a literal, or the part that a row is short for."""
-    match literal:
-        case (str() as name,):
-            return Present(name)
-        case (str() as name, value):
-            return OneOf(name, (value,))
-        case _:
-            return literal  # type: ignore[return-value]

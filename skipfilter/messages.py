@@ -1,12 +1,15 @@
-"""The fields of a message, by path.
+"""Reads messages: the values of each field, by its path, which has dots between names.
 
-{"order": {"total": 5, "items": [{"sku": "a"}, {"sku": "b"}]}, "urgent": None}
+    {"order": {"total": 5, "items": [{"sku": "a"}, {"sku": "b"}]}, "urgent": None}
 
-order               is there, without a value of its own
-order.total         5
-order.items         is there
-order.items.sku     "a", "b"
-urgent              None
+    order               is there, without a value of its own
+    order.total         5
+    order.items         is there
+    order.items.sku     "a", "b"
+    urgent              None
+
+A field that is there has a row, (field,), and each of its values has one, too: (field,
+value).  Most questions about a message are whether it has certain rows.
 """
 
 from __future__ import annotations
@@ -79,7 +82,10 @@ def fields_of(message: Mapping[str, object]) -> dict[str, list[object]]:
         return {name: [value] for name, value in message.items()}
     fields: dict[str, list[object]] = {}
     for name, value in message.items():
-        _read(name, value, fields, 1)
+        if type(value) in _SIMPLE and name not in fields:
+            fields[name] = [value]
+        else:
+            _read(name, value, fields, 1)
     return fields
 
 
@@ -87,12 +93,14 @@ def _read(path: str, value: object, fields: dict[str, list[object]], depth: int)
     """Add what is in the field `path` to `fields`."""
     values = fields.setdefault(path, [])
     if isinstance(value, Mapping):
-        if depth < MAX_NAMES:
-            for name, inner in value.items():
-                _read(f"{path}.{name}", inner, fields, depth + 1)
+        for name, inner in value.items() if depth < MAX_NAMES else ():
+            below = f"{path}.{name}"
+            if type(inner) in _SIMPLE and below not in fields:  # the usual case, without a call
+                fields[below] = [inner]
+            else:
+                _read(below, inner, fields, depth + 1)
     elif isinstance(value, (list, set)):
-        if depth < MAX_NAMES:
-            for one in value:
-                _read(path, one, fields, depth + 1)
+        for one in value if depth < MAX_NAMES else ():
+            _read(path, one, fields, depth + 1)
     else:
         values.append(value)

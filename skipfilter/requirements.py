@@ -76,7 +76,7 @@ def place(clause: Clause) -> Placed:
     return tuple(map(tuple, tables))
 
 
-class Clauses:
+class BitSlices:
     """The ids whose clause a message meets."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Clauses:
 
     def _check(self, clauses: dict[int, Placed]) -> None:
         """Assert all invariants, and that these are the clauses by id; for tests."""
-        again = Clauses()
+        again = BitSlices()
         for id, clause in sorted(clauses.items()):
             again.add(id, clause)
         assert self._needed == again._needed

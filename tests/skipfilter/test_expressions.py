@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from skipfilter import FieldFilter, LimitError, fields, requirements
+from skipfilter import FieldFilter, LimitError, clauses, fields, requirements
 from skipfilter.expressions import (
     MAX_CLAUSES,
     MAX_DEPTH,
@@ -148,7 +148,8 @@ class AgainstBruteForce(RuleBasedStateMachine):
     @initialize(candidates=st.integers(0, 3), slack=st.integers(0, 3), block=st.integers(1, 3))
     def begin(self, candidates: int, slack: int, block: int) -> None:
         self.patches = [
-            patch.multiple(fields, CANDIDATES=candidates, SLACK=slack),
+            patch.object(clauses, "CANDIDATES", candidates),
+            patch.object(fields, "SLACK", slack),
             patch.object(requirements, "BLOCK", block),
         ]
         for one in self.patches:
@@ -339,7 +340,7 @@ def test_many_bounds_are_in_blocks() -> None:
     for n in range(count):
         readers.add(n, at_least("f", n * 7 % count))
     readers._check()
-    (ranges,) = readers._unbucketed._wanted[0]._ranges["f"].values()
+    (ranges,) = readers._index._unbucketed._wanted[0]._ranges["f"].values()
     assert len(ranges._lows._blocks) > 2
     for value in (-1, 0, 1, 511, 512, 513, 1_024.5, count - 1, count):
         assert readers.match_all({"f": value}) == [n for n in range(count) if n * 7 % count <= value]
@@ -352,12 +353,12 @@ def test_many_bounds_are_in_blocks() -> None:
 def test_only_clauses_without_a_row_are_answered_by_bit_slices_alone() -> None:
     readers: FieldFilter[str] = FieldFilter()
     readers.add("a", all_of(one_of("f", 1), at_least("n", 5)))
-    with patch.object(readers._bucketed, "matching") as slices:
+    with patch.object(readers._index._bucketed, "matching") as slices:
         assert readers.match_all({"f": 1, "n": 5}) == ["a"]
         slices.assert_not_called()
-    assert not readers._unbucketed
+    assert not readers._index._unbucketed
     readers.add("b", at_least("n", 5))
-    assert readers._unbucketed
+    assert readers._index._unbucketed
     assert readers.match_all({"f": 1, "n": 5}) == ["a", "b"]
 
 
@@ -366,7 +367,7 @@ def test_values_with_equal_clauses_share_a_group() -> None:
     readers.add(0, [("f", 1), ("f", 2), "g"])
     readers.add(1, all_of(present("g"), one_of("f", 1, 2)))
     readers.add(2, any_of(all_of(one_of("f", 1, 2), present("g")), present("h")))
-    assert len(readers._groups) == 2
+    assert len(readers._index._groups) == 2
     assert readers.match_all({"f": 2, "g": 0}) == [0, 1, 2]
     assert readers.match_any({"f": 2}) == [0]
     assert readers.hits({"f": 2, "g": 0, "h": 0}) == {0: 2, 1: 1, 2: 1}
@@ -386,9 +387,9 @@ def test_a_value_of_several_clauses_is_found_once_and_leaves_nothing_behind() ->
     for name in ("b", "c"):
         readers.remove(name)
     readers._check()
-    assert not readers._groups
-    assert not readers._bucketed
-    assert not readers._unbucketed
+    assert not readers._index._groups
+    assert not readers._index._bucketed
+    assert not readers._index._unbucketed
 
 
 def test_an_expression_that_is_the_same_keeps_its_place() -> None:

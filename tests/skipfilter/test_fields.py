@@ -20,16 +20,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from skipfilter import fields
+from skipfilter import clauses, fields
+from skipfilter.clauses import CANDIDATES, Candidates
+from skipfilter.criteria import MAX_CRITERIA
 from skipfilter.expressions import present
-from skipfilter.fields import CANDIDATES, MAX_CRITERIA, SLACK, FieldFilter, _Candidates
+from skipfilter.fields import SLACK, FieldFilter
 from skipfilter.messages import read
-from skipfilter.requirements import Clauses, planes_of
+from skipfilter.requirements import BitSlices, planes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from skipfilter.fields import Criterion
+    from skipfilter.criteria import Criterion
 
     Message = Mapping[str, object]
 
@@ -53,35 +55,25 @@ def both_ways(readers: FieldFilter[Any], message: Message) -> list[list[Any]]:
     slices.
     """
     its = read(message)
-    rest = readers._unbucketed.matching(its)
-    found = (readers._candidates(its).ids(), readers._bucketed.matching(its))
+    index = readers._index
+    rest = index._unbucketed.matching(its)
+    found = (index.candidates(its).ids(), index._bucketed.matching(its))
     return [readers._resolve(ids | rest) for ids in found]
 
 
 def buckets(readers: FieldFilter[Any], message: Message) -> list[int]:
     """Return the number of candidates in each bucket of a message."""
-    candidates = readers._candidates(read(message))
+    candidates = readers._index.candidates(read(message))
     return [*map(len, candidates.plain), *map(len, candidates.others)]
 
 
 def tables(readers: FieldFilter[Any]) -> list[int]:
     """How large everything is that a filter keeps."""
-    kept: list[Any] = [
-        readers._held,
-        readers._groups,
-        readers._plain,
-        readers._others,
-        readers._first,
-        readers._rules,
-        readers._further,
-    ]
-    tables = [table for some in (readers._bucketed, readers._unbucketed) for table in (*some._wanted, *some._unwanted)]
-    return [
-        readers._values.next_id,
-        len(readers),
-        *(len(some) for some in kept),
-        sum(len(table.rows) for table in tables),
-    ]
+    index = readers._index
+    kept: list[Any] = [readers._held, readers._first, readers._rules, readers._further]
+    kept += [index._groups, index._plain, index._others]
+    slices = [table for some in (index._bucketed, index._unbucketed) for table in (*some._wanted, *some._unwanted)]
+    return [readers._values.next_id, len(readers), *map(len, kept), sum(len(table.rows) for table in slices)]
 
 
 def has_all(criteria: Iterable[Criterion], message: Message) -> bool:
@@ -121,7 +113,7 @@ def test_the_messages_of_the_article(message: Message, hits: list[int]) -> None:
 
 def test_the_bitmaps_of_the_article() -> None:
     readers = filled(ARTICLE)
-    assert {row: list(ids) for row, ids in readers._bucketed._wanted[0].rows.items()} == {
+    assert {row: list(ids) for row, ids in readers._index._bucketed._wanted[0].rows.items()} == {
         ("currency", "USD"): [0],
         ("currency", "EUR"): [1, 2],
         ("market", "forex"): [2],
@@ -376,7 +368,7 @@ def test_a_set_of_criteria_is_in_the_bucket_of_its_rarest() -> None:
 def test_few_candidates_are_tested_one_by_one_and_many_are_counted_at_once() -> None:
     for count, way in ((CANDIDATES, "ids"), (CANDIDATES + 1, "matching")):
         readers = filled({n: [f"field {n}"] for n in range(count)})
-        part: Any = _Candidates if way == "ids" else Clauses
+        part: Any = Candidates if way == "ids" else BitSlices
         with patch.object(part, way, autospec=True, side_effect=getattr(part, way)) as taken:
             assert readers.match_all({f"field {n}": 1 for n in range(count)}) == list(range(count))
         taken.assert_called_once()
@@ -386,10 +378,13 @@ def test_matches_all_tests_no_more_candidates_than_it_needs() -> None:
     readers = filled({9: ["f", "g"]})
     for n in range(5):
         readers.add(n, [("f", n), "absent"])
-    with patch.object(fields, "CANDIDATES", 0), patch.object(readers._bucketed, "matching", return_value={1}) as planes:
+    with (
+        patch.object(clauses, "CANDIDATES", 0),
+        patch.object(readers._index._bucketed, "matching", return_value={1}) as planes,
+    ):
         assert readers.matches_all({"g": 1, "f": 9})
         planes.assert_called_once()
-    with patch.object(readers._bucketed, "matching") as planes:
+    with patch.object(readers._index._bucketed, "matching") as planes:
         assert readers.matches_all({"g": 1, "f": 9})
         assert not readers.matches_all({"f": 1})
         planes.assert_not_called()
@@ -413,7 +408,7 @@ def test_both_implementations_agree() -> None:
 def test_planes_are_as_many_as_the_highest_hit_count_has_bits() -> None:
     criteria: list[Criterion] = [("f", 1), ("g", 1), "f", "g"]
     readers = filled({n: criteria[:n] for n in range(5)})
-    met = readers._bucketed.met
+    met = readers._index._bucketed.met
     assert [list(plane) for plane in planes_of(met(read({"f": 1, "g": 1})))] == [[1, 3], [2, 3], [4]]
     assert [list(plane) for plane in planes_of(met(read({"f": 1})))] == [[1, 2], [3, 4]]
     assert planes_of(met(read({"h": 1}))) == []
@@ -474,14 +469,15 @@ class AgainstNaive(RuleBasedStateMachine):
 
     @initialize(candidates=st.integers(0, 3), slack=st.integers(0, 3))
     def begin(self, candidates: int, slack: int) -> None:
-        self.patches = patch.multiple(fields, CANDIDATES=candidates, SLACK=slack)
-        self.patches.start()
+        self.patches = [patch.object(clauses, "CANDIDATES", candidates), patch.object(fields, "SLACK", slack)]
+        for one in self.patches:
+            one.start()
         self.filter: FieldFilter[int] = FieldFilter()
         self.model: dict[int, set[Criterion]] = {}
 
     def teardown(self) -> None:
-        if hasattr(self, "patches"):
-            self.patches.stop()
+        for one in getattr(self, "patches", ()):
+            one.stop()
 
     @rule(value=values, criteria=criteria_sets)
     def add(self, value: int, criteria: list[Criterion]) -> None:

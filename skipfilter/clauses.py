@@ -1,0 +1,224 @@
+"""ClauseIndex: which ids have a clause that a message meets?
+
+A clause is a set of literals, all of which must hold (see `skipfilter.expressions`).
+Two algorithms find the ids, and the one that is cheaper for the message is used:
+
+*Access predicates.*  Ids with equal clauses share a list, their group.  The group is in
+the buckets of one literal, the rarest at the time when the first of the ids came.  Only
+the buckets of the message's rows are read, and the groups in them tested.  O(groups in
+these buckets).
+
+    id  clause                     buckets  currency=USD  {currency=USD, urgent}: [0]
+    0   {currency=USD, urgent}                            {currency=EUR or USD}: [1]
+    1   {currency=EUR or USD}               currency=EUR  {currency=EUR or USD}: [1]
+    2   {total >= 100}              none
+
+*Bit slices* (see `skipfilter.requirements`).  O(literals that hold * planes) operations
+on bitmaps, however many ids match.  A group of ranges, prefixes and negations alone has
+no bucket, so bit slices answer it always.
+
+Source: F. Fabret et al., Filtering algorithms and implementation for very fast
+publish/subscribe systems, SIGMOD 2001, for access predicates.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
+
+from skipfilter.requirements import BitSlices, place, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from skipfilter.expressions import Clause, Not, Part
+    from skipfilter.messages import Message, Row
+    from skipfilter.requirements import Placed
+
+CANDIDATES = 500
+"""Above this number of candidates, bit slices are faster (bench/results/fields.json).
+"""
+
+OTHERS = 10
+"""How many tests of rows alone cost as much as a test of other literals."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The ids with one clause, ascending, and their buckets."""
+
+    clause: Clause
+    placed: Placed
+    rows: frozenset[Row]
+    """The rows that a message must meet, all of them."""
+    others: tuple[Part | Not, ...]
+    """The literals that no single row decides."""
+    access: Sequence[Row]
+    """The rows of its buckets; if there is none, only bit slices find the clause."""
+    ids: list[int] = field(default_factory=list)
+
+    def is_met(self, message: Message) -> bool:
+        """Return whether a message meets the clause."""
+        return message.rows.issuperset(self.rows) and all(literal.holds(message.fields) for literal in self.others)
+
+
+@dataclass(slots=True)
+class Candidates:
+    """The buckets of a message, which hold every group with a bucket that it meets."""
+
+    message: Message
+    plain: list[dict[frozenset[Row], list[int]]]
+    """The ids of groups that are rows alone, by these."""
+    others: list[dict[Group, None]]
+    """All other groups."""
+
+    def __len__(self) -> int:
+        """Return the number of groups in the buckets, in tests of rows alone."""
+        return sum(map(len, self.plain)) + OTHERS * sum(map(len, self.others))
+
+    def tests(self) -> Iterator[bool]:
+        """Iterate over whether the message meets each group."""
+        for bucket in self.plain:
+            yield from map(self.message.rows.issuperset, bucket)
+        for groups in self.others:
+            for group in groups:
+                yield group.is_met(self.message)
+
+    def ids(self) -> BitMap:
+        """Return the ids of the groups that the message meets."""
+        ids: list[int] = []
+        for bucket in self.plain:
+            for rows in filter(self.message.rows.issuperset, bucket):
+                ids += bucket[rows]
+        for groups in self.others:
+            for group in groups:
+                if group.is_met(self.message):
+                    ids += group.ids
+        return BitMap(ids)
+
+
+class ClauseIndex:
+    """Ids with a clause each.  Not thread-safe."""
+
+    def __init__(self) -> None:
+        # No bitmap, list or dict inside of these is ever empty.
+        self._groups: dict[Clause, Group] = {}
+        # For groups that are rows alone, row -> rows of the group -> its ids; for all
+        # others, row -> groups.
+        self._plain: dict[Row, dict[frozenset[Row], list[int]]] = {}
+        self._others: dict[Row, dict[Group, None]] = {}
+        self._bucketed = BitSlices()  # the ids of the groups with a bucket
+        self._unbucketed = BitSlices()  # those of all others
+
+    def add(self, id: int, clause: Clause) -> Group:
+        """Add an id with its clause, and return its group."""
+        group = self._groups.get(clause) or self._open(clause)
+        insort(group.ids, id)
+        (self._bucketed if group.access else self._unbucketed).add(id, group.placed)
+        return group
+
+    def remove(self, id: int, group: Group) -> None:
+        """Remove an id; its group is that of `add`.
+
+        Takes O(literals), and a step for each id of the group.
+        """
+        del group.ids[bisect_left(group.ids, id)]
+        (self._bucketed if group.access else self._unbucketed).remove(id, group.placed)
+        if not group.ids:
+            self._close(group)
+
+    def matching(self, message: Message) -> BitMap:
+        """Return the ids whose clauses are met."""
+        candidates = self.candidates(message)
+        found = candidates.ids() if len(candidates) <= CANDIDATES else self._bucketed.matching(message)
+        return found | self._unbucketed.matching(message) if self._unbucketed else found
+
+    def matches(self, message: Message) -> bool:
+        """Return whether the clause of any id is met; stops at the first."""
+        candidates = self.candidates(message)
+        if any(islice(candidates.tests(), CANDIDATES)):
+            return True
+        if len(candidates) > CANDIDATES and self._bucketed.matching(message):
+            return True
+        return bool(self._unbucketed.matching(message))
+
+    def hits(self, message: Message) -> list[BitMap]:
+        """Return the ids of each literal that holds, in the clauses with a bucket.
+
+        The number of bitmaps that hold an id is the number of its literals that hold.
+        They must not be changed.
+        """
+        return self._bucketed.met(message)
+
+    def candidates(self, message: Message) -> Candidates:
+        """Return the groups with a bucket that a message could meet."""
+        rows, plain, others = message.rows, self._plain, self._others
+        buckets = [plain[row] for row in rows if row in plain]
+        if () in plain:
+            buckets.append(plain[()])
+        return Candidates(message, buckets, [others[row] for row in rows if row in others] if others else [])
+
+    def _open(self, clause: Clause) -> Group:
+        """Make a group for a clause, in the buckets of its rarest literal."""
+        rows: list[Row] = []
+        others: list[Part | Not] = []
+        access: Sequence[Row] = () if clause else ((),)
+        fewest = -1
+        for literal in clause:
+            its = rows_of(literal)
+            if its:
+                count = sum(map(self._bucketed.count, its))
+                if fewest < 0 or count < fewest:
+                    access, fewest = its, count
+            if isinstance(literal, tuple):
+                rows.append(literal)
+            else:
+                others.append(literal)
+        # Most clauses are rows alone, and share their set.
+        certain: frozenset[Row] = frozenset(rows) if others else clause  # type: ignore[assignment]
+        group = self._groups[clause] = Group(clause, place(clause), certain, tuple(others), access)
+        for row in access:
+            if others:
+                self._others.setdefault(row, {})[group] = None
+            else:
+                self._plain.setdefault(row, {})[certain] = group.ids
+        return group
+
+    def _close(self, group: Group) -> None:
+        """Drop a group without ids."""
+        del self._groups[group.clause]
+        for row in group.access:
+            if group.others:
+                del self._others[row][group]
+                if not self._others[row]:
+                    del self._others[row]
+            else:
+                del self._plain[row][group.rows]
+                if not self._plain[row]:
+                    del self._plain[row]
+
+    def _check(self, clauses: dict[int, Clause]) -> None:
+        """Assert all invariants, and that these are the clauses by id; for tests."""
+        ids: dict[Clause, list[int]] = {}
+        for id in sorted(clauses):
+            ids.setdefault(clauses[id], []).append(id)
+        assert ids == {clause: group.ids for clause, group in self._groups.items()}
+        plain: dict[Row, dict[frozenset[Row], list[int]]] = {}
+        others: dict[Row, dict[Group, None]] = {}
+        for clause, group in self._groups.items():
+            assert group.clause == clause
+            assert bool(group.access) is (not clause or any(map(rows_of, clause)))
+            for row in group.access:
+                if group.others:
+                    others.setdefault(row, {})[group] = None
+                else:
+                    plain.setdefault(row, {})[group.rows] = group.ids
+        assert self._plain == plain
+        assert self._others == others
+        for slices, bucketed in ((self._bucketed, True), (self._unbucketed, False)):
+            groups = [group for group in self._groups.values() if bool(group.access) is bucketed]
+            slices._check({id: group.placed for group in groups for id in group.ids})

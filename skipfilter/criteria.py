@@ -1,0 +1,83 @@
+"""Criteria: fields that must be there, and fields with a required content, in a list.
+
+    ["urgent", ("currency", "USD"), ("currency", "EUR")]
+
+Criteria of one field are alternatives.  All of them are met if these parts hold:
+
+    present("urgent")   one_of("currency", "USD", "EUR")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from skipfilter.errors import LimitError
+from skipfilter.expressions import OneOf, Present, how_to_write, is_expression, why_no_content
+
+if TYPE_CHECKING:
+    from skipfilter.expressions import Clause, Literal, Not, Part
+    from skipfilter.messages import Row
+
+Criterion: TypeAlias = str | tuple[str, Hashable]
+"""A field that must be present, or a field and its required content."""
+
+MAX_CRITERIA: Final = 100
+"""The maximum number of criteria of one value."""
+
+
+def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
+    """Return the criteria, in their order, without repeats.
+
+    Raises ValueError if an item is not a criterion, or its value is not equal to
+    itself, such as NaN; and LimitError if there are more than MAX_CRITERIA.
+    """
+    if isinstance(criteria, Mapping):
+        raise ValueError(f"criteria {criteria!r:.80}: not a list; write list(criteria.items()), or an expression")
+    if isinstance(criteria, str) or not isinstance(criteria, Iterable):
+        raise ValueError(f"criteria {criteria!r:.80}: not a list; {how_to_write(criteria)}")
+    parsed: dict[Criterion, None] = {}
+    for criterion in criteria:
+        match criterion:
+            case str() if "=" not in criterion:
+                parsed[criterion] = None
+            case (str() as name, value):
+                if (reason := why_no_content(value)) is not None:
+                    raise ValueError(f"criterion {criterion!r:.80}: {reason}")
+                parsed[name, value] = None
+            case _ if is_expression(criterion):
+                raise ValueError(f"criterion {criterion!r:.80}: an expression; write all_of() instead of a list")
+            case _:
+                raise ValueError(
+                    f"criterion {criterion!r:.80}: neither a field nor a (field, value); {how_to_write(criterion)}"
+                )
+        if len(parsed) > MAX_CRITERIA:
+            raise LimitError(f"there are more than {MAX_CRITERIA} criteria")
+    return tuple(parsed)
+
+
+def clause_of(criteria: Iterable[Criterion]) -> Clause:
+    """Return the clause of a list of criteria, all of which must be met.
+
+    Criteria of one field are alternatives.
+    """
+    fields: list[Literal] = []
+    contents: dict[str, Row | OneOf] = {}
+    for criterion in criteria:
+        if isinstance(criterion, str):
+            fields.append((criterion,))
+        elif (known := contents.setdefault(criterion[0], criterion)) is not criterion:
+            before = known.values if isinstance(known, OneOf) else known[1:]
+            contents[criterion[0]] = OneOf(criterion[0], (*before, criterion[1]))
+    return frozenset([*fields, *contents.values()])
+
+
+def as_part(literal: Literal) -> Part | Not:
+    """Return a literal, or the part that a row is short for."""
+    match literal:
+        case (str() as name,):
+            return Present(name)
+        case (str() as name, value):
+            return OneOf(name, (value,))
+        case _:
+            return literal  # type: ignore[return-value]
