@@ -57,6 +57,7 @@ def cases(quick: bool) -> Iterator[Case]:
             at: dict[str, float | str] = {"patterns": count, "lookup": mix}
             yield Case(f"lookup, {count:,} patterns, {mix}", partial(lookup_of, count, shape), at)
     yield Case("10 lookups, 1 new pattern, 10,000 patterns, 15 % *", partial(churn, 10_000))
+    yield Case("inverted_bitmap, a topic comes and goes, 1,000 patterns, 100 topics", partial(new_topic, 1_000, 100))
 
 
 # -- lookups
@@ -167,6 +168,26 @@ def churn(count: int, rounds: int) -> dict[str, Figures]:
 
     variants = {name: partial(variant, engine) for name, engine in engines.items()}
     return compare(variants, calls={name: 1 if name == "naive" else 50 for name in variants}, rounds=rounds)
+
+
+def new_topic(count: int, topics: int, rounds: int) -> dict[str, Figures]:
+    """Measure a new topic of an inverted bitmap, beside making the engine again."""
+    patterns = word_patterns(count, **HOT)
+    there = word_topics(patterns, topics, VOCABULARY)
+    engine: InvertedBitmap[int] = InvertedBitmap(AMQP, there)
+    for number, pattern in enumerate(patterns):
+        engine.subscribe(pattern, number)
+
+    def come_and_go() -> None:
+        """Add a topic, and remove it."""
+        engine.add_topic("a.new.topic.of.five")
+        engine.remove_topic("a.new.topic.of.five")
+
+    variants = {
+        "make the engine again": partial(filled, partial(InvertedBitmap, AMQP, there), patterns),
+        "add_topic, remove_topic": come_and_go,
+    }
+    return compare(variants, calls={"make the engine again": 1, "add_topic, remove_topic": 20}, rounds=rounds)
 
 
 # -- engines

@@ -5,8 +5,8 @@
     #               matches every topic, also the empty one
 
 Words are separated by dots and compared exactly.  A pattern with an empty word, or with
-a wildcard inside of a word, is refused.  A topic may have empty words; wildcards match
-them.
+a wildcard inside of a word, is refused; RabbitMQ takes such a wildcard as text.  A
+topic may have empty words; wildcards match them.
 
 Source: AMQP 0-9-1, 3.1.3.3.
 """

@@ -6,7 +6,8 @@
 
 A filter that begins with a wildcard does not match a topic that begins with `$`.
 Levels are compared exactly.  `$share` has no meaning here: it says how a server
-delivers, not what a filter matches.
+delivers, not what a filter matches.  A topic with a `+` or `#` is matched like any
+other; brokers refuse to publish it, and a router must do that itself.
 
 Source: MQTT 5.0, 4.7.
 """

@@ -18,6 +18,8 @@ template can end before byte p:
                          ^        match: the set holds the end of the topic
 
 A percent-encoded byte counts as one character: no literal and no class stops inside it.
+A literal is compared as it is written, on purpose: the template `/é` expands to
+`/%C3%A9` (RFC 6570, 3.1), but matches the topic `/é` alone, as in deployed hubs.
 
 Each variable, and each piece of a literal, costs a few operations on integers of
 |topic| bits (`skipfilter.positions`).  So time is linear in the topic and in the
