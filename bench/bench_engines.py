@@ -183,7 +183,7 @@ def new_topic(count: int, topics: int, rounds: int) -> dict[str, Figures]:
         engine.add_topic("a.new.topic.of.five")
         engine.remove_topic("a.new.topic.of.five")
 
-    variants = {
+    variants: dict[str, Callable[[], object]] = {
         "make the engine again": partial(filled, partial(InvertedBitmap, AMQP, there), patterns),
         "add_topic, remove_topic": come_and_go,
     }
