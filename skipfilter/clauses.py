@@ -63,7 +63,7 @@ class Group:
 
     def is_met(self, message: Message) -> bool:
         """Return whether a message meets the clause."""
-        return message.rows.issuperset(self.rows) and all(literal.holds(message.fields) for literal in self.others)
+        return message.rows.issuperset(self.rows) and all(literal.holds(message) for literal in self.others)
 
 
 @dataclass(slots=True)
@@ -115,10 +115,18 @@ class ClauseIndex:
         self._unbucketed = BitSlices()  # those of all others
 
     def add(self, id: int, clause: Clause) -> Group:
-        """Add an id with its clause, and return its group."""
+        """Add an id with its clause, and return its group; or with an error nothing.
+
+        Raises LimitError as `place` does.
+        """
         group = self._groups.get(clause) or self._open(clause)
+        try:
+            (self._bucketed if group.access else self._unbucketed).add(id, group.placed)
+        except BaseException:
+            if not group.ids:
+                self._close(group)
+            raise
         insort(group.ids, id)
-        (self._bucketed if group.access else self._unbucketed).add(id, group.placed)
         return group
 
     def remove(self, id: int, group: Group) -> None:

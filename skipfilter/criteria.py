@@ -13,10 +13,11 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from skipfilter.errors import LimitError
-from skipfilter.expressions import OneOf, Present, how_to_write, is_expression, why_no_content
+from skipfilter.expressions import OneOf, Present, check_field, how_to_write, is_expression, why_no_content
+from skipfilter.text import brief
 
 if TYPE_CHECKING:
-    from skipfilter.expressions import Clause, Literal, Not, Part
+    from skipfilter.expressions import Clause, Literal
     from skipfilter.messages import Row
 
 Criterion: TypeAlias = str | tuple[str, Hashable]
@@ -30,26 +31,30 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
     """Return the criteria, in their order, without repeats.
 
     Raises ValueError if an item is not a criterion, or its value is not equal to
-    itself, such as NaN; and LimitError if there are more than MAX_CRITERIA.
+    itself, such as NaN; and LimitError if there are more than MAX_CRITERIA, or a path
+    is too long.
     """
     if isinstance(criteria, Mapping):
-        raise ValueError(f"criteria {criteria!r:.80}: not a list; write list(criteria.items()), or an expression")
+        raise ValueError(f"criteria {brief(criteria)}: not a list; write list(criteria.items()), or an expression")
     if isinstance(criteria, str) or not isinstance(criteria, Iterable):
-        raise ValueError(f"criteria {criteria!r:.80}: not a list; {how_to_write(criteria)}")
+        raise ValueError(f"criteria {brief(criteria)}: not a list; {how_to_write(criteria)}")
+    if isinstance(criteria, tuple) and len(criteria) == 2 and all(isinstance(one, str) for one in criteria):
+        raise ValueError(f"criteria {brief(criteria)}: not a list; write [{brief(criteria)}], or list() for two fields")
     parsed: dict[Criterion, None] = {}
     for criterion in criteria:
         match criterion:
             case str() if "=" not in criterion:
-                parsed[criterion] = None
+                parsed[check_field(criterion)] = None
             case (str() as name, value):
+                check_field(name)
                 if (reason := why_no_content(value)) is not None:
-                    raise ValueError(f"criterion {criterion!r:.80}: {reason}")
+                    raise ValueError(f"criterion {brief(criterion)}: {reason}")
                 parsed[name, value] = None
             case _ if is_expression(criterion):
-                raise ValueError(f"criterion {criterion!r:.80}: an expression; write all_of() instead of a list")
+                raise ValueError(f"criterion {brief(criterion)}: an expression; write all_of() instead of a list")
             case _:
                 raise ValueError(
-                    f"criterion {criterion!r:.80}: neither a field nor a (field, value); {how_to_write(criterion)}"
+                    f"criterion {brief(criterion)}: neither a field nor a (field, value); {how_to_write(criterion)}"
                 )
         if len(parsed) > MAX_CRITERIA:
             raise LimitError(f"there are more than {MAX_CRITERIA} criteria")
@@ -72,12 +77,15 @@ def clause_of(criteria: Iterable[Criterion]) -> Clause:
     return frozenset([*fields, *contents.values()])
 
 
-def as_part(literal: Literal) -> Part | Not:
-    """Return a literal, or the part that a row is short for."""
-    match literal:
-        case (str() as name,):
-            return Present(name)
-        case (str() as name, value):
-            return OneOf(name, (value,))
-        case _:
-            return literal  # type: ignore[return-value]
+def parts_of_list(clause: Clause) -> list[Present | OneOf]:
+    """Return the parts of the clause of a list of criteria, in the order of fields."""
+    parts: list[Present | OneOf] = []
+    for literal in clause:
+        match literal:
+            case (str() as name,):
+                parts.append(Present(name))
+            case (str() as name, value):
+                parts.append(OneOf(name, (value,)))
+            case OneOf():
+                parts.append(literal)
+    return sorted(parts, key=lambda part: (part.field, isinstance(part, OneOf)))

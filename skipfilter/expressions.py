@@ -33,17 +33,19 @@ them negated, and holds if all of them hold; the expression holds if any clause 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from skipfilter.errors import LimitError
-from skipfilter.messages import MAX_NAMES, has_hash
+from skipfilter.messages import MAX_NAMES, MAX_PATH, has_hash
+from skipfilter.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from skipfilter.messages import Fields, Row
+    from skipfilter.messages import Message, Row
 
 __all__ = [
     "Expression",
@@ -67,73 +69,87 @@ MAX_PARTS: Final = 1_000
 """The maximum number of parts and values of an expression."""
 MAX_CLAUSES: Final = 100
 """The maximum number of clauses that an expression is compiled to."""
+MAX_LITERALS: Final = 10_000
+"""The maximum number of parts of all these clauses together."""
+
+
+class _NoTruth:
+    """Refuses `a and b`, which Python would reduce to one of them."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TypeError("an expression is not true or false by itself; combine with all_of(), any_of() and not_()")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Present:
+class Present(_NoTruth):
     """The field is there."""
 
     field: str
 
-    def holds(self, fields: Fields) -> bool:
+    def holds(self, message: Message) -> bool:
         """Return whether the field is there."""
-        return self.field in fields
+        return (self.field,) in message.rows
 
     def __repr__(self) -> str:
         return f"present({self.field!r})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OneOf:
+class OneOf(_NoTruth):
     """A value of the field is one of `values`."""
 
     field: str
     values: tuple[Hashable, ...]
     """Without repeats, in the caller's order."""
 
-    def holds(self, fields: Fields) -> bool:
+    def holds(self, message: Message) -> bool:
         """Return whether a value of the field is one of these."""
-        return any(value in self.values for value in fields.get(self.field, ()) if has_hash(value))
+        return any((self.field, value) in message.rows for value in self.values)
 
     def __repr__(self) -> str:
         return f"one_of({', '.join(map(repr, (self.field, *self.values)))})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Prefix:
+class Prefix(_NoTruth):
     """A value of the field begins with `text`."""
 
     field: str
     text: str
 
-    def holds(self, fields: Fields) -> bool:
+    def holds(self, message: Message) -> bool:
         """Return whether a value of the field begins with the text."""
-        return any(isinstance(value, str) and value.startswith(self.text) for value in fields.get(self.field, ()))
+        return any(
+            isinstance(value, str) and value.startswith(self.text) for value in message.fields.get(self.field, ())
+        )
 
     def __repr__(self) -> str:
         return f"prefix({self.field!r}, {self.text!r})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Range:
+class Range(_NoTruth):
     """A value of the field is between two bounds, or above or below one."""
 
     field: str
     order: str
-    """The kind of values that can be ordered with the bounds; see `order_of`."""
-    low: tuple[object, int] | None
+    """The kind of values that can be ordered with the bounds; see `ordered`."""
+    low: tuple[Any, int] | None
     """The lower bound, and 0 if it is in the range, or 1 if only values above are."""
-    high: tuple[object, int] | None
+    high: tuple[Any, int] | None
     """The upper bound, and 0 if it is in the range, or -1 if only values below are."""
 
-    def holds(self, fields: Fields) -> bool:
+    def holds(self, message: Message) -> bool:
         """Return whether a value of the field is in the range."""
         return any(
-            order_of(value) == self.order
-            and (self.low is None or self.low <= (value, 0))
-            and (self.high is None or (value, 0) <= self.high)
-            for value in fields.get(self.field, ())
+            (order := ordered(value)) is not None and order[0] == self.order and self._has(order[1])
+            for value in message.fields.get(self.field, ())
         )
+
+    def _has(self, value: Any) -> bool:
+        return (self.low is None or self.low <= (value, 0)) and (self.high is None or (value, 0) <= self.high)
 
     def __repr__(self) -> str:
         if self.high is None:
@@ -145,42 +161,42 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AllOf:
+class AllOf(_NoTruth):
     """All parts hold."""
 
     parts: tuple[Expression, ...]
 
-    def holds(self, fields: Fields) -> bool:
+    def holds(self, message: Message) -> bool:
         """Return whether all parts hold."""
-        return all(part.holds(fields) for part in self.parts)
+        return all(part.holds(message) for part in self.parts)
 
     def __repr__(self) -> str:
         return f"all_of({', '.join(map(repr, self.parts))})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AnyOf:
+class AnyOf(_NoTruth):
     """At least one of the parts holds."""
 
     parts: tuple[Expression, ...]
 
-    def holds(self, fields: Fields) -> bool:
+    def holds(self, message: Message) -> bool:
         """Return whether a part holds."""
-        return any(part.holds(fields) for part in self.parts)
+        return any(part.holds(message) for part in self.parts)
 
     def __repr__(self) -> str:
         return f"any_of({', '.join(map(repr, self.parts))})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Not:
+class Not(_NoTruth):
     """The part does not hold."""
 
     part: Expression
 
-    def holds(self, fields: Fields) -> bool:
+    def holds(self, message: Message) -> bool:
         """Return whether the part does not hold."""
-        return not self.part.holds(fields)
+        return not self.part.holds(message)
 
     def __repr__(self) -> str:
         return f"not_({self.part!r})"
@@ -224,26 +240,26 @@ def present(field: str) -> Expression:
 
     Raises ValueError if the field is not a path of at most MAX_NAMES names.
     """
-    return Present(_field(field))
+    return Present(check_field(field))
 
 
 def one_of(field: str, *values: Hashable) -> Expression:
     """Return an expression that holds if a value of the field is one of `values`.
 
-    Raises ValueError for no value, and for one that is not equal to itself, such as
-    NaN, or cannot be hashed.
+    A tuple is one value.  Raises ValueError for no value, and for one that is not equal
+    to itself, such as NaN, or cannot be hashed.
 
     >>> one_of("currency", "USD", "GBP")
     one_of('currency', 'USD', 'GBP')
     """
     if not values:
         raise ValueError(
-            f"one_of({field!r:.80}) has no value; to ask for the field alone, write present({field!r:.80})"
+            f"one_of({brief(field)}) has no value; to ask for the field alone, write present({brief(field)})"
         )
     for value in values:
         if (reason := why_no_content(value)) is not None:
-            raise ValueError(f"one_of({field!r:.80}): {reason}")
-    return OneOf(_field(field), tuple(dict.fromkeys(values)))
+            raise ValueError(f"one_of({brief(field)}): {reason}")
+    return OneOf(check_field(field), tuple(dict.fromkeys(values)))
 
 
 def prefix(field: str, text: str) -> Expression:
@@ -253,17 +269,18 @@ def prefix(field: str, text: str) -> Expression:
     Raises ValueError if the text is not a str, or is empty.
     """
     if not isinstance(text, str) or not text:
-        raise ValueError(f"prefix({field!r:.80}): {text!r:.80} is not a str with at least one character")
-    return Prefix(_field(field), text)
+        raise ValueError(f"prefix({brief(field)}): {brief(text)} is not a str with at least one character")
+    return Prefix(check_field(field), text)
 
 
 def at_least(field: str, bound: object) -> Expression:
     """Return an expression that holds if a value of the field is `bound` or more.
 
-    Bounds are numbers (int, float or Decimal), str, bytes, date, timedelta, and
-    datetime with or without a time zone.  Raises ValueError for others, and for NaN.
+    Bounds are numbers (int, float or Decimal), str, bytes, date, timedelta, datetime,
+    and time without a time zone.  Raises ValueError for others, and for NaN.
     """
-    return Range(_field(field), _order("at_least", field, bound), (bound, 0), None)
+    order, least = _order("at_least", field, bound)
+    return Range(check_field(field), order, (least, 0), None)
 
 
 def above(field: str, bound: object) -> Expression:
@@ -271,7 +288,8 @@ def above(field: str, bound: object) -> Expression:
 
     Bounds are as for `at_least`.
     """
-    return Range(_field(field), _order("above", field, bound), (bound, 1), None)
+    order, least = _order("above", field, bound)
+    return Range(check_field(field), order, (least, 1), None)
 
 
 def at_most(field: str, bound: object) -> Expression:
@@ -279,7 +297,8 @@ def at_most(field: str, bound: object) -> Expression:
 
     Bounds are as for `at_least`.
     """
-    return Range(_field(field), _order("at_most", field, bound), None, (bound, 0))
+    order, most = _order("at_most", field, bound)
+    return Range(check_field(field), order, None, (most, 0))
 
 
 def below(field: str, bound: object) -> Expression:
@@ -287,7 +306,8 @@ def below(field: str, bound: object) -> Expression:
 
     Bounds are as for `at_least`.
     """
-    return Range(_field(field), _order("below", field, bound), None, (bound, -1))
+    order, most = _order("below", field, bound)
+    return Range(check_field(field), order, None, (most, -1))
 
 
 def between(field: str, low: object, high: object) -> Expression:
@@ -298,10 +318,13 @@ def between(field: str, low: object, high: object) -> Expression:
     `at_least`.  Raises ValueError too if they have no common order, or `high` is less
     than `low`.
     """
-    order = _order("between", field, low)
-    if _order("between", field, high) != order or (high, 0) < (low, 0):
-        raise ValueError(f"between({field!r:.80}): there is nothing between {low!r:.80} and {high!r:.80}")
-    return Range(_field(field), order, (low, 0), (high, 0))
+    order, least = _order("between", field, low)
+    other, most = _order("between", field, high)
+    if order != other:
+        raise ValueError(f"between({brief(field)}): {brief(low)} and {brief(high)} have no common order")
+    if most < least:
+        raise ValueError(f"between({brief(field)}): there is nothing between {brief(low)} and {brief(high)}")
+    return Range(check_field(field), order, (least, 0), (most, 0))
 
 
 def all_of(*parts: Expression) -> Expression:
@@ -343,8 +366,9 @@ def clauses_of(expression: Expression) -> list[Clause]:
     """Return the clauses of an expression, without repeats.
 
     Raises LimitError if the expression has more than MAX_PARTS parts and values, is
-    deeper than MAX_DEPTH, or has more than MAX_CLAUSES clauses; and ValueError if it
-    can never hold.
+    deeper than MAX_DEPTH, or has more than MAX_CLAUSES clauses or MAX_LITERALS parts in
+    them; and ValueError if it can never hold, because each clause has a part and its
+    negation.
     """
     parts = 0
     below: list[tuple[Expression, int]] = [(expression, 1)]
@@ -356,7 +380,7 @@ def clauses_of(expression: Expression) -> list[Clause]:
             raise LimitError(f"the expression is deeper than {MAX_DEPTH}")
         inner = (some.part,) if isinstance(some, Not) else some.parts if isinstance(some, (AllOf, AnyOf)) else ()
         below += [(part, depth + 1) for part in inner]
-    clauses = _clauses(expression, True)
+    clauses = [clause for clause in _clauses(expression, True) if not _is_impossible(clause)]
     if not clauses:
         raise ValueError(f"{expression!r:.200} can never hold")
     return clauses
@@ -376,20 +400,20 @@ def parts_of(expression: Expression, wanted: bool = True) -> list[Part | Not]:
             return [expression if wanted else Not(expression)]
 
 
-def explain(parts: Iterable[Part | Not], fields: Fields) -> list[PartExplanation]:
+def explain(parts: Iterable[Part | Not], message: Message) -> list[PartExplanation]:
     """Return, for each part, whether it holds, and why."""
-    return [PartExplanation(part, None if part.holds(fields) else _content(part, fields)) for part in parts]
+    return [PartExplanation(part, None if part.holds(message) else _content(part, message)) for part in parts]
 
 
 def why_no_content(value: object) -> str | None:
     """Return why no field can be asked for the content `value`; None if it can."""
     if callable(value):
-        return f"{value!r:.80} is a function, and only values are compared"
+        return f"{brief(value)} is a function or a class, and only values are compared"
     if isinstance(value, (list, set)):
-        return f"{value!r:.80} is a {type(value).__name__}; write one_of(field, *values)"
+        return f"{brief(value)} is a {type(value).__name__}; write one_of(field, *values)"
     if not has_hash(value):
-        return f"{value!r:.80} cannot be hashed"
-    return None if is_itself(value) else f"{value!r:.80} is not equal to itself"
+        return f"{brief(value)} cannot be hashed"
+    return None if is_itself(value) else f"{brief(value)} is not equal to itself"
 
 
 def how_to_write(something: object) -> str:
@@ -397,30 +421,40 @@ def how_to_write(something: object) -> str:
     match something:
         case str() if "=" in something:
             field, _, value = something.partition("=")
-            return f"write one_of({field.strip()!r:.80}, {value.strip()!r:.80})"
+            return f"write one_of({brief(field.strip())}, {brief(value.strip())})"
         case str():
-            return f"write present({something!r:.80})"
+            return f"write present({brief(something)})"
         case (str() as field, value):
-            return f"write one_of({field!r:.80}, {value!r:.80})"
+            return f"write one_of({brief(field)}, {brief(value)})"
         case _ if callable(something):
             return "a predicate needs a SkipFilter"
+        case list() | set() | frozenset() | tuple() if any(map(is_expression, something)):
+            return "write *parts: the parts are arguments of their own"
         case _:
             return "write one_of(field, value), or another function of skipfilter.expressions"
 
 
-def order_of(value: object) -> str | None:
-    """Return a name for the values that can be ordered with `value`, or None if it has
-    no order.
+def ordered(value: object) -> tuple[str, Any] | None:
+    """Return the kind of values that `value` can be ordered with, and what to compare;
+    None if it has no order.
+
+    A datetime with a time zone is compared in UTC, because Python does not order those
+    of one zone by time if the clocks are put back between them.
     """
-    if isinstance(value, Decimal):
-        return None if value.is_nan() else "number"
     if isinstance(value, (int, float)):
-        return "number" if value == value else None  # NaN has no order
+        return ("number", value) if value == value else None  # NaN has no order
+    if isinstance(value, Decimal):
+        return None if value.is_nan() else ("number", value)
     if isinstance(value, (str, bytes, timedelta)):
-        return next(kind.__name__ for kind in (str, bytes, timedelta) if isinstance(value, kind))
+        return next(kind.__name__ for kind in (str, bytes, timedelta) if isinstance(value, kind)), value
     if isinstance(value, datetime):
-        return "datetime" if value.utcoffset() is None else "datetime with a time zone"
-    return "date" if isinstance(value, date) else None
+        try:
+            return ("datetime", value) if value.utcoffset() is None else ("datetime in a zone", value.astimezone(UTC))
+        except OverflowError:  # at the very beginning or end of the calendar
+            return None
+    if isinstance(value, time):
+        return ("time", value) if value.tzinfo is None else None
+    return ("date", value) if isinstance(value, date) else None
 
 
 def is_itself(value: object) -> bool:
@@ -435,12 +469,14 @@ def _clauses(expression: Expression, wanted: bool) -> list[Clause]:
         case Not(part):
             return _clauses(part, not wanted)
         case AllOf(parts) | AnyOf(parts):
+            inner = [_clauses(part, wanted) for part in parts]
             # By De Morgan, the negation of one is the other one of negated parts.
             if isinstance(expression, AnyOf) is wanted:
-                return _few(dict.fromkeys(clause for part in parts for clause in _clauses(part, wanted)))
-            made: list[Clause] = [frozenset()]
-            for part in parts:
-                those = _clauses(part, wanted)
+                return _few(dict.fromkeys(chain.from_iterable(inner)))
+            # Parts of one clause first: each multiplies nothing.
+            certain = [clauses[0] for clauses in inner if len(clauses) == 1]
+            made = _few(dict.fromkeys([frozenset(chain.from_iterable(certain))]))
+            for those in [clauses for clauses in inner if len(clauses) != 1]:
                 made = _few(dict.fromkeys(one | other for one in made for other in those))
             return made
         case _:
@@ -458,47 +494,56 @@ def as_literal(part: Part) -> Literal:
 
 
 def _few(clauses: dict[Clause, None]) -> list[Clause]:
-    """Return the clauses that can hold.  Raises LimitError if they are too many."""
-    possible = [
-        clause
-        for clause in clauses
-        if not any(isinstance(one, Not) and as_literal(one.part) in clause for one in clause)  # type: ignore[arg-type]
-    ]
-    if len(possible) > MAX_CLAUSES:
+    """Return the clauses.  Raises LimitError if they are too many, or too large."""
+    if len(clauses) > MAX_CLAUSES:
         raise LimitError(f"the expression has more than {MAX_CLAUSES} clauses: it is any of too many all_of")
-    return possible
+    if sum(map(len, clauses)) > MAX_LITERALS:
+        raise LimitError(f"the clauses of the expression have more than {MAX_LITERALS:,} parts")
+    return list(clauses)
+
+
+def _is_impossible(clause: Clause) -> bool:
+    """Return whether a clause has a part and its negation."""
+    return any(isinstance(one, Not) and as_literal(one.part) in clause for one in clause)  # type: ignore[arg-type]
 
 
 def _part(part: object) -> Expression:
     if is_expression(part):
         return part  # type: ignore[return-value]
-    raise ValueError(f"{part!r:.80} is not an expression; {how_to_write(part)}")
+    raise ValueError(f"{brief(part)} is not an expression; {how_to_write(part)}")
 
 
-def _content(part: Part | Not, fields: Fields) -> str:
+def _content(part: Part | Not, message: Message) -> str:
     """Return what is in the field of a part, for a person to read."""
     while isinstance(part, Not):
         part = part.part  # type: ignore[assignment]
     field = part.field
-    values = fields.get(field)
+    values = message.fields.get(field)
     if values is None:
         return f"there is no field {field}"
     if not values:
         return f"{field} has no value of its own"
-    shown = " and ".join(f"{value!r:.80}" for value in values[:3])
+    shown = " and ".join(map(brief, values[:3]))
     return f"{field} is {shown}" + (f" and {len(values) - 3} more" if len(values) > 3 else "")
 
 
-def _field(field: object) -> str:
+def check_field(field: object) -> str:
+    """Return a path of names.
+
+    Raises ValueError if it is not a str, and LimitError if it is too long.
+    """
     if not isinstance(field, str):
-        raise ValueError(f"{field!r:.80} is not the name of a field, or a path such as 'order.total'")
+        raise ValueError(f"{brief(field)} is not the name of a field, or a path such as 'order.total'")
     if field.count(".") >= MAX_NAMES:
-        raise LimitError(f"the path {field!r:.80} has more than {MAX_NAMES} names")
+        raise LimitError(f"the path {brief(field)} has more than {MAX_NAMES} names")
+    if len(field) > MAX_PATH:
+        raise LimitError(f"the path {brief(field)} has more than {MAX_PATH:,} characters")
     return field
 
 
-def _order(function: str, field: object, bound: object) -> str:
-    order = order_of(bound)
-    if order is None:
-        raise ValueError(f"{function}({field!r:.80}): {bound!r:.80} has no order; use a number, a text or a time")
-    return order
+def _order(function: str, field: object, bound: object) -> tuple[str, Any]:
+    found = ordered(bound)
+    if found is None:
+        kinds = "numbers, str, bytes, dates, and times without a time zone"
+        raise ValueError(f"{function}({brief(field)}): {brief(bound)} has no order; bounds are {kinds}")
+    return found

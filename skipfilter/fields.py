@@ -35,11 +35,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from pyroaring import BitMap
 
 from skipfilter.clauses import ClauseIndex
-from skipfilter.criteria import as_part, clause_of, parse_criteria
+from skipfilter.criteria import clause_of, parse_criteria, parts_of_list
 from skipfilter.errors import not_copied
 from skipfilter.expressions import clauses_of, explain, is_expression, parts_of
-from skipfilter.messages import fields_of, read
+from skipfilter.messages import read
 from skipfilter.requirements import planes_of, rows_of
+from skipfilter.text import brief
 from skipfilter.values import Values
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class FieldFilter(Generic[Value]):
 
     Every method may be called from any thread.  If only one thread uses the filter,
     `lock=contextlib.nullcontext()` saves the locking.  Raises TypeError if a filter is
-    copied or pickled.
+    copied or pickled.  A question raises LimitError for a message of more than a
+    million values.
 
     >>> readers = FieldFilter()
     >>> readers.add("alice", [("currency", "USD"), "urgent"])
@@ -123,21 +125,27 @@ class FieldFilter(Generic[Value]):
             clauses = [clause_of(criteria)]
         with self._lock:
             if value in self._held:
-                if self.criteria(value) != (criteria if is_expression(criteria) else frozenset(criteria)):  # type: ignore[arg-type]
-                    raise ValueError(f"{value!r:.80} is in the filter with other criteria; remove it first")
+                if self._declared(value) != (criteria if is_expression(criteria) else frozenset(criteria)):  # type: ignore[arg-type]
+                    raise ValueError(f"{brief(value)} is in the filter with other criteria; remove it first")
                 return
             id = self._values.add(value)
-            first = self._index.add(id, clauses[0])
-            if not is_expression(criteria):
-                self._held[value] = first
-                return
-            rule = self._held[value] = _Rule(criteria, [(id, first)])  # type: ignore[arg-type]
-            for clause in clauses[1:]:
-                further = self._free.pop() if self._free else FURTHER + len(self._first)
-                self._further.add(further)
-                self._first[further] = id
-                rule.clauses.append((further, self._index.add(further, clause)))
-            self._rules.update([id for id, _ in rule.clauses])
+            added: list[tuple[int, Group]] = []
+            try:
+                for clause in clauses:
+                    some = self._further_id() if added else id
+                    group = self._index.add(some, clause)
+                    added.append((some, group))
+                    if some != id:
+                        self._use(some, id)
+            except BaseException:
+                self._take_out(added)
+                self._values.remove(id)
+                raise
+            if is_expression(criteria):
+                self._rules.update([some for some, _ in added])
+                self._held[value] = _Rule(criteria, added)  # type: ignore[arg-type]
+            else:
+                self._held[value] = added[0][1]
 
     def remove(self, value: Value) -> None:
         """Remove `value`.  Raises KeyError if it is absent.
@@ -146,25 +154,14 @@ class FieldFilter(Generic[Value]):
         renumbering, which is rare, takes O(n).
         """
         with self._lock:
-            clauses = self._clauses(value)
-            del self._held[value]
-            self._values.remove(clauses[0][0])
-            for id, group in clauses:
-                self._index.remove(id, group)
-                self._rules.discard(id)
-                if id >= FURTHER:
-                    self._further.discard(id)
-                    del self._first[id]
-                    self._free.append(id)
-            if self._values.next_id > 2 * len(self._values) + SLACK:
-                self._renumber()
+            self._remove(value)
 
     def discard(self, value: Value) -> bool:
         """Remove `value` if it is present, and return whether it was."""
         with self._lock:
-            if value not in self._values:
+            if value not in self._held:
                 return False
-            self.remove(value)
+            self._remove(value)
             return True
 
     def clear(self) -> None:
@@ -178,22 +175,18 @@ class FieldFilter(Generic[Value]):
         Raises KeyError if the value is absent.
         """
         with self._lock:
-            held = self._held[value]
-        if isinstance(held, _Rule):
-            return held.expression
-        rows = [row for literal in held.clause for row in rows_of(literal)]
-        return frozenset(row[0] if len(row) == 1 else row for row in rows)  # type: ignore[misc]
+            return self._declared(value)
 
     def __contains__(self, value: object) -> bool:
-        return value in self._values
+        return value in self._held
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._held)
 
     def __iter__(self) -> Iterator[Value]:
         """Iterate over a snapshot of the values, oldest first."""
         with self._lock:
-            return iter(list(self._values))
+            return iter(list(self._held))
 
     def __repr__(self) -> str:
         return f"<FieldFilter of {len(self)} values>"
@@ -227,9 +220,9 @@ class FieldFilter(Generic[Value]):
     def hits(self, message: Mapping[str, object]) -> dict[Value, int]:
         """Return the number of criteria that `message` meets, by value, oldest first.
 
-        Criteria of one field are alternatives, so they are one hit; an expression is
-        one, too.  Values without a hit are left out.  Raises TypeError if `message` is
-        not a Mapping.
+        Criteria that name contents of one field are alternatives, so they are one hit;
+        an expression is one, too.  Values without a hit are left out.  Raises TypeError
+        if `message` is not a Mapping.
         """
         its = read(message)
         with self._lock:
@@ -294,8 +287,8 @@ class FieldFilter(Generic[Value]):
         with self._lock:
             held = self._held[value]
         if isinstance(held, _Rule):
-            return explain(parts_of(held.expression), fields_of(message))
-        return explain(sorted(map(as_part, held.clause), key=repr), fields_of(message))
+            return explain(parts_of(held.expression), read(message))
+        return explain(parts_of_list(held.clause), read(message))
 
     # -- internals; the lock is held
 
@@ -308,6 +301,44 @@ class FieldFilter(Generic[Value]):
         self._further = BitMap()  # the ids from FURTHER on that are in use
         self._first: dict[int, int] = {}  # further id -> first id of the same value
         self._free: list[int] = []  # further ids to use again
+
+    def _declared(self, value: Value) -> Expression | frozenset[Criterion]:
+        """Return what `value` has declared."""
+        held = self._held[value]
+        if isinstance(held, _Rule):
+            return held.expression
+        rows = [row for literal in held.clause for row in rows_of(literal)]
+        return frozenset(row[0] if len(row) == 1 else row for row in rows)  # type: ignore[misc]
+
+    def _further_id(self) -> int:
+        """Return an id that `_use` may take."""
+        return self._free[-1] if self._free else FURTHER + len(self._first)
+
+    def _use(self, further: int, first: int) -> None:
+        """Take an id for a further clause of the value with the id `first`."""
+        if self._free:
+            self._free.pop()
+        self._further.add(further)
+        self._first[further] = first
+
+    def _remove(self, value: Value) -> None:
+        """Remove a value."""
+        clauses = self._clauses(value)
+        del self._held[value]
+        self._values.remove(clauses[0][0])
+        self._take_out(clauses)
+        if self._values.next_id > 2 * len(self._values) + SLACK:
+            self._renumber()
+
+    def _take_out(self, clauses: list[tuple[int, Group]]) -> None:
+        """Remove the ids of clauses."""
+        for id, group in clauses:
+            self._index.remove(id, group)
+            self._rules.discard(id)
+            if id >= FURTHER:
+                self._further.discard(id)
+                del self._first[id]
+                self._free.append(id)
 
     def _resolve(self, ids: BitMap) -> list[Value]:
         """Return the values of the clauses with these ids."""

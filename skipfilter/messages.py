@@ -18,8 +18,16 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from skipfilter.errors import LimitError
+from skipfilter.text import brief
+
 MAX_NAMES: Final = 20
-"""The maximum number of names of a path.  What is deeper in a message is not seen."""
+"""The maximum number of names of a path; a message is read to this depth, in which
+lists count, too."""
+MAX_PATH: Final = 1_000
+"""The maximum number of characters of a path; longer ones in a message are not seen."""
+MAX_VALUES: Final = 1_000_000
+"""The maximum number of mappings, lists and values in a message that is not flat."""
 
 Fields: TypeAlias = Mapping[str, list[object]]
 """The values of each field of a message, by its path."""
@@ -45,7 +53,7 @@ class Message:
 def read(message: Mapping[str, object]) -> Message:
     """Return a message as it is matched.
 
-    Raises TypeError if it is not a Mapping.
+    Raises TypeError if it is not a Mapping, and LimitError if it is too large.
     """
     fields = fields_of(message)
     rows: set[Row] = set(zip(fields, strict=True))
@@ -71,36 +79,54 @@ def fields_of(message: Mapping[str, object]) -> dict[str, list[object]]:
 
     A mapping in a field has fields of its own.  A list or a set has several values;
     other containers are values themselves.  Raises TypeError if `message` is not a
-    Mapping.
+    Mapping, and LimitError if it has more than MAX_VALUES values.
 
     >>> fields_of({"order": {"total": 5}, "tags": ["a", "b"]})
     {'order': [], 'order.total': [5], 'tags': ['a', 'b']}
     """
     if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
-        raise TypeError(f"message {message!r:.80} is of type {type(message).__name__}, not a Mapping")
+        raise TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
     if _SIMPLE.issuperset(map(type, message.values())):
         return {name: [value] for name, value in message.items()}
-    fields: dict[str, list[object]] = {}
+    reader = _Reader()
     for name, value in message.items():
-        if type(value) in _SIMPLE and name not in fields:
-            fields[name] = [value]
+        if type(value) in _SIMPLE and name not in reader.fields:
+            reader.fields[name] = [value]
         else:
-            _read(name, value, fields, 1)
-    return fields
+            reader.read(name, value, 1)
+    return reader.fields
 
 
-def _read(path: str, value: object, fields: dict[str, list[object]], depth: int) -> None:
-    """Add what is in the field `path` to `fields`."""
-    values = fields.setdefault(path, [])
-    if isinstance(value, Mapping):
-        for name, inner in value.items() if depth < MAX_NAMES else ():
-            below = f"{path}.{name}"
-            if type(inner) in _SIMPLE and below not in fields:  # the usual case, without a call
-                fields[below] = [inner]
-            else:
-                _read(below, inner, fields, depth + 1)
-    elif isinstance(value, (list, set)):
-        for one in value if depth < MAX_NAMES else ():
-            _read(path, one, fields, depth + 1)
-    else:
-        values.append(value)
+class _Reader:
+    """Reads a message with mappings or lists in it."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, list[object]] = {}
+        self._left = MAX_VALUES  # how much may still be read
+
+    def read(self, path: str, value: object, depth: int) -> None:
+        """Read what is in the field `path`."""
+        fields = self.fields
+        values = fields.setdefault(path, [])
+        if isinstance(value, Mapping):
+            self._take(len(value))
+            for name, inner in value.items() if depth < MAX_NAMES else ():
+                below = f"{path}.{name}"
+                if len(below) > MAX_PATH:
+                    continue
+                if type(inner) in _SIMPLE and below not in fields:  # the usual case, without a call
+                    fields[below] = [inner]
+                else:
+                    self.read(below, inner, depth + 1)
+        elif isinstance(value, (list, set)):
+            self._take(len(value))
+            for one in value if depth < MAX_NAMES else ():
+                self.read(path, one, depth + 1)
+        else:
+            values.append(value)
+
+    def _take(self, count: int) -> None:
+        """Count what is read next."""
+        self._left -= count
+        if self._left < 0:
+            raise LimitError(f"the message has more than {MAX_VALUES:,} values")

@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pyroaring import BitMap
 
-from skipfilter.expressions import Not, OneOf, Prefix, Present, Range, order_of
+from skipfilter.errors import LimitError
+from skipfilter.expressions import Not, OneOf, Prefix, Present, Range, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -54,6 +55,9 @@ Placed: TypeAlias = tuple["Iterable[Literal]", ...]
 
 BLOCK: Final = 256
 """The number of bounds in a new block; one with twice as many is divided."""
+MAX_REPEATS: Final = 20
+"""The maximum number of parts of a clause of one kind and about one field; each needs a
+table of its own, which every message is looked up in."""
 MAX_ID: Final = 1 << 32
 """More than any id, which have 32 bits."""
 
@@ -61,12 +65,16 @@ MAX_ID: Final = 1 << 32
 def place(clause: Clause) -> Placed:
     """Return the literals of a clause by the number of their table.
 
-    No two in one table are about the same field and of the same kind.
+    No two in one table are about the same field and of the same kind.  Raises
+    LimitError if there are more than MAX_REPEATS such.
     """
     kinds = [_kind(literal) for literal in clause]
     if len(set(kinds)) == len(kinds):
         return (clause,)
-    used: Counter[Hashable] = Counter()
+    used: Counter[Hashable] = Counter(kinds)
+    if max(used.values()) > MAX_REPEATS:
+        raise LimitError(f"a clause has more than {MAX_REPEATS} parts of one kind about one field")
+    used.clear()
     tables: list[list[Literal]] = []
     for literal, kind in zip(clause, kinds, strict=True):
         if used[kind] == len(tables):
@@ -87,16 +95,23 @@ class BitSlices:
         self._none_needed = BitMap()  # the ids without a part that must hold
 
     def add(self, id: int, clause: Placed) -> None:
-        """Add an id with its clause."""
-        needed = 0
-        for number, literals in enumerate(clause):
-            for literal in literals:
-                wanted = not isinstance(literal, Not)
-                tables = self._wanted if wanted else self._unwanted
-                if number == len(tables):
-                    tables.append(Table())
-                tables[number].add(id, literal)
-                needed += wanted
+        """Add an id with its clause, or with an error nothing.
+
+        Comparing a bound with another one may raise an error of its type.
+        """
+        added: list[tuple[int, Literal]] = []
+        try:
+            for number, literals in enumerate(clause):
+                for literal in literals:
+                    tables = self._tables(literal)
+                    if number == len(tables):
+                        tables.append(Table())
+                    tables[number].add(id, literal)
+                    added.append((number, literal))
+        except BaseException:
+            self._take_out(id, added)
+            raise
+        needed = sum(not isinstance(literal, Not) for _, literal in added)
         if not needed:
             self._none_needed.add(id)
         for bit in bits(needed):
@@ -104,18 +119,22 @@ class BitSlices:
 
     def remove(self, id: int, clause: Placed) -> None:
         """Remove an id; its clause is that of `add`."""
-        needed = 0
-        for number, literals in enumerate(clause):
-            for literal in literals:
-                wanted = not isinstance(literal, Not)
-                (self._wanted if wanted else self._unwanted)[number].remove(id, literal)
-                needed += wanted
+        added = [(number, literal) for number, literals in enumerate(clause) for literal in literals]
+        self._take_out(id, added)
+        self._none_needed.discard(id)
+        for bit in bits(sum(not isinstance(literal, Not) for _, literal in added)):
+            leave(self._needed, bit, id)
+
+    def _tables(self, literal: Literal) -> list[Table]:
+        return self._unwanted if isinstance(literal, Not) else self._wanted
+
+    def _take_out(self, id: int, added: list[tuple[int, Literal]]) -> None:
+        """Remove an id from the tables of some literals."""
+        for number, literal in added:
+            self._tables(literal)[number].remove(id, literal)
         for tables in (self._wanted, self._unwanted):
             while tables and tables[-1].is_empty():
                 tables.pop()
-        self._none_needed.discard(id)
-        for bit in bits(needed):
-            leave(self._needed, bit, id)
 
     def count(self, row: Row) -> int:
         """Return the number of ids with a part that this row meets."""
@@ -174,7 +193,9 @@ class Table:
         if isinstance(part, Prefix):
             self._prefixes.setdefault(part.field, Prefixes()).add(id, part.text)
         elif isinstance(part, Range):
-            self._ranges.setdefault(part.field, {}).setdefault(part.order, Ranges()).add(id, part)
+            ranges = self._ranges.get(part.field, {}).get(part.order) or Ranges()
+            ranges.add(id, part)
+            self._ranges.setdefault(part.field, {})[part.order] = ranges
 
     def remove(self, id: int, literal: Literal) -> None:
         """Remove an id and its literal."""
@@ -218,9 +239,9 @@ class Table:
             kinds = self._ranges[field]
             found += _union(
                 [
-                    some.around(value)
+                    some.around(order[1])
                     for value in fields[field]
-                    if (order := order_of(value)) is not None and (some := kinds.get(order)) is not None
+                    if (order := ordered(value)) is not None and (some := kinds.get(order[0])) is not None
                 ]
             )
         return found
@@ -281,14 +302,19 @@ class Ranges:
         self._lowest = BitMap()  # the ids without a lower bound
 
     def add(self, id: int, part: Range) -> None:
-        """Add an id with its range."""
-        self.ids.add(id)
+        """Add an id with its range, or with an error nothing."""
+        if part.low is not None:
+            self._lows.add(part.low, id)
+        try:
+            if part.high is not None:
+                self._highs.add(part.high, id)
+        except BaseException:
+            if part.low is not None:
+                self._lows.remove(part.low, id)
+            raise
         if part.low is None:
             self._lowest.add(id)
-        else:
-            self._lows.add(part.low, id)
-        if part.high is not None:
-            self._highs.add(part.high, id)
+        self.ids.add(id)
 
     def remove(self, id: int, part: Range) -> None:
         """Remove an id; its range is that of `add`."""
@@ -344,6 +370,7 @@ class Bounds:
         at = self._block_of(pair)
         block = self._blocks[at]
         position = bisect_left(block, pair)
+        assert block[position] == pair
         del block[position], self._ids[at][position]
         self._bitmaps[at].discard(id)
         if not block and len(self._blocks) > 1:

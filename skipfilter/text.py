@@ -19,3 +19,11 @@ def shown(value: str | bytes, longest: int = 80) -> str:
 def missing(what: str, package: str, extra: str) -> str:
     """Return the message that `what` needs a package of an extra."""
     return f"{what} needs {package}: {INSTALL.format(extra=extra)}"
+
+
+def brief(value: object) -> str:
+    """Return any value as a message shows it: up to 80 characters of its repr."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # an integer of more than 4,300 digits
+        return f"a large {type(value).__name__}"

@@ -49,7 +49,8 @@ Words: TypeAlias = tuple[str | Wildcard, ...]
 class Grammar:
     """The syntax of topics and patterns in one protocol.
 
-    Raises ValueError if the separator is empty, or two of the three signs are equal.
+    Raises ValueError if the separator is empty, two of the three signs are equal, or
+    `hidden` is empty or has a separator in it.
     """
 
     name: str
@@ -78,6 +79,8 @@ class Grammar:
         if not self.separator or len({self.separator, self.one, self.many}) < 3:
             signs = f"{self.separator!r}, {self.one!r} and {self.many!r}"
             raise ValueError(f"grammar {self.name!r}: {signs} must be three signs, and different")
+        if self.hidden is not None and (not self.hidden or self.separator in self.hidden):
+            raise ValueError(f"grammar {self.name!r}: {self.hidden!r} must be the beginning of a word")
 
     def parse_topic(self, topic: str) -> list[str]:
         """Return the words of `topic`.
@@ -92,8 +95,10 @@ class Grammar:
     def parse_pattern(self, pattern: str) -> Words:
         """Return the words of `pattern`.
 
-        Raises PatternError if the grammar refuses it.
+        Raises PatternError if the grammar refuses it, and TypeError if it is not a str.
         """
+        if not isinstance(pattern, str):
+            raise TypeError(f"pattern {pattern!r:.80} is of type {type(pattern).__name__}, not str")
         if "\x00" in pattern:
             raise PatternError(self.name, pattern, "it contains a NUL")
         if not pattern and (self.empty_words or not self.empty_words_match):
@@ -184,7 +189,7 @@ def why_not_words(grammar: Grammar, pattern: Words, topic: str) -> str:
     """Return why `topic` does not match: the first word that differs, if there
     is one.
     """
-    if grammar.hides(topic) and isinstance(pattern[0], Wildcard):
+    if grammar.hides(topic) and pattern and isinstance(pattern[0], Wildcard):
         return f"a topic that begins with {grammar.hidden} is hidden from a wildcard at the beginning"
     words = grammar.parse_topic(topic)
     if not words and topic:

@@ -29,7 +29,6 @@ from pyroaring import BitMap64
 from skipfilter.coverage import covers
 from skipfilter.engines.trie import TrieEngine
 from skipfilter.errors import not_copied
-from skipfilter.words import MANY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,8 +56,8 @@ class _Pattern:
 class Filter:
     """Subscriptions without values, of which a topic needs only one.
 
-    `make` makes the engine; a trie is fastest (bench/results/filtering.json).  One
-    thread at a time.
+    `make` makes the engine, which must accept any topic; a trie is fastest
+    (bench/results/filtering.json).  One thread at a time.
 
     >>> from skipfilter.words import AMQP
     >>> wanted = Filter(AMQP)
@@ -93,8 +92,9 @@ class Filter:
         self._next += 1
         known = self._patterns.get(words)
         if known is None:
-            known = self._patterns[words] = self._by_id[handle] = _Pattern(pattern, words, handle)
+            known = _Pattern(pattern, words, handle)
             self._place(known)
+            self._patterns[words] = self._by_id[handle] = known
         known.subscriptions += 1
         self._subscriptions[handle] = known
         return handle
@@ -178,9 +178,10 @@ class Filter:
         return [self._by_id[id] for id in BitMap64.intersection(*rows)]
 
     def _topic_of(self, words: Words) -> str:
-        """Return a topic of a pattern, with a word that no pattern has for each `*`."""
-        fixed = [word if isinstance(word, str) else "\x00" for word in words if word is not MANY]
-        return self._grammar.separator.join(fixed)
+        """Return a topic of a pattern, with a word that no pattern has for each
+        wildcard.
+        """
+        return self._grammar.separator.join(word if isinstance(word, str) else "\x00" for word in words)
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+import sys
+import threading
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal, FloatOperation, InvalidOperation, localcontext
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -273,6 +276,7 @@ NAIVE = datetime(2025, 1, 1)  # noqa: DTZ001
         (below("f", date(2026, 1, 1)), [date(2025, 1, 1)], [date(2026, 1, 1), NAIVE, NOW]),
         (at_least("f", NOW), [NOW, NOW + timedelta(1)], [NAIVE, NOW - timedelta(1), NOW.date()]),
         (at_least("f", NAIVE), [NAIVE], [NOW]),
+        (at_least("f", time(9)), [time(9), time(10)], [time(8), time(10, tzinfo=UTC), "10:00"]),
         (at_least("f", timedelta(1)), [timedelta(2)], [timedelta(0), 2]),
         (prefix("f", "ab"), ["ab", "abc", ["x", "ab"]], ["a", "xab", b"ab", 1, ("ab",)]),
         (one_of("f", 1, "a", (1, 2)), [1, True, 1.0, "a", (1, 2), ["b", "a"]], [2, "b", [1.5], None]),
@@ -330,8 +334,10 @@ def test_what_is_deeper_than_a_path_may_be_is_not_seen() -> None:
     cyclic: list[Any] = []
     cyclic.append(cyclic)
     assert fields_of({"f": cyclic}) == {"f": []}
-    with pytest.raises(LimitError, match=r"^the path 'f\.f\..*' has more than 20 names$"):
+    with pytest.raises(LimitError, match=r"^the path 'f\.f\..* has more than 20 names$"):
         present(path + ".f")
+    with pytest.raises(LimitError, match=r"^the path 'f\.f\..* has more than 20 names$"):
+        FieldFilter[int]().add(0, [path + ".f"])
 
 
 def test_many_bounds_are_in_blocks() -> None:
@@ -408,6 +414,140 @@ def test_an_expression_that_is_the_same_keeps_its_place() -> None:
     readers._check()
 
 
+# -- values that Python does not order, or not simply
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def test_datetimes_in_a_zone_are_compared_in_utc() -> None:
+    """Of two in one zone, Python compares the wall clocks, which go back in autumn."""
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
+    second = first.replace(fold=1)  # an hour later
+    between_them = datetime(2026, 10, 25, 0, 50, tzinfo=UTC)
+    readers: FieldFilter[str] = FieldFilter()
+    readers.add("first", at_least("t", first))
+    readers.add("second", at_least("t", second))
+    readers.add("other", at_least("t", datetime(2026, 10, 25, 2, 10, fold=1, tzinfo=BERLIN)))
+    readers.add("above", above("t", first))
+    readers.add("tested", all_of(present("t"), at_least("t", first), below("t", second)))
+    assert readers.match_all({"t": first.astimezone(UTC)}) == ["first", "tested"]
+    assert readers.match_all({"t": between_them}) == ["first", "above", "tested"]
+    assert readers.match_all({"t": second}) == ["first", "second", "other", "above"]
+    readers.remove("first")
+    readers._check()
+    assert not holding(at_most("t", NOW), {"t": datetime.max.replace(tzinfo=BERLIN) - timedelta(hours=1)})
+    assert not holding(at_least("t", NOW), {"t": datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))})
+
+
+def test_an_error_while_bounds_are_compared_changes_nothing() -> None:
+    readers: FieldFilter[str] = FieldFilter()
+    exact = between("x", Decimal(1), Decimal(3))
+    readers.add("a", exact)
+    readers.add("c", all_of(one_of("f", 2), exact, not_(between("x", Decimal(5), Decimal(6)))))
+    low, high = between("x", 0.5, Decimal(7)), between("x", Decimal(0), 1.5)
+    declared = [
+        low,
+        high,
+        all_of(one_of("f", 1), present("g"), high),
+        all_of(one_of("f", 1), not_(low)),
+        any_of(present("f"), present("g"), low),
+    ]
+    with localcontext() as context:
+        context.traps[FloatOperation] = True
+        for expression in declared:
+            with pytest.raises(FloatOperation):
+                readers.add("b", expression)
+            readers._check()
+            assert "b" not in readers
+            assert not readers.discard("b")
+    readers.add("b", any_of(present("f"), low, high))
+    readers._check()
+    assert readers.match_all({"x": 2}) == ["a", "b"]
+
+
+def test_too_many_parts_about_one_field_change_nothing() -> None:
+    readers: FieldFilter[int] = FieldFilter()
+    many = [prefix("f", f"{n}") for n in range(requirements.MAX_REPEATS + 1)]
+    for expression in (all_of(*many), any_of(present("g"), all_of(*many)), all_of(*map(not_, many))):
+        with pytest.raises(LimitError, match=r"^a clause has more than 20 parts of one kind about one field$"):
+            readers.add(0, expression)
+        readers._check()
+    readers.add(0, all_of(*many[1:]))
+    assert readers.match_all({"f": [f"{n}x" for n in range(21)]}) == [0]
+
+
+def test_a_large_integer_is_no_trouble() -> None:
+    huge = 10**5_000
+    readers: FieldFilter[int] = FieldFilter()
+    readers.add(0, at_least("f", 10))
+    readers.add(1, [("f", 7), "g"])
+    assert readers.match_all({"f": huge}) == [0]
+    assert [part.reason for part in readers.explain({"f": -huge}, 0)] == ["f is a large int"]
+    with pytest.raises(ValueError, match="there is nothing between a large int and 1"):
+        between("f", huge, 1)
+
+
+def test_parts_of_one_clause_are_merged_before_the_clauses_are_multiplied() -> None:
+    """Otherwise this would copy 100 growing clauses 890 times."""
+    few = all_of(*(present(f"a{n}") for n in range(100)))
+    wide = not_(any_of(few, *(at_least(f"p{n}", n) for n in range(890))))
+    with pytest.raises(LimitError, match=r"^the clauses of the expression have more than 10,000 parts$"):
+        clauses_of(wide)
+    assert len(clauses_of(not_(any_of(few, *(at_least(f"p{n}", n) for n in range(90)))))) == 100
+
+
+def test_a_message_is_read_within_bounds() -> None:
+    shared: Any = ["x"]
+    for _ in range(15):
+        shared = [shared] * 10
+    with pytest.raises(LimitError, match=r"^the message has more than 1,000,000 values$"):
+        fields_of({"f": shared})
+    assert fields_of({"f": {"k" * 1_000: 1, "k": 1}}) == {"f": [], "f.k": [1]}
+    with pytest.raises(LimitError, match="more than 1,000 characters"):
+        present("f" * 1_001)
+
+
+def test_and_between_expressions_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^an expression is not true or false by itself; combine with all_of\(\)"):
+        _ = present("a") and present("b")
+
+
+def test_a_lock_need_not_be_reentrant() -> None:
+    readers: FieldFilter[str] = FieldFilter(lock=threading.Lock())
+    readers.add("a", ["x"])
+    readers.add("a", ["x"])
+    assert readers.discard("a")
+    readers.add("a", present("x"))
+    assert readers.explain({}, "a")[0].reason == "there is no field x"
+
+
+def test_in_and_len_are_right_while_ids_are_renumbered() -> None:
+    readers: FieldFilter[int] = FieldFilter()
+    for n in range(6_000):
+        readers.add(n, ["a"])
+    wrong: list[object] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            if 5_999 not in readers or len(readers) < 1_000:
+                wrong.append((5_999 in readers, len(readers)))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for n in range(5_000):
+            readers.remove(n)
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert readers._values.next_id < 6_000
+    assert not wrong
+
+
 # -- what is refused
 
 nan = float("nan")
@@ -422,12 +562,24 @@ nan = float("nan")
         (one_of, ("f", nan), "one_of('f'): nan is not equal to itself"),
         (one_of, ("f", ("a", nan)), "one_of('f'): ('a', nan) is not equal to itself"),
         (one_of, ("f", {}), "one_of('f'): {} cannot be hashed"),
-        (one_of, ("f", len), f"one_of('f'): {len!r} is a function, and only values are compared"),
-        (at_least, ("f", nan), "at_least('f'): nan has no order; use a number, a text or a time"),
-        (below, ("f", Decimal("snan")), "below('f'): Decimal('sNaN') has no order; use a number, a text or a time"),
-        (above, ("f", None), "above('f'): None has no order; use a number, a text or a time"),
+        (one_of, ("f", len), f"one_of('f'): {len!r} is a function or a class, and only values are compared"),
+        (
+            at_least,
+            ("f", nan),
+            "at_least('f'): nan has no order; bounds are numbers, str, bytes, dates, and times without a time zone",
+        ),
+        (
+            below,
+            ("f", Decimal("snan")),
+            "below('f'): Decimal('sNaN') has no order; bounds are numbers, str, bytes, dates, and times without a time zone",
+        ),
+        (
+            above,
+            ("f", None),
+            "above('f'): None has no order; bounds are numbers, str, bytes, dates, and times without a time zone",
+        ),
         (between, ("f", 5, 3), "between('f'): there is nothing between 5 and 3"),
-        (between, ("f", 5, "7"), "between('f'): there is nothing between 5 and '7'"),
+        (between, ("f", 5, "7"), "between('f'): 5 and '7' have no common order"),
         (prefix, ("f", ""), "prefix('f'): '' is not a str with at least one character"),
         (prefix, ("f", 1), "prefix('f'): 1 is not a str with at least one character"),
         (present, (7,), "7 is not the name of a field, or a path such as 'order.total'"),
@@ -436,6 +588,12 @@ nan = float("nan")
             all_of,
             ("severity = critical",),
             "'severity = critical' is not an expression; write one_of('severity', 'critical')",
+        ),
+        (between, ("f", NAIVE, NOW), f"between('f'): {NAIVE!r} and {NOW!r} have no common order"),
+        (
+            all_of,
+            ([present("f")],),
+            "[present('f')] is not an expression; write *parts: the parts are arguments of their own",
         ),
         (all_of, ("urgent",), "'urgent' is not an expression; write present('urgent')"),
         (not_, (("f", 1),), "('f', 1) is not an expression; write one_of('f', 1)"),

@@ -217,7 +217,7 @@ def test_an_invalid_criterion_is_refused(criterion: Any) -> None:
     [
         ("severity=critical", "neither a field nor a (field, value); write one_of('severity', 'critical')"),
         (("f", ["DE", "FR"]), "['DE', 'FR'] is a list; write one_of(field, *values)"),
-        (("f", len), f"{len!r} is a function, and only values are compared"),
+        (("f", len), f"{len!r} is a function or a class, and only values are compared"),
         (("f", bytearray()), "bytearray(b'') cannot be hashed"),
         (len, "neither a field nor a (field, value); a predicate needs a SkipFilter"),
         (present("f"), "an expression; write all_of() instead of a list"),
@@ -256,6 +256,7 @@ def test_a_message_that_is_not_a_mapping_is_named(message: Any) -> None:
         ("urgent", "write present('urgent')"),
         ("severity = critical", "write one_of('severity', 'critical')"),
         ({"currency": "USD"}, "write list(criteria.items()), or an expression"),
+        (("currency", "USD"), "write [('currency', 'USD')], or list() for two fields"),
         (len, "a predicate needs a SkipFilter"),
         (7, "write one_of(field, value), or another function of skipfilter.expressions"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skipfilter.coverage import covers
-from skipfilter.engines import ENGINES, Filter, filtering
+from skipfilter.engines import ENGINES, Filter, InvertedBitmap, filtering
 from skipfilter.errors import PatternError
 from skipfilter.words import AMQP, MQTT, ONE, Grammar
 
@@ -106,6 +106,15 @@ def test_a_refused_pattern_changes_nothing() -> None:
     topic: Any = None
     with pytest.raises(TypeError, match="None"):
         wanted.matches(topic)
+
+
+def test_an_engine_that_refuses_a_topic_leaves_no_pattern_behind() -> None:
+    wanted = Filter(AMQP, lambda grammar: InvertedBitmap(grammar, ["a.b"]))
+    for _ in range(2):
+        with pytest.raises(LookupError, match="is not one of the 1 topics"):
+            wanted.subscribe("a.*")
+    assert len(wanted) == 0
+    wanted._check()
 
 
 def test_only_patterns_with_all_fixed_words_are_tested_for_coverage(monkeypatch: pytest.MonkeyPatch) -> None:

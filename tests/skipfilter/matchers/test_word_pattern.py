@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skipfilter import Amqp, PatternError, SelectorIndex, SkipFilter, WordPattern
-from skipfilter.engines import ENGINES
+from skipfilter.engines import ENGINES, Filter
 from skipfilter.words import AMQP, MANY, NATS, ONE, Grammar
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "nats.json").read_text("utf-8"))
@@ -87,6 +87,27 @@ def test_a_hidden_topic_of_a_grammar_of_the_caller() -> None:
 def test_a_grammar_without_three_signs_is_refused(separator: str, one: str, many: str) -> None:
     with pytest.raises(ValueError, match=r"^grammar 'x': .* must be three signs, and different$"):
         Grammar("x", separator, one, many, many_ends=False, empty_words=False, hidden=None)
+
+
+@pytest.mark.parametrize("hidden", ["", "$SYS.", "."])
+def test_a_grammar_that_hides_more_or_less_than_the_beginning_of_a_word_is_refused(hidden: str) -> None:
+    with pytest.raises(ValueError, match=rf"^grammar 'x': {re.escape(repr(hidden))} must be the beginning of a word$"):
+        Grammar("x", ".", "*", "#", many_ends=False, empty_words=False, hidden=hidden)
+
+
+def test_a_filter_knows_hidden_topics_of_any_grammar() -> None:
+    grammar = Grammar("x", ".", "*", "#", many_ends=False, empty_words=False, hidden="$")
+    wanted = Filter(grammar)
+    for pattern in ("#", "#.$a", "*.$a", "$a.#", "$a.b", ""):
+        wanted.subscribe(pattern)
+        wanted._check()
+    assert wanted.covered == 4
+    assert WordPattern("", grammar).why_not("$x") == "the number of its words is 1"
+
+
+def test_a_pattern_must_be_a_str() -> None:
+    with pytest.raises(TypeError, match=r"^pattern 5 is of type int, not str$"):
+        Filter(AMQP).subscribe(5)  # type: ignore[arg-type]
 
 
 def test_a_pattern_of_any_words_matches_no_topic_with_an_empty_word() -> None:
