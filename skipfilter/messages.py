@@ -56,13 +56,20 @@ def read(message: Mapping[str, object]) -> Message:
     Raises TypeError if it is not a Mapping, and LimitError if it is too large.
     """
     fields = fields_of(message)
-    rows: set[Row] = set(zip(fields, strict=True))
-    is_plain = max(map(len, fields.values()), default=0) <= 1
+    rows: set[Row]
     try:
+        # 1. A message without mappings and lists: its items are its rows.
+        if _SIMPLE.issuperset(map(type, message.values())):
+            rows = set(message.items())
+            rows.update(zip(fields, strict=True))
+            return Message(fields, rows, is_plain=True)
+        # 2. Any other.
+        rows = set(zip(fields, strict=True))
         rows.update([(name, value) for name, values in fields.items() for value in values])
     except TypeError:
+        rows = set(zip(fields, strict=True))
         rows.update([(name, value) for name, values in fields.items() for value in values if has_hash(value)])
-    return Message(fields, rows, is_plain)
+    return Message(fields, rows, is_plain=max(map(len, fields.values()), default=0) <= 1)
 
 
 def has_hash(value: object) -> bool:
