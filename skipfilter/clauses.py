@@ -162,6 +162,10 @@ class ClauseIndex:
         """
         return self._bucketed.met(message)
 
+    def has_hit(self, message: Message) -> bool:
+        """Return whether any literal holds, of clauses with a bucket."""
+        return self._bucketed.has_met(message)
+
     def candidates(self, message: Message) -> Candidates:
         """Return the groups with a bucket that a message could meet."""
         rows, plain, others = message.rows, self._plain, self._others

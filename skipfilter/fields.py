@@ -255,10 +255,10 @@ class FieldFilter(Generic[Value]):
         """
         its = read(message)
         with self._lock:
-            found = self._index.hits(its)
             if not self._rules:
-                return bool(found)
-            return any(ids - self._rules for ids in found) or bool(self._index.matching(its) & self._rules)
+                return self._index.has_hit(its)
+            hits = self._index.hits(its)
+            return any(ids - self._rules for ids in hits) or bool(self._index.matching(its) & self._rules)
 
     def matches_all(self, message: Mapping[str, object]) -> bool:
         """Return whether `message` meets all criteria of any value.

@@ -147,6 +147,11 @@ class BitSlices:
         """
         return [ids for table in self._wanted for ids in table.met(message)]
 
+    def has_met(self, message: Message) -> bool:
+        """Return whether any part holds that must hold."""
+        rows = self._wanted[0].rows if self._wanted else {}
+        return any(row in rows for row in message.rows) or bool(self.met(message))
+
     def matching(self, message: Message) -> BitMap:
         """Return the ids whose clauses hold."""
         planes = planes_of(self.met(message))
