@@ -163,8 +163,11 @@ class ClauseIndex:
         return self._bucketed.met(message)
 
     def has_hit(self, message: Message) -> bool:
-        """Return whether any literal holds, of clauses with a bucket."""
-        return self._bucketed.has_met(message)
+        """Return whether any literal holds, if all clauses are lists of criteria.
+
+        Of other clauses, prefixes and ranges are not looked at.
+        """
+        return self._bucketed.has_row(message)
 
     def candidates(self, message: Message) -> Candidates:
         """Return the groups with a bucket that a message could meet."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from skipfilter.text import shown
+from skipfilter.text import brief, shown
 
 
 class SkipFilterError(Exception):
@@ -44,6 +44,6 @@ def not_copied(self: object) -> NoReturn:
     raise TypeError(f"{type(self).__name__} cannot be copied or pickled: make a new one and fill it")
 
 
-def not_text(topic: object) -> TypeError:
-    """Return the error for a topic that is not a str."""
-    return TypeError(f"topic {topic!r:.80} is of type {type(topic).__name__}, not str")
+def not_text(value: object, what: str = "topic") -> TypeError:
+    """Return the error for a topic, or something else, that is not a str."""
+    return TypeError(f"{what} {brief(value)} is of type {type(value).__name__}, not str")

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 from skipfilter.errors import LimitError
 from skipfilter.messages import MAX_NAMES, MAX_PATH, has_hash
@@ -279,8 +279,7 @@ def at_least(field: str, bound: object) -> Expression:
     Bounds are numbers (int, float or Decimal), str, bytes, date, timedelta, datetime,
     and time without a time zone.  Raises ValueError for others, and for NaN.
     """
-    order, least = _order("at_least", field, bound)
-    return Range(check_field(field), order, (least, 0), None)
+    return _range("at_least", field, low=(bound, 0))
 
 
 def above(field: str, bound: object) -> Expression:
@@ -288,8 +287,7 @@ def above(field: str, bound: object) -> Expression:
 
     Bounds are as for `at_least`.
     """
-    order, least = _order("above", field, bound)
-    return Range(check_field(field), order, (least, 1), None)
+    return _range("above", field, low=(bound, 1))
 
 
 def at_most(field: str, bound: object) -> Expression:
@@ -297,8 +295,7 @@ def at_most(field: str, bound: object) -> Expression:
 
     Bounds are as for `at_least`.
     """
-    order, most = _order("at_most", field, bound)
-    return Range(check_field(field), order, None, (most, 0))
+    return _range("at_most", field, high=(bound, 0))
 
 
 def below(field: str, bound: object) -> Expression:
@@ -306,8 +303,7 @@ def below(field: str, bound: object) -> Expression:
 
     Bounds are as for `at_least`.
     """
-    order, most = _order("below", field, bound)
-    return Range(check_field(field), order, None, (most, -1))
+    return _range("below", field, high=(bound, -1))
 
 
 def between(field: str, low: object, high: object) -> Expression:
@@ -318,13 +314,7 @@ def between(field: str, low: object, high: object) -> Expression:
     `at_least`.  Raises ValueError too if they have no common order, or `high` is less
     than `low`.
     """
-    order, least = _order("between", field, low)
-    other, most = _order("between", field, high)
-    if order != other:
-        raise ValueError(f"between({brief(field)}): {brief(low)} and {brief(high)} have no common order")
-    if most < least:
-        raise ValueError(f"between({brief(field)}): there is nothing between {brief(low)} and {brief(high)}")
-    return Range(check_field(field), order, (least, 0), (most, 0))
+    return _range("between", field, (low, 0), (high, 0))
 
 
 def all_of(*parts: Expression) -> Expression:
@@ -354,7 +344,7 @@ def not_(part: Expression) -> Expression:
     return Not(_part(part))
 
 
-def is_expression(something: object) -> bool:
+def is_expression(something: object) -> TypeGuard[Expression]:
     """Return whether this is an expression."""
     return isinstance(something, (Present, OneOf, Prefix, Range, AllOf, AnyOf, Not))
 
@@ -509,7 +499,7 @@ def _is_impossible(clause: Clause) -> bool:
 
 def _part(part: object) -> Expression:
     if is_expression(part):
-        return part  # type: ignore[return-value]
+        return part
     raise ValueError(f"{brief(part)} is not an expression; {how_to_write(part)}")
 
 
@@ -541,9 +531,25 @@ def check_field(field: object) -> str:
     return field
 
 
-def _order(function: str, field: object, bound: object) -> tuple[str, Any]:
-    found = ordered(bound)
-    if found is None:
-        kinds = "numbers, str, bytes, dates, and times without a time zone"
-        raise ValueError(f"{function}({brief(field)}): {brief(bound)} has no order; bounds are {kinds}")
-    return found
+def _range(
+    function: str, field: str, low: tuple[object, int] | None = None, high: tuple[object, int] | None = None
+) -> Range:
+    """Return the range between two bounds, one of which may be None; see `Range`."""
+    name = f"{function}({brief(field)})"
+    ends: list[tuple[Any, int] | None] = []
+    orders: set[str] = set()
+    for bound in (low, high):
+        if bound is None:
+            ends.append(None)
+        elif (order := ordered(bound[0])) is not None:
+            ends.append((order[1], bound[1]))
+            orders.add(order[0])
+        else:
+            kinds = "numbers, str, bytes, dates, and times without a time zone"
+            raise ValueError(f"{name}: {brief(bound[0])} has no order; bounds are {kinds}")
+    if low is not None and high is not None:
+        if len(orders) > 1:
+            raise ValueError(f"{name}: {brief(low[0])} and {brief(high[0])} have no common order")
+        if ends[1] < ends[0]:  # type: ignore[operator]
+            raise ValueError(f"{name}: there is nothing between {brief(low[0])} and {brief(high[0])}")
+    return Range(check_field(field), orders.pop(), *ends)

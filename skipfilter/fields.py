@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from skipfilter.clauses import Group
     from skipfilter.criteria import Criterion
     from skipfilter.expressions import Clause, Expression, PartExplanation
+    from skipfilter.messages import Message
 
 Value = TypeVar("Value")
 SLACK = 1_024
@@ -118,14 +119,15 @@ class FieldFilter(Generic[Value]):
         hold, or if `value` is present with other criteria; LimitError if there are more
         than MAX_CRITERIA, or an expression is too large.
         """
+        declared: Expression | frozenset[Criterion]
         if is_expression(criteria):
-            clauses = clauses_of(criteria)  # type: ignore[arg-type]
+            declared, clauses = criteria, clauses_of(criteria)
         else:
-            criteria = parse_criteria(criteria)  # type: ignore[arg-type]
-            clauses = [clause_of(criteria)]
+            parsed = parse_criteria(criteria)  # type: ignore[arg-type]
+            declared, clauses = frozenset(parsed), [clause_of(parsed)]
         with self._lock:
             if value in self._held:
-                if self._declared(value) != (criteria if is_expression(criteria) else frozenset(criteria)):  # type: ignore[arg-type]
+                if self._declared(value) != declared:
                     raise ValueError(f"{brief(value)} is in the filter with other criteria; remove it first")
                 return
             id = self._values.add(value)
@@ -141,11 +143,11 @@ class FieldFilter(Generic[Value]):
                 self._take_out(added)
                 self._values.remove(id)
                 raise
-            if is_expression(criteria):
-                self._rules.update([some for some, _ in added])
-                self._held[value] = _Rule(criteria, added)  # type: ignore[arg-type]
-            else:
+            if isinstance(declared, frozenset):
                 self._held[value] = added[0][1]
+            else:
+                self._rules.update([some for some, _ in added])
+                self._held[value] = _Rule(declared, added)
 
     def remove(self, value: Value) -> None:
         """Remove `value`.  Raises KeyError if it is absent.
@@ -204,7 +206,7 @@ class FieldFilter(Generic[Value]):
             found = BitMap().union(*self._index.hits(its))
             if self._rules:
                 found -= self._rules
-                found |= self._index.matching(its) & self._rules
+                found |= self._rules_met(its)
             return self._resolve(found)
 
     def match_all(self, message: Mapping[str, object]) -> list[Value]:
@@ -241,7 +243,7 @@ class FieldFilter(Generic[Value]):
                     if ids
                 }
             if self._rules:
-                touched = touched | self._folded(self._index.matching(its) & self._rules)
+                touched = touched | self._folded(self._rules_met(its))
             counts = dict.fromkeys(touched.to_array(), 1)
             for count, ids in exactly.items():
                 if count > 1:
@@ -258,7 +260,7 @@ class FieldFilter(Generic[Value]):
             if not self._rules:
                 return self._index.has_hit(its)
             hits = self._index.hits(its)
-            return any(ids - self._rules for ids in hits) or bool(self._index.matching(its) & self._rules)
+            return any(ids - self._rules for ids in hits) or bool(self._rules_met(its))
 
     def matches_all(self, message: Mapping[str, object]) -> bool:
         """Return whether `message` meets all criteria of any value.
@@ -339,6 +341,10 @@ class FieldFilter(Generic[Value]):
                 self._further.discard(id)
                 del self._first[id]
                 self._free.append(id)
+
+    def _rules_met(self, message: Message) -> BitMap:
+        """Return the ids of expressions whose clauses a message meets."""
+        return self._index.matching(message) & self._rules
 
     def _resolve(self, ids: BitMap) -> list[Value]:
         """Return the values of the clauses with these ids."""

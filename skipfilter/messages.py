@@ -53,23 +53,26 @@ class Message:
 def read(message: Mapping[str, object]) -> Message:
     """Return a message as it is matched.
 
-    Raises TypeError if it is not a Mapping, and LimitError if it is too large.
+    A mapping in a field has fields of its own.  A list or a set has several values;
+    other containers are values themselves.  Raises TypeError if `message` is not a
+    Mapping, and LimitError if it has more than MAX_VALUES values.
+
+    >>> read({"order": {"total": 5}, "tags": ["a", "b"]}).fields
+    {'order': [], 'order.total': [5], 'tags': ['a', 'b']}
     """
-    fields = fields_of(message)
-    rows: set[Row]
+    if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
+        raise TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
+    is_flat = _SIMPLE.issuperset(map(type, message.values()))
+    fields = {name: [value] for name, value in message.items()} if is_flat else _Reader().fields_of(message)
+    rows: set[Row] = set(zip(fields, strict=True))
     try:
-        # 1. A message without mappings and lists: its items are its rows.
-        if _SIMPLE.issuperset(map(type, message.values())):
-            rows = set(message.items())
-            rows.update(zip(fields, strict=True))
-            return Message(fields, rows, is_plain=True)
-        # 2. Any other.
-        rows = set(zip(fields, strict=True))
-        rows.update([(name, value) for name, values in fields.items() for value in values])
+        # The items of a message without mappings and lists are rows as they are.
+        rows.update(
+            message.items() if is_flat else [(name, value) for name, values in fields.items() for value in values]
+        )
     except TypeError:
-        rows = set(zip(fields, strict=True))
         rows.update([(name, value) for name, values in fields.items() for value in values if has_hash(value)])
-    return Message(fields, rows, is_plain=max(map(len, fields.values()), default=0) <= 1)
+    return Message(fields, rows, is_flat or max(map(len, fields.values())) <= 1)
 
 
 def has_hash(value: object) -> bool:
@@ -81,54 +84,40 @@ def has_hash(value: object) -> bool:
     return True
 
 
-def fields_of(message: Mapping[str, object]) -> dict[str, list[object]]:
-    """Return the values of each field of `message`, by its path.
-
-    A mapping in a field has fields of its own.  A list or a set has several values;
-    other containers are values themselves.  Raises TypeError if `message` is not a
-    Mapping, and LimitError if it has more than MAX_VALUES values.
-
-    >>> fields_of({"order": {"total": 5}, "tags": ["a", "b"]})
-    {'order': [], 'order.total': [5], 'tags': ['a', 'b']}
-    """
-    if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
-        raise TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
-    if _SIMPLE.issuperset(map(type, message.values())):
-        return {name: [value] for name, value in message.items()}
-    reader = _Reader()
-    for name, value in message.items():
-        if type(value) in _SIMPLE and name not in reader.fields:
-            reader.fields[name] = [value]
-        else:
-            reader.read(name, value, 1)
-    return reader.fields
-
-
 class _Reader:
     """Reads a message with mappings or lists in it."""
 
     def __init__(self) -> None:
-        self.fields: dict[str, list[object]] = {}
+        self._fields: dict[str, list[object]] = {}
         self._left = MAX_VALUES  # how much may still be read
 
-    def read(self, path: str, value: object, depth: int) -> None:
+    def fields_of(self, message: Mapping[str, object]) -> dict[str, list[object]]:
+        """Return the values of each field."""
+        self._read_mapping("", message, 1)
+        return self._fields
+
+    def _read_mapping(self, prefix: str, mapping: Mapping[str, object], depth: int) -> None:
+        """Read the fields of a mapping; their paths begin with `prefix`."""
+        self._take(len(mapping))
+        fields = self._fields
+        for name, value in mapping.items() if depth <= MAX_NAMES else ():
+            path = f"{prefix}{name}"
+            if len(path) > MAX_PATH:
+                continue
+            if type(value) in _SIMPLE and path not in fields:  # the usual case, without a call
+                fields[path] = [value]
+            else:
+                self._read(path, value, depth)
+
+    def _read(self, path: str, value: object, depth: int) -> None:
         """Read what is in the field `path`."""
-        fields = self.fields
-        values = fields.setdefault(path, [])
+        values = self._fields.setdefault(path, [])
         if isinstance(value, Mapping):
-            self._take(len(value))
-            for name, inner in value.items() if depth < MAX_NAMES else ():
-                below = f"{path}.{name}"
-                if len(below) > MAX_PATH:
-                    continue
-                if type(inner) in _SIMPLE and below not in fields:  # the usual case, without a call
-                    fields[below] = [inner]
-                else:
-                    self.read(below, inner, depth + 1)
+            self._read_mapping(f"{path}.", value, depth + 1)
         elif isinstance(value, (list, set)):
             self._take(len(value))
             for one in value if depth < MAX_NAMES else ():
-                self.read(path, one, depth + 1)
+                self._read(path, one, depth + 1)
         else:
             values.append(value)
 

@@ -147,10 +147,9 @@ class BitSlices:
         """
         return [ids for table in self._wanted for ids in table.met(message)]
 
-    def has_met(self, message: Message) -> bool:
-        """Return whether any part holds that must hold."""
-        rows = self._wanted[0].rows if self._wanted else {}
-        return any(row in rows for row in message.rows) or bool(self.met(message))
+    def has_row(self, message: Message) -> bool:
+        """Return whether a message has a row that any part asks for."""
+        return any(row in table.rows for table in self._wanted for row in message.rows)
 
     def matching(self, message: Message) -> BitMap:
         """Return the ids whose clauses hold."""

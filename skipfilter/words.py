@@ -98,7 +98,7 @@ class Grammar:
         Raises PatternError if the grammar refuses it, and TypeError if it is not a str.
         """
         if not isinstance(pattern, str):
-            raise TypeError(f"pattern {pattern!r:.80} is of type {type(pattern).__name__}, not str")
+            raise not_text(pattern, "pattern")
         if "\x00" in pattern:
             raise PatternError(self.name, pattern, "it contains a NUL")
         if not pattern and (self.empty_words or not self.empty_words_match):

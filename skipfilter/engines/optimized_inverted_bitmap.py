@@ -284,7 +284,7 @@ class OptimizedInvertedBitmap(Generic[Value]):
         """Give the patterns with the fewest fixed words the first columns."""
         before, self._ids = self._ids, {}
         new: dict[int, int] = {}
-        for column, words in enumerate(sorted(before, key=_fixed_words)):
+        for column, words in enumerate(sorted(before, key=_number_of_fixed_words)):
             self._ids[words] = column
             new[before[words]] = column
         self._columns = {new[column]: counts for column, counts in self._columns.items()}
@@ -322,7 +322,7 @@ def _is_exact(words: Words) -> bool:
     return not any(isinstance(word, Wildcard) for word in words)
 
 
-def _fixed_words(words: Words) -> int:
+def _number_of_fixed_words(words: Words) -> int:
     return sum(isinstance(word, str) for word in words)
 
 

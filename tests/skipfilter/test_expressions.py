@@ -36,7 +36,7 @@ from skipfilter.expressions import (
     prefix,
     present,
 )
-from skipfilter.messages import MAX_NAMES, fields_of
+from skipfilter.messages import MAX_NAMES, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -321,7 +321,7 @@ def test_paths_reach_into_mappings_and_lists() -> None:
     ):
         assert holding(expression, message)
     assert not holding(present("items"), message)
-    assert fields_of(message)["order"] == []
+    assert read(message).fields["order"] == []
 
 
 def test_what_is_deeper_than_a_path_may_be_is_not_seen() -> None:
@@ -330,10 +330,10 @@ def test_what_is_deeper_than_a_path_may_be_is_not_seen() -> None:
         message = {"f": message}
     path = ".".join(["f"] * MAX_NAMES)
     assert holding(present(path), message)
-    assert len(fields_of(message)) == MAX_NAMES
+    assert len(read(message).fields) == MAX_NAMES
     cyclic: list[Any] = []
     cyclic.append(cyclic)
-    assert fields_of({"f": cyclic}) == {"f": []}
+    assert read({"f": cyclic}).fields == {"f": []}
     with pytest.raises(LimitError, match=r"^the path 'f\.f\..* has more than 20 names$"):
         present(path + ".f")
     with pytest.raises(LimitError, match=r"^the path 'f\.f\..* has more than 20 names$"):
@@ -501,8 +501,8 @@ def test_a_message_is_read_within_bounds() -> None:
     for _ in range(15):
         shared = [shared] * 10
     with pytest.raises(LimitError, match=r"^the message has more than 1,000,000 values$"):
-        fields_of({"f": shared})
-    assert fields_of({"f": {"k" * 1_000: 1, "k": 1}}) == {"f": [], "f.k": [1]}
+        read({"f": shared})
+    assert read({"f": {"k" * 1_000: 1, "k": 1}}).fields == {"f": [], "f.k": [1]}
     with pytest.raises(LimitError, match="more than 1,000 characters"):
         present("f" * 1_001)
 
