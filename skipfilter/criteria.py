@@ -39,7 +39,8 @@ def parse_criteria(criteria: Iterable[Criterion]) -> tuple[Criterion, ...]:
     if isinstance(criteria, str) or not isinstance(criteria, Iterable):
         raise ValueError(f"criteria {brief(criteria)}: not a list; {how_to_write(criteria)}")
     if isinstance(criteria, tuple) and len(criteria) == 2 and all(isinstance(one, str) for one in criteria):
-        raise ValueError(f"criteria {brief(criteria)}: not a list; write [{brief(criteria)}], or list() for two fields")
+        how = f"write [{brief(criteria)}], or {brief(list(criteria))} for two fields"
+        raise ValueError(f"criteria {brief(criteria)}: not a list; {how}")
     parsed: dict[Criterion, None] = {}
     for criterion in criteria:
         match criterion:

@@ -22,8 +22,9 @@ from skipfilter.errors import LimitError
 from skipfilter.text import brief
 
 MAX_NAMES: Final = 20
-"""The maximum number of names of a path; a message is read to this depth, in which
-lists count, too."""
+"""The maximum number of names of a path, and the depth to which a message is read.  A
+list is a level of depth, too.
+"""
 MAX_PATH: Final = 1_000
 """The maximum number of characters of a path; longer ones in a message are not seen."""
 MAX_VALUES: Final = 1_000_000

@@ -256,7 +256,7 @@ def test_a_message_that_is_not_a_mapping_is_named(message: Any) -> None:
         ("urgent", "write present('urgent')"),
         ("severity = critical", "write one_of('severity', 'critical')"),
         ({"currency": "USD"}, "write list(criteria.items()), or an expression"),
-        (("currency", "USD"), "write [('currency', 'USD')], or list() for two fields"),
+        (("currency", "USD"), "write [('currency', 'USD')], or ['currency', 'USD'] for two fields"),
         (len, "a predicate needs a SkipFilter"),
         (7, "write one_of(field, value), or another function of skipfilter.expressions"),
     ],
