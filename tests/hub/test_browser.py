@@ -19,6 +19,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from tests.asgi import PATH, classic_token, current_token
 from tests.conftest import HubProcess
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+expect.set_options(timeout=HANG * 1000)
 
 # Returns "open" or "refused".  `got` has the events, `opened` counts the connections.
 FOLLOW = """
@@ -558,8 +561,17 @@ def open_hub() -> Iterator[HubProcess]:
     hub.close()
 
 
+def visit_debugger(page: Page, hub: HubProcess) -> None:
+    """Open the debugger, and wait until its script has filled in and enabled the forms.
+
+    A test that fills in a field before would have its text mixed with the script's.
+    """
+    page.goto(hub.origin)
+    expect(page.get_by_role("button", name="Subscribe", exact=True)).to_be_enabled()
+
+
 def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: HubProcess, page: Page) -> None:
-    page.goto(open_hub.origin)
+    visit_debugger(page, open_hub)
     assert page.url == f"{open_hub.url}/debug/"
     page.get_by_role("button", name="Subscribe", exact=True).click()
     expect(page.locator("#state")).to_have_text("subscribed")
@@ -590,7 +602,7 @@ def test_r29_n62_the_debugger_subscribes_by_template_and_publishes(open_hub: Hub
 
 
 def test_r29_the_debugger_shows_the_reason_of_a_refusal(open_hub: HubProcess, page: Page) -> None:
-    page.goto(open_hub.origin)
+    visit_debugger(page, open_hub)
     page.get_by_text("Token", exact=True).click()
     page.locator("#token").fill("nonsense")
     page.get_by_role("button", name="Subscribe", exact=True).click()
@@ -600,9 +612,7 @@ def test_r29_the_debugger_shows_the_reason_of_a_refusal(open_hub: HubProcess, pa
 
 
 def test_r29_n38_the_examples_of_the_debugger_match_what_it_publishes(any_hub: HubProcess, page: Page) -> None:
-    page.goto(any_hub.origin)
-    # The script removes a matcher type that the hub does not have, and then enables the forms.
-    expect(page.get_by_role("button", name="Subscribe", exact=True)).to_be_enabled()
+    visit_debugger(page, any_hub)
     types = page.locator("#type option").evaluate_all("(options) => options.map((option) => option.value)")
     matchers = ["match", "match_urlpattern", "match_uritemplate", "match_amqp", "match_mqtt"]
     assert types in (["topic", *matchers], matchers)
@@ -644,7 +654,7 @@ def test_r29_the_forms_can_be_sent_once_the_script_has_loaded(open_hub: HubProce
 @pytest.mark.parametrize("width", [320, 1200])
 def test_r29_the_debugger_fits_narrow_and_wide_windows(open_hub: HubProcess, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    page.goto(open_hub.origin)
+    visit_debugger(page, open_hub)
     page.locator("#topics").fill("https://example.com/" + "a" * 200)
     page.get_by_label("Topics, one per line").fill("https://example.com/" + "a" * 200)
     page.get_by_label("Id").fill("urn:" + "b" * 200)
@@ -664,7 +674,7 @@ def test_the_debugger_says_how_to_sign_a_token_with_keys_of_the_operator(
 ) -> None:
     hub = start_hub(HUB_PUBLISHER_KEY="a key of the operator, which is long enough")
     page.set_viewport_size({"width": width, "height": 800})
-    page.goto(hub.origin)
+    visit_debugger(page, hub)
     command = "hub token --key @FILE --classic --publish '*'"
     expect(page.locator("#sign code")).to_have_text(command)
     expect(page.locator("#sign")).to_be_visible()
@@ -673,6 +683,6 @@ def test_the_debugger_says_how_to_sign_a_token_with_keys_of_the_operator(
 
 
 def test_the_debugger_of_a_hub_with_well_known_keys_has_a_token(open_hub: HubProcess, page: Page) -> None:
-    page.goto(open_hub.origin)
+    visit_debugger(page, open_hub)
     expect(page.locator("#token")).to_have_value(open_hub.token)
     expect(page.locator("#sign")).to_be_hidden()
