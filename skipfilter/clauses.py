@@ -171,11 +171,12 @@ class ClauseIndex:
 
     def candidates(self, message: Message) -> Candidates:
         """Return the groups with a bucket that a message could meet."""
-        rows, plain, others = message.rows, self._plain, self._others
-        buckets = [plain[row] for row in rows if row in plain]
-        if () in plain:
-            buckets.append(plain[()])
-        return Candidates(message, buckets, [others[row] for row in rows if row in others] if others else [])
+        # No bucket is empty, so `filter` drops only those that are missing.
+        plain = list(filter(None, map(self._plain.get, message.rows)))
+        if () in self._plain:
+            plain.append(self._plain[()])
+        others = list(filter(None, map(self._others.get, message.rows))) if self._others else []
+        return Candidates(message, plain, others)
 
     def _open(self, clause: Clause) -> Group:
         """Make a group for a clause, in the buckets of its rarest literal."""

@@ -14,7 +14,7 @@ value).  Most questions about a message are whether it has certain rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -43,12 +43,20 @@ _SIMPLE: Final = frozenset({str, int, float, bool, type(None), bytes, tuple})
 class Message:
     """A message, as it is matched."""
 
-    fields: dict[str, list[object]]
-    """The values of each field."""
     rows: set[Row]
     """A row for each field, and for each value of it that can be hashed."""
     is_plain: bool
     """Whether no field has several values."""
+    _message: Mapping[str, object]
+    _fields: dict[str, list[object]] | None
+    """None if the message is flat, until somebody asks: few questions need them."""
+
+    @property
+    def fields(self) -> dict[str, list[object]]:
+        """The values of each field."""
+        if self._fields is None:
+            self._fields = {name: [value] for name, value in self._message.items()}
+        return self._fields
 
 
 def read(message: Mapping[str, object]) -> Message:
@@ -63,17 +71,20 @@ def read(message: Mapping[str, object]) -> Message:
     """
     if not isinstance(message, (dict, Mapping)):  # dict first: the check is faster
         raise TypeError(f"message {brief(message)} is of type {type(message).__name__}, not a Mapping")
-    is_flat = _SIMPLE.issuperset(map(type, message.values()))
-    fields = {name: [value] for name, value in message.items()} if is_flat else _Reader().fields_of(message)
-    rows: set[Row] = set(zip(fields, strict=True))
+    if _SIMPLE.issuperset(map(type, message.values())):
+        # The items of a flat message are rows as they are.
+        return Message(_rows(message, message.items()), True, message, None)
+    fields = _Reader().fields_of(message)
+    rows = _rows(fields, [(name, value) for name, values in fields.items() for value in values])
+    return Message(rows, max(map(len, fields.values())) <= 1, message, fields)
+
+
+def _rows(names: Collection[str], items: Collection[tuple[str, object]]) -> set[Row]:
+    """Return the rows of fields with these names and items."""
     try:
-        # The items of a message without mappings and lists are rows as they are.
-        rows.update(
-            message.items() if is_flat else [(name, value) for name, values in fields.items() for value in values]
-        )
+        return {*zip(names), *items}
     except TypeError:
-        rows.update([(name, value) for name, values in fields.items() for value in values if has_hash(value)])
-    return Message(fields, rows, is_flat or max(map(len, fields.values())) <= 1)
+        return {*zip(names), *((name, value) for name, value in items if has_hash(value))}
 
 
 def has_hash(value: object) -> bool:

@@ -224,17 +224,20 @@ class Table:
 
     def met(self, message: Message) -> list[BitMap]:
         """Return the ids of each part that holds; they must not be changed."""
-        rows, fields = self.rows, message.fields
+        rows = self.rows
         # 1. The fields, and their contents.  Several contents of a field are one part.
         if message.is_plain:
-            found = [rows[row] for row in message.rows if row in rows]
+            found = [ids for ids in map(rows.get, message.rows) if ids is not None]
         else:
             contents: dict[Hashable, list[BitMap]] = {}
             for row in message.rows:
                 if row in rows:
                     contents.setdefault(row if len(row) == 1 else row[0], []).append(rows[row])
             found = [ids for some in contents.values() for ids in _union(some)]
+        if not self._prefixes and not self._ranges:
+            return found
         # 2. A content begins with a text.
+        fields = message.fields
         for field in self._prefixes.keys() & fields.keys():
             texts = self._prefixes[field]
             found += _union([ids for value in fields[field] if isinstance(value, str) for ids in texts.of(value)])
