@@ -110,13 +110,11 @@ class Grammar:
             raise PatternError(self.name, pattern, f"{self.many} may only stand at the end")
         parsed: list[str | Wildcard] = []
         for word in words:
-            if word == self.one:
-                # ONE goes before a MANY: `#.*` means the same as `*.#`.
-                parsed.insert(len(parsed) - (parsed[-1:] == [MANY]), ONE)
-            elif word == self.many:
-                if self.many_needs_a_word:
+            if word in (self.one, self.many):
+                if word == self.one or self.many_needs_a_word:
+                    # ONE goes before a MANY: `#.*` means the same as `*.#`.
                     parsed.insert(len(parsed) - (parsed[-1:] == [MANY]), ONE)
-                if parsed[-1:] != [MANY]:
+                if word == self.many and parsed[-1:] != [MANY]:
                     parsed.append(MANY)
             elif (self.one in word or self.many in word) and not self.signs_inside:
                 raise PatternError(self.name, pattern, f"a wildcard must be a whole word, and {word!r} is not")
