@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import TypeAlias
 
-    from hub.http.uvicorn_protocol import Detached
+    from hub.http.uvicorn_protocol import Closable
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -103,14 +103,14 @@ class UvicornConnection:
         self._transport = protocol.transport
         self._flow = protocol.flow
         self._cycle = cycle  # uvicorn's object for the response; None from `begin` on
-        self._stream: Detached | None = None  # the owner, while the response is detached
+        self._stream: Closable | None = None  # the owner, while the response is detached
         # The task of the work; while the head is sent, that of the request.
         self._task: asyncio.Task[None] | None = None
         # Bytes that were still buffered after the last write that found no room, or
         # when the connection was aborted; _ALL if that write was dropped.
         self._unsent = 0
 
-    async def begin(self, head: Head, stream: Detached, *, wait: bool) -> bool:
+    async def begin(self, head: Head, stream: Closable, *, wait: bool) -> bool:
         """Send the head, and detach the response for `stream`.
 
         Returns False if the connection is lost, or if the client has sent more than its
@@ -215,6 +215,14 @@ class UvicornConnection:
         """End the stream soon."""
         if self._stream is not None:
             self._stream.close(reason)
+
+    def drained(self) -> None:
+        """Note that everything that was written so far was handed to the socket.
+
+        The work that waits for room may run too late to note it: the stream may end in
+        the same turn of the event loop.
+        """
+        self._unsent = 0
 
     async def _run(self, work: Work) -> None:
         try:

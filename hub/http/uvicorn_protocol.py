@@ -107,8 +107,8 @@ class Cycle(RequestResponseCycle):
         return {**message, "headers": [header for header in headers if header[0] != b"connection"]}
 
 
-class Detached(Protocol):
-    """The owner of a connection whose response is detached."""
+class Closable(Protocol):
+    """What ends with a connection, and can end before."""
 
     def lost(self, error: Exception | None) -> None:
         """Note that the connection is lost: nothing can be written any more.
@@ -120,6 +120,14 @@ class Detached(Protocol):
 
     def close(self, reason: str) -> None:
         """End the response soon."""
+        ...
+
+
+class Detached(Closable, Protocol):
+    """The owner of a connection whose response is detached."""
+
+    def drained(self) -> None:
+        """Note that everything that was written so far was handed to the socket."""
         ...
 
 
@@ -297,6 +305,12 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         self._ends = self._half_closed = True
         return True
+
+    def resume_writing(self) -> None:
+        """Go on with what waits for room; a detached response has an empty buffer."""
+        if self._detached is not None:
+            self._detached.drained()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the request in progress, or the owner of a detached response."""

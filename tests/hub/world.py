@@ -241,7 +241,7 @@ class _Protocol(HttpProtocol):
         for chunk in self.waiting:
             self._connection.take(chunk)
         self.waiting.clear()
-        self.flow.resume_writing()
+        self.resume_writing()
 
     def lose(self) -> None:
         """Lose the connection; the event loop reports the loss in its next turn."""

@@ -212,6 +212,24 @@ async def test_updates_without_room_count_as_written_only_if_room_comes(tmp_path
     assert [sessions[one.subscriber.id].until for one in (lost, kept)] == [1, 4]
 
 
+@pytest.mark.parametrize("end", ["close", "go", "abort"])
+async def test_an_update_that_was_sent_just_before_the_end_counts(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "parks", True)
+    async with world(plain(event_log=str(tmp_path))) as here:
+        connection = await here.connect("a")
+        await here.settle()
+        connection.block()
+        await here.publish("a")
+        await here.settle()
+        # The stream has no time to notice the room before it ends.
+        connection.unblock()
+        {"close": lambda: connection.stream.close("a test"), "go": connection.go, "abort": connection.abort}[end]()
+    check(here, tmp_path)
+    assert connection.ids == ["1"]
+
+
 @pytest.mark.usefixtures("streams")
 async def test_of_a_page_that_is_cut_off_the_sent_part_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.http.stream.CHUNK_BYTES", 1)
