@@ -127,7 +127,7 @@ def memory(topics_times_lists: tuple[int, int, int]) -> Figures:
     Of 200,000 receivers, 100,000 subscribe to each topic, by one or by two templates.
     Each topic is looked up some times.
     """
-    from hub.interest import Interest, Key
+    from hub.delivery.audience import Interest, Key
     from skipfilter import SkipFilter
 
     topics, times, lists = topics_times_lists

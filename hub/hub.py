@@ -24,22 +24,22 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from hub.admission import Admission
 from hub.auth.authorizer import Authorizer
-from hub.backpressure import Backpressure
-from hub.broadcaster import LATE_SECONDS, TICK_SECONDS, Broadcaster
-from hub.dispatcher import Dispatcher
+from hub.delivery.follower import Dispatcher
+from hub.delivery.live import LATE_SECONDS, TICK_SECONDS, Broadcaster
+from hub.delivery.reading import Reading
+from hub.delivery.subscriber import Subscriber, may_want_presence
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, NotRunning
 from hub.event_log.recorder import EventLog
-from hub.health import Health
 from hub.history.base import EARLIEST
-from hub.presence import Presence
+from hub.node.admission import Admission
+from hub.node.health import Health
+from hub.node.presence import Presence
+from hub.node.publish_window import Backpressure
+from hub.node.shutdown import Shutdown
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import EARLIEST_ID, check_fields, check_topic
-from hub.reading import Reading
-from hub.shutdown import Shutdown
-from hub.slices import Slices
-from hub.subscriber import Subscriber, may_want_presence
+from hub.turns import Slices
 from skipfilter import LimitError, PatternError
 from skipfilter.text import shown
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from hub.auth.grant import Grant
-    from hub.broadcaster import Receiver
+    from hub.delivery.live import Receiver
     from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update

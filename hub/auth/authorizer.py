@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import Action
     from hub.auth.keys import KeySource, TrustedKeys
-    from hub.issuers import Keys
     from hub.protocol.requests import Headers
     from hub.protocol.topics import MatcherCompiler
     from hub.settings import Settings
+    from hub.settings.issuers import Keys
     from skipfilter import Selector
 
 log = structlog.stdlib.get_logger("hub")

@@ -37,7 +37,7 @@ from joserfc import jwk, jws
 from joserfc.errors import JoseError, SecurityWarning
 
 from hub.errors import ConfigurationError, InvalidToken, KeysUnavailable
-from hub.issuers import Algorithm
+from hub.settings.issuers import Algorithm
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from joserfc.jwa import JWSAlgModel
 
-    from hub.issuers import Keys
+    from hub.settings.issuers import Keys
 
 log = structlog.stdlib.get_logger("hub")
 

@@ -13,7 +13,7 @@ import typer
 from hub.cli import history, serve, token, verify
 
 main = typer.Typer(
-    help="A Mercure hub. Its settings are HUB_… environment variables; hub/settings.py describes them.",
+    help="A Mercure hub. Its settings are HUB_… environment variables; hub/settings/settings.py describes them.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -11,9 +11,9 @@ import typer
 from hub.auth.keys import read_key, weakness
 from hub.auth.signing import sign_classic_token, sign_token
 from hub.errors import ConfigurationError
-from hub.issuers import Algorithm  # noqa: TC001 - Typer reads it
 from hub.protocol.topics import MATCHER_TYPES
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
+from hub.settings.issuers import Algorithm  # noqa: TC001 - Typer reads it
 
 
 def token(

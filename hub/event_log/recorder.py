@@ -27,10 +27,10 @@ from hub.history import base
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hub.broadcaster import Broadcaster, Receiver
+    from hub.delivery.live import Broadcaster, Receiver
     from hub.history.base import Entry, History
     from hub.settings import Settings
-    from hub.slices import Slices
+    from hub.turns import Slices
 
 log = structlog.stdlib.get_logger("hub")
 

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from hub.delivery.audience import Interest
+from hub.delivery.reading import Reading
 from hub.errors import PositionExpired
 from hub.event_log.segments import own_position
 from hub.history import base
-from hub.interest import Interest
-from hub.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from hub.broadcaster import Receiver
+    from hub.delivery.live import Receiver
+    from hub.delivery.subscriber import Subscriber
     from hub.event_log.marks import Marks
     from hub.event_log.segments import Beat, Directory
     from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
-    from hub.slices import Slices
-    from hub.subscriber import Subscriber
+    from hub.turns import Slices
 
 log = structlog.stdlib.get_logger("hub")
 

@@ -20,7 +20,7 @@ from hub.history.base import EARLIEST
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from hub.broadcaster import Broadcaster
+    from hub.delivery.live import Broadcaster
     from hub.event_log.marks import Marks
     from hub.event_log.segments import Directory
     from hub.history.base import Entry, History

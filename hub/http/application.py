@@ -27,9 +27,9 @@ from hub.http.request import TOKENS, Request
 from hub.http.response import SERVER_SEND, EventStream
 from hub.hub import Hub
 from hub.logs import configure_log
+from hub.node.shutdown import before_signals
 from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
-from hub.shutdown import before_signals
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request as StarletteRequest
     from starlette.types import Message, Receive, Scope, Send
 
+    from hub.delivery.stream import Head, Stream
     from hub.history.base import History
-    from hub.http.stream import Head, Stream
     from hub.settings import Settings
 
 

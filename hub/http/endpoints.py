@@ -40,6 +40,7 @@ from starlette.staticfiles import StaticFiles
 
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
+from hub.delivery.subscriber import Subscriber, may_want_presence
 from hub.errors import (
     HistoryUnavailable,
     Misdirected,
@@ -66,7 +67,6 @@ from hub.protocol.requests import (
 )
 from hub.protocol.subscriptions import CONTEXT
 from hub.protocol.topics import MATCHER_TYPES, subscriptions_path
-from hub.subscriber import Subscriber, may_want_presence
 from skipfilter.text import shown
 
 if TYPE_CHECKING:

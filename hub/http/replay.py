@@ -41,24 +41,24 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
+from hub.delivery.reading import CHUNK_BYTES
 from hub.errors import PositionExpired
 from hub.history import base
 from hub.http.response import SERVER_SEND
 from hub.http.sockets import tune
 from hub.http.uvicorn_connection import UvicornLink, link_of
+from hub.node.shutdown import SHUTTING_DOWN
 from hub.protocol import events
-from hub.reading import CHUNK_BYTES
-from hub.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from hub.delivery.subscriber import Subscriber
     from hub.history.base import Entry
     from hub.hub import Hub
     from hub.protocol.updates import Update
-    from hub.subscriber import Subscriber
 
 _HEARTBEAT_SECONDS: Final = 1.0
 """If no chunk was sent for longer than this, a smaller one or a heartbeat is sent."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sse_starlette import EventSourceResponse
 
+from hub.delivery.stream import Connection, Stream
 from hub.http.asgi_connection import NO_LINK, AsgiConnection
 from hub.http.sockets import tune
-from hub.http.stream import Connection, Stream
 from hub.http.uvicorn_connection import link_of
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+    from hub.delivery.subscriber import Subscriber
     from hub.hub import Hub
     from hub.settings import Settings
-    from hub.subscriber import Subscriber
 
     _Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
 

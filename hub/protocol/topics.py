@@ -47,7 +47,7 @@ from weakref import WeakValueDictionary, finalize
 from ada_url import URL
 
 from hub.errors import InvalidRequest, LimitExceeded
-from hub.slices import Slices
+from hub.turns import Slices
 from skipfilter import Everything, Exact, PatternError, UriTemplate, UrlPattern, compile_matcher
 from skipfilter.text import shown
 

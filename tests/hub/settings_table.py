@@ -1,4 +1,4 @@
-"""The table of all settings in hub/README.md, made from hub/settings.py.
+"""The table of all settings in hub/README.md, made from hub/settings/settings.py.
 
     python -m tests.hub.settings_table     write the table
 
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr
 
-from hub import settings
+import hub
 from hub.settings import Settings, Unit
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-README: Final = Path(settings.__file__).with_name("README.md")
+README: Final = Path(hub.__file__).with_name("README.md")
 
 _TABLE: Final = re.compile(r"(?<=<!-- settings -->\n)(\|.*\n)*")
 

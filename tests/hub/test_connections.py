@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.auth.grant import Grant
-from hub.broadcaster import LATE_SECONDS
+from hub.delivery.live import LATE_SECONDS
 from hub.errors import LimitExceeded
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from hub.reading import Part, Reading
+    from hub.delivery.reading import Part, Reading
     from tests.asgi import Answer, Following
     from tests.hub.world import Connection
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub.auth.grant import Grant
-from hub.broadcaster import Broadcaster
+from hub.delivery.audience import Interest
+from hub.delivery.live import Broadcaster
+from hub.delivery.subscriber import Subscriber
 from hub.history.base import Entry
-from hub.interest import Interest
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher, may_match_below
 from hub.protocol.updates import Update
-from hub.subscriber import Subscriber
 from skipfilter import PatternError, SelectorIndex, SkipFilter
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.signing import at_once
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from hub.broadcaster import Receiver
+    from hub.delivery.audience import Key
+    from hub.delivery.live import Receiver
     from hub.http.application import HubApplication
-    from hub.interest import Key
 
 pytestmark = pytest.mark.anyio
 both_dialects = pytest.mark.parametrize("classic", [True, False])

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub import health as health_module
-from hub import presence
 from hub.auth.grant import Grant
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
@@ -24,6 +22,8 @@ from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.file import files_of
 from hub.http.replay import Replay
+from hub.node import health as health_module
+from hub.node import presence
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_TOKEN
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from hub.delivery.reading import Reading
     from hub.history.base import Beat, Change, Entry, Page
     from hub.http.application import HubApplication
-    from hub.reading import Reading
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio

@@ -12,11 +12,11 @@ import pytest
 
 from hub import Settings, Update, create_app
 from hub.auth.grant import Grant
-from hub.broadcaster import Broadcaster
+from hub.delivery.live import Broadcaster
+from hub.delivery.subscriber import Subscriber
 from hub.errors import Closing
 from hub.history.base import Entry
 from hub.protocol.topics import MatcherCompiler, TopicMatcher
-from hub.subscriber import Subscriber
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.presence import EVERYTHING
 from tests.hub.signing import at_once
@@ -44,7 +44,7 @@ async def test_replaying_clients_share_the_pages(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_r37_a_replay_stops_if_the_client_left_even_if_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.slices.SLICE_SECONDS", -1.0)  # each update takes a slice
+    monkeypatch.setattr("hub.turns.SLICE_SECONDS", -1.0)  # each update takes a slice
     async with world() as here:
         for n in range(300):
             await here.publish(str(n))

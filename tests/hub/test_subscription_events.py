@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hub import Settings, create_app
 from hub import hub as hub_module
 from hub.auth.grant import Grant
+from hub.delivery.stream import Stream
 from hub.errors import Closing
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
-from hub.http.stream import Stream
 from hub.protocol.subscriptions import Subscription
 from hub.protocol.topics import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY

@@ -12,17 +12,17 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from hub import Settings
 from hub.auth.grant import Grant
+from hub.delivery.stream import State
+from hub.delivery.subscriber import Subscriber
 from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
 from hub.http.response import EventStream
-from hub.http.stream import State
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.hub import Hub
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
-from hub.subscriber import Subscriber
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message
 
-    from hub.broadcaster import Receiver
+    from hub.delivery.live import Receiver
     from hub.history.base import Entry
     from hub.protocol.topics import TopicMatcher
 

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from hub import broadcaster
 from hub.auth.signing import sign_classic_token
+from hub.delivery import live as broadcaster
 from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
 from hub.event_log import segments
@@ -37,7 +37,7 @@ from skipfilter import compile_matcher
 from tests.asgi import application as started
 from tests.asgi import follow
 from tests.asgi import publish as publish_in
-from tests.hub.http.test_stream import ACTIONS, CONFIGURATIONS, SlowHistory, perform
+from tests.hub.delivery.test_stream import ACTIONS, CONFIGURATIONS, SlowHistory, perform
 from tests.hub.presence import EVERYTHING
 from tests.hub.world import World, plain, world
 from tests.waiting import HANG, until
@@ -150,7 +150,7 @@ def test_the_lines_of_a_connection_agree_with_the_written_bytes(actions: list[An
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE_WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
-        patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
+        patch.setattr("hub.delivery.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
         here = asyncio.run(play(directory))
         check(here, Path(directory))
@@ -232,7 +232,7 @@ async def test_an_update_that_was_sent_just_before_the_end_counts(
 
 @pytest.mark.usefixtures("streams")
 async def test_of_a_page_that_is_cut_off_the_sent_part_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.http.stream.CHUNK_BYTES", 1)
+    monkeypatch.setattr("hub.delivery.stream.CHUNK_BYTES", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         for _ in range(6):
             await here.publish("a")
@@ -401,7 +401,7 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE_WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
-        patch.setattr("hub.http.stream.CHUNK_BYTES", 20)
+        patch.setattr("hub.delivery.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
         patch.setattr(event_log, "GATHER", 0.0)
         patch.setattr("hub.event_log.sessions.BATCH_RECORDS", 2)

@@ -95,7 +95,7 @@ async def test_the_task_of_a_stream_runs_no_routes_and_no_middleware() -> None:
         while coroutine is not None and hasattr(coroutine, "cr_code"):
             files.append(coroutine.cr_code.co_filename)
             coroutine = coroutine.cr_await
-        assert [file.rpartition("/")[2] for file in files if "/hub/http/" in file] == [
+        assert [file.rpartition("/")[2] for file in files if "/hub/" in file] == [
             "application.py",
             "stream.py",
             "asgi_connection.py",

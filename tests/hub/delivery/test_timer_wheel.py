@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hub.timer_wheel import Wheel
+from hub.delivery.timer_wheel import Wheel
 
 ITEMS = st.sampled_from("abcd")
 TICK = 0.5

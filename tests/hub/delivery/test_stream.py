@@ -15,15 +15,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hub import broadcaster
 from hub.auth.grant import Grant
+from hub.delivery import live as broadcaster
+from hub.delivery.stream import Stream
 from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import _finish, _step
 from hub.http.response import EventStream
-from hub.http.stream import Stream
 from hub.protocol.updates import Update
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
 from tests.waiting import until
@@ -181,7 +181,7 @@ def test_n21_n81_n106_n120_n127_t71_all_subscribers_agree_with_a_naive_filter(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broadcaster, "SLICE_WRITES", slice)
         patch.setattr(base, "PAGE_ENTRIES", page)
-        patch.setattr("hub.http.stream.CHUNK_BYTES", 20 * page)  # one small frame, or a few
+        patch.setattr("hub.delivery.stream.CHUNK_BYTES", 20 * page)  # one small frame, or a few
         patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
         asyncio.run(play())
 
@@ -794,7 +794,7 @@ async def test_informing_a_stream_whose_position_is_trimmed_does_not_block() -> 
 
 
 async def test_a_replay_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.slices.SLICE_SECONDS", 0)
+    monkeypatch.setattr("hub.turns.SLICE_SECONDS", 0)
     async with world() as here:
         for n in range(100):
             await here.publish(f"b{n}")
@@ -833,7 +833,7 @@ async def test_a_hub_starts_at_the_end_of_its_history() -> None:
 
 async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.hub.TICK_SECONDS", 0.01)
-    monkeypatch.setattr("hub.dispatcher.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("hub.delivery.follower.RETRY_SECONDS", 0.01)
     async with world() as here:
         hub = here.hub.broadcaster
         calls = {"tick": 0, "dispatch": 0}

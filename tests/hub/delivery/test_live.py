@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub.auth.grant import Grant
-from hub.broadcaster import Broadcaster
+from hub.delivery.audience import Interest
+from hub.delivery.live import Broadcaster
+from hub.delivery.subscriber import Subscriber
 from hub.history.base import Entry
-from hub.interest import Interest
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
-from hub.subscriber import Subscriber
 from skipfilter import LimitError, SkipFilter
 from tests.hub.world import wants
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
-    from hub.broadcaster import Receiver
-    from hub.interest import Key
+    from hub.delivery.audience import Key
+    from hub.delivery.live import Receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -125,7 +125,7 @@ async def test_a_subscriber_that_is_behind_cannot_join() -> None:
 async def test_a_new_subscriber_does_not_get_the_updates_of_one_that_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hub.broadcaster.SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.delivery.live.SLICE_WRITES", 1)
     first, second, third = (receiver(subscribed=["a"]) for _ in range(3))
     hub = broadcaster(first, second)
     dispatch = asyncio.ensure_future(hub.dispatch(entries(Update(("a",)))))
@@ -214,7 +214,7 @@ class Turns:
 async def test_fewer_large_frames_are_written_at_a_time(
     size: int, at_most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hub.broadcaster.SLICE_WRITES", 16)
+    monkeypatch.setattr("hub.delivery.live.SLICE_WRITES", 16)
     several = [receiver(subscribed=["a"]) for _ in range(40)]
     hub = broadcaster(*several)
     slices = await Turns(*several).during(hub.dispatch(entries(Update(("a",), "x" * (size - 60), id="x"))))
@@ -224,9 +224,9 @@ async def test_fewer_large_frames_are_written_at_a_time(
 
 async def test_other_tasks_run_while_receivers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No two receivers want the same updates, so each selection is computed."""
-    monkeypatch.setattr("hub.broadcaster.SLICE_IDS", 10)
-    monkeypatch.setattr("hub.broadcaster.SLICE_TOPICS", 4)
-    monkeypatch.setattr("hub.broadcaster.SLICE_SETS", 1)
+    monkeypatch.setattr("hub.delivery.live.SLICE_IDS", 10)
+    monkeypatch.setattr("hub.delivery.live.SLICE_TOPICS", 4)
+    monkeypatch.setattr("hub.delivery.live.SLICE_SETS", 1)
     several = [receiver(subscribed=[str(n), "all"]) for n in range(40)]
     hub = broadcaster(*several)
     updates = entries(*(Update((str(n),)) for n in range(40)), Update(("all",)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from random import Random
 
-    from hub.broadcaster import Broadcaster
+    from hub.delivery.live import Broadcaster
 
 log = structlog.stdlib.get_logger("hub")
 

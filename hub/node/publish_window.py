@@ -19,7 +19,7 @@ from hub.errors import TooLarge
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from hub.broadcaster import Broadcaster
+    from hub.delivery.live import Broadcaster
     from hub.history.base import Entry
     from hub.protocol.updates import Update
 

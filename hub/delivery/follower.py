@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
-    from hub.broadcaster import Broadcaster
+    from hub.delivery.live import Broadcaster
     from hub.event_log.recorder import EventLog
     from hub.history.base import History
 

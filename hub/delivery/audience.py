@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
+    from hub.delivery.subscriber import Subscriber
     from hub.protocol.topics import TopicMatcher
-    from hub.subscriber import Subscriber
     from skipfilter import CompiledSelector, Selector
 
 Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]

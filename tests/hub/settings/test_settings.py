@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.http.sockets import _tune
 from hub.http.uvicorn_protocol import HttpProtocol
-from hub.issuers import PUBLIC_KEY_ALGORITHMS
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
+from hub.settings.issuers import PUBLIC_KEY_ALGORITHMS
 from tests.hub import settings_table
 from tests.hub.serving import served
 from tests.wire import publish, subscribe

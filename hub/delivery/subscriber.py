@@ -11,8 +11,8 @@ from hub.protocol.topics import may_match_below, subscriptions_path
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hub.admission import Ticket
     from hub.auth.grant import Grant
+    from hub.node.admission import Ticket
     from hub.protocol.topics import TopicMatcher
     from skipfilter import Selector
 

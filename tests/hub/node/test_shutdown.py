@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub import Settings, create_app, shutdown
+from hub import Settings, create_app
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.uvicorn_protocol import HttpProtocol
+from hub.node import shutdown
 from tests.asgi import application, ask
 from tests.hub.serving import served
 from tests.hub.world import plain, world

@@ -28,10 +28,10 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hub.errors import ConfigurationError
 from hub.history.base import Retention
-from hub.issuers import Algorithm, Issuer, Keys, KeySetURL, Role
 from hub.protocol.origins import normal_origin
-from hub.validation import is_true, sentences, text_like
-from hub.variables import PREFIX, RENAMED, renamed_variables, unknown_variables
+from hub.settings.checks import is_true, sentences, text_like
+from hub.settings.issuers import Algorithm, Issuer, Keys, KeySetURL, Role
+from hub.settings.variable_names import PREFIX, RENAMED, renamed_variables, unknown_variables
 
 log = structlog.stdlib.get_logger("hub")
 

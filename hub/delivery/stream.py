@@ -30,18 +30,18 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import structlog
 
+from hub.delivery.reading import CHUNK_BYTES
 from hub.errors import PositionExpired
 from hub.history.base import EARLIEST
+from hub.node.shutdown import SHUTTING_DOWN
 from hub.protocol import events
-from hub.reading import CHUNK_BYTES
-from hub.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from hub.delivery.subscriber import Subscriber
     from hub.hub import Hub
-    from hub.subscriber import Subscriber
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub import admission
-from hub.admission import Rates, TokenBucket
 from hub.errors import Busy, LimitExceeded
+from hub.node import admission
+from hub.node.admission import Rates, TokenBucket
 from tests.asgi import PATH, application, ask, follow
 from tests.hub.world import plain, world
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from hub.errors import HistoryUnavailable
-from hub.shutdown import SHUTTING_DOWN
+from hub.node.shutdown import SHUTTING_DOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hub.history.base import History
-    from hub.shutdown import Shutdown
+    from hub.node.shutdown import Shutdown
 
 log = structlog.stdlib.get_logger("hub")
 

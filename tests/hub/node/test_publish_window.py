@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.backpressure import Backpressure
-from hub.broadcaster import Broadcaster
+from hub.delivery.live import Broadcaster
 from hub.errors import TooLarge
 from hub.history.base import Entry
+from hub.node.publish_window import Backpressure
 from hub.protocol.updates import Update
 
 UPDATE = Update(("t",), id="i")

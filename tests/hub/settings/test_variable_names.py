@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from hub import ConfigurationError, Settings, settings_from_environment
 from hub.cli import main
-from hub.variables import unknown_variables
+from hub.settings.variable_names import unknown_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,11 +18,11 @@ from hub.history.base import EARLIEST
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hub.delivery.audience import Key
+    from hub.delivery.subscriber import Subscriber
     from hub.history.base import Entry, Page
-    from hub.interest import Key
     from hub.protocol.updates import Update
-    from hub.slices import Slices
-    from hub.subscriber import Subscriber
+    from hub.turns import Slices
 
 
 CHUNK_BYTES: Final = 2**16

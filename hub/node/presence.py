@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from hub.backpressure import Backpressure
 from hub.errors import Closing, HistoryUnavailable
 from hub.history import base
 from hub.history.base import Change
+from hub.node.publish_window import Backpressure
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import EARLIEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hub.broadcaster import Broadcaster
+    from hub.delivery.live import Broadcaster
+    from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
     from hub.protocol.updates import Update
     from hub.settings import Settings
-    from hub.subscriber import Subscriber
 
 log = structlog.stdlib.get_logger("hub")
 

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pyroaring import BitMap64, FrozenBitMap64
 
-from hub.interest import Interest
+from hub.delivery.audience import Interest
+from hub.delivery.timer_wheel import Wheel
 from hub.protocol import events
-from hub.timer_wheel import Wheel
 from skipfilter import SkipFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    from hub.delivery.audience import Key
+    from hub.delivery.subscriber import Subscriber
     from hub.history.base import Entry
-    from hub.interest import Key
-    from hub.subscriber import Subscriber
 
 SLICE_WRITES: Final = 256
 """Writes before other tasks may run: about 2 ms."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hub import slices
+from hub import turns as slices
 from hub.auth.grant import Grant
+from hub.delivery.reading import Reading
+from hub.delivery.subscriber import Subscriber
 from hub.event_log.recorder import EventLog
 from hub.event_log.sessions import _Gone
 from hub.history.base import Entry, Page
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
-from hub.reading import Reading
-from hub.slices import SLICE_SECONDS, Slices
-from hub.subscriber import Subscriber
+from hub.turns import SLICE_SECONDS, Slices
 from skipfilter import SelectorIndex
 from tests.asgi import PATH, application, ask, bearer, current_token
 from tests.hub.world import plain, world

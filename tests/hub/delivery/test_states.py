@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from hub.auth.grant import Grant
+from hub.delivery.reading import Part
+from hub.delivery.stream import TRANSITIONS, State, Stream
+from hub.delivery.subscriber import Subscriber
 from hub.errors import PositionExpired
 from hub.history.base import Entry
-from hub.http.stream import TRANSITIONS, State, Stream
 from hub.protocol import events
 from hub.protocol.updates import Update
-from hub.reading import Part
-from hub.subscriber import Subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hub.http.stream import Work
+    from hub.delivery.stream import Work
 
 pytestmark = pytest.mark.anyio
 

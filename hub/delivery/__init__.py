@@ -1,0 +1,1 @@
+"""From the history to the outlet of one subscriber."""

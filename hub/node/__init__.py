@@ -1,0 +1,1 @@
+"""One node of a hub, among its clients and the other nodes."""
