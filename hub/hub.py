@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from hub import turns
 from hub.auth.authorizer import Authorizer
 from hub.delivery.follower import Dispatcher
 from hub.delivery.live import LATE_SECONDS, TICK_SECONDS, Broadcaster
@@ -39,7 +40,7 @@ from hub.node.publish_window import Backpressure
 from hub.node.shutdown import Shutdown
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import EARLIEST_ID, check_fields, check_topic
-from hub.turns import Slices
+from hub.turns import TimeSlices
 from skipfilter import LimitError, PatternError
 from skipfilter.text import shown
 
@@ -56,13 +57,6 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-SLICE_TOPICS: Final = 64
-"""Topics of a request that are checked before other tasks may run.
-
-A usual topic takes up to 40 µs, and a very long one 200 µs.
-"""
-SLICE_MATCHES: Final = 1_000
-"""Tests of a topic against a matcher before other tasks may run: up to 6 µs each."""
 LAST_ANNOUNCEMENTS_SECONDS: Final = 2.0
 """Seconds that the end of `running` waits for the last streams and their announcements.
 
@@ -92,7 +86,7 @@ class Hub:
         self.history = history
         self._has_begun = False  # whether `running` was ever entered
         self.is_running = False  # whether streams and publishers are served
-        self.slices = Slices()
+        self.slices = TimeSlices()
         self.compiler = MatcherCompiler(
             settings.url,
             max_url_patterns=settings.max_url_patterns,
@@ -146,9 +140,7 @@ class Hub:
             raise Closing
         if not self.is_running:
             raise NotRunning("the hub is not running: publish inside of `async with hub.running()`")
-        await self._check_updates(updates)
-        if grant is not None:
-            await self._require_publish(updates, grant)
+        await self._check(updates, grant)
         publisher = "" if grant is None else grant.publisher
         await self.backpressure.append(updates, partial(self.history.append, updates, publisher=publisher))
         if log.isEnabledFor(logging.DEBUG):
@@ -156,31 +148,27 @@ class Hub:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)
 
-    async def _check_updates(self, updates: Sequence[Update]) -> None:
-        """Raise `InvalidRequest` for the first update that breaks a rule."""
-        left = SLICE_TOPICS
+    async def _check(self, updates: Sequence[Update], grant: Grant | None) -> None:
+        """Raise `InvalidRequest` for the first update that breaks a rule.
+
+        Then raise `InsufficientScope` if the grant does not cover every topic (N80).
+        """
+        await turns.run_in_turns(self._checks(updates), turns.CHECKED_TOPICS)
+        if grant is not None:
+            topics = (topic for update in updates for topic in update.topics)
+            portion = max(1, turns.TESTED_MATCHERS // max(1, len(grant.publish)))
+            await turns.run_in_turns(map(grant.require_publish, topics), portion)
+
+    def _checks(self, updates: Sequence[Update]) -> Iterator[None]:
+        """Check the updates, one topic in each step."""
         for number, update in enumerate(updates, 1):
             try:
                 for topic in update.topics:
-                    if not left:
-                        await asyncio.sleep(0)
-                        left = SLICE_TOPICS
-                    left -= 1
                     check_topic(topic, path=self.settings.path)
+                    yield
                 check_fields(update)
             except InvalidRequest as error:
                 raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
-
-    async def _require_publish(self, updates: Sequence[Update], grant: Grant) -> None:
-        """Raise `InsufficientScope` if the grant does not cover every topic (N80)."""
-        left = SLICE_MATCHES
-        for update in updates:
-            for topic in update.topics:
-                if left <= 0:
-                    await asyncio.sleep(0)
-                    left = SLICE_MATCHES
-                left -= len(grant.publish)
-                grant.require_publish(topic)
 
     # -- subscribers
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from hub import turns
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import Page
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-SLICE_CLOSES: Final = 16
-"""Streams that are closed before other tasks may run."""
 RETRY_SECONDS: Final = 1.0
 """Seconds until the next attempt if a dispatch has failed."""
 
@@ -126,10 +125,9 @@ class Dispatcher:
 
     async def _close_all(self, reason: str) -> None:
         """End all streams, so that their clients reconnect with their cursors."""
-        for count, subscriber in enumerate(self._broadcaster.subscribers(), 1):
-            self._broadcaster.close(subscriber.id, reason)
-            if count % SLICE_CLOSES == 0:
-                await asyncio.sleep(0)
+        async for subscribers in turns.in_turns(self._broadcaster.subscribers(), turns.ENDED_STREAMS):
+            for subscriber in subscribers:
+                self._broadcaster.close(subscriber.id, reason)
 
     async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Call `ask` until it raises no `HistoryUnavailable`, and return its result."""

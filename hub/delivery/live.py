@@ -19,38 +19,23 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from contextlib import nullcontext
-from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyroaring import BitMap64, FrozenBitMap64
 
+from hub import turns
 from hub.delivery.audience import Interest
 from hub.delivery.timer_wheel import Wheel
 from hub.protocol import events
 from skipfilter import SkipFilter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from hub.delivery.audience import Key
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import Entry
 
-SLICE_WRITES: Final = 256
-"""Writes before other tasks may run: about 2 ms."""
-BYTES_PER_WRITE: Final = 2**12
-"""Bytes that cost about as much as one more write."""
-JOINS_PER_WRITE: Final = 32
-"""Updates that cost about as much to join as one more write."""
-SLICE_TOPICS: Final = 16
-"""Topics of one update, or updates of a page, that are matched before other tasks run.
-
-16 topics take at most about 2 ms.
-"""
-SLICE_IDS: Final = 2**13
-"""Ids that are grouped before other tasks may run: about 2 ms."""
-SLICE_SETS: Final = 2**9
-"""Bitmaps that are made before other tasks may run: about 1 ms."""
 EARLY_SHARE: Final = 0.25
 """The share of its interval by which a heartbeat may come early.
 
@@ -70,8 +55,6 @@ its token expires (N82).
 
 # The golden ratio, less 1.
 _GOLDEN: Final = (5**0.5 - 1) / 2
-
-T = TypeVar("T")
 
 
 class Receiver(Protocol):
@@ -269,9 +252,9 @@ class Broadcaster:
             # has read the entries from the history.
             live, position = self._live.copy(), entries[-1].position
             self.move_to(position)
-            now, left = self._clock(), SLICE_WRITES
+            now, left = self._clock(), turns.WRITES
             for ids, body in await self._choices(entries, live):
-                cost = 1 + len(body) // BYTES_PER_WRITE + len(entries) // JOINS_PER_WRITE
+                cost = 1 + len(body) // turns.BYTES_PER_WRITE + len(entries) // turns.JOINS_PER_WRITE
                 for receiver in self._filter.values(ids):
                     # Other tasks have run since the live set was copied: the receiver
                     # may have left it, or may have been closed.
@@ -280,8 +263,8 @@ class Broadcaster:
                         receiver.write(body, position)
                     left -= cost
                     if left <= 0:
-                        left = SLICE_WRITES
-                        await asyncio.sleep(0)
+                        left = turns.WRITES
+                        await turns.other_tasks()
             self.dispatched = position
 
     async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, bytes]]:
@@ -307,7 +290,7 @@ class Broadcaster:
         # b. Group them further by their set of live receivers, so that each set is
         #    walked once.  An entry without live receivers drops out.
         choices: dict[FrozenBitMap64, int] = {}
-        async for some in _in_turns(alike.items(), SLICE_TOPICS):
+        async for some in turns.in_turns(alike.items(), turns.FOUND_TOPICS):
             for audience, choice in some:
                 if ids := await self._receivers(*audience) & live:
                     same = FrozenBitMap64(ids)
@@ -336,10 +319,10 @@ class Broadcaster:
         """
         filter = self._source(topics[0])
         subscribed, granted = BitMap64(), BitMap64()
-        for begin in range(0, len(topics), SLICE_TOPICS):
+        for begin in range(0, len(topics), turns.FOUND_TOPICS):
             if begin:
-                await asyncio.sleep(0)
-            some = topics[begin : begin + SLICE_TOPICS]
+                await turns.other_tasks()
+            some = topics[begin : begin + turns.FOUND_TOPICS]
             subscribed |= filter.bitmap(*(("subscribed", topic) for topic in some))
             if private:
                 granted |= filter.bitmap(*(("granted", topic) for topic in some))
@@ -373,7 +356,7 @@ class Broadcaster:
         """
         async with self._turn:
             now = self._clock()
-            async for some in _in_turns(self._wheel.turn(now), SLICE_WRITES):
+            async for some in turns.in_turns(self._wheel.turn(now), turns.WRITES):
                 for receiver in some:
                     # Other tasks ran between two slices: it may have disconnected.
                     if receiver.subscriber.id in self._connected:
@@ -418,25 +401,18 @@ async def _choosers(choices: dict[FrozenBitMap64, int]) -> dict[int, BitMap64]:
     """
     # The choice of each id: the union over the sets that contain it.
     choice_of: dict[int, int] = {}
-    async for some in _in_turns(((id, choice) for ids, choice in choices.items() for id in ids), SLICE_IDS):
+    async for some in turns.in_turns(
+        ((id, choice) for ids, choice in choices.items() for id in ids), turns.GROUPED_IDS
+    ):
         for id, choice in some:
             choice_of[id] = choice_of.get(id, 0) | choice
     # The ids of each choice.
     alike: defaultdict[int, list[int]] = defaultdict(list)
-    async for some in _in_turns(choice_of.items(), SLICE_IDS):
+    async for some in turns.in_turns(choice_of.items(), turns.GROUPED_IDS):
         for id, choice in some:
             alike[choice].append(id)
     # The same as bitmaps.  There may be as many as ids, so this is in slices too.
     made: dict[int, BitMap64] = {}
-    async for sets in _in_turns(alike.items(), SLICE_SETS):
+    async for sets in turns.in_turns(alike.items(), turns.GROUPS):
         made.update((choice, BitMap64(ids)) for choice, ids in sets)
     return made
-
-
-async def _in_turns(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
-    """Yield `items` in lists of up to `size`; other tasks run after each full list."""
-    iterator = iter(items)
-    while some := list(islice(iterator, size)):
-        yield some
-        if len(some) == size:
-            await asyncio.sleep(0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import Entry, Page
     from hub.protocol.updates import Update
-    from hub.turns import Slices
+    from hub.turns import TimeSlices
 
 
 CHUNK_BYTES: Final = 2**16
@@ -59,7 +59,7 @@ class Reading:
         passes: Callable[[Key], bool],
         subscriber: Subscriber,
         after: int,
-        slices: Slices,
+        slices: TimeSlices,
     ) -> None:
         self._read = read
         self._passes = passes

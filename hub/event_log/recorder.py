@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hub.delivery.live import Broadcaster, Receiver
     from hub.history.base import Entry, History
     from hub.settings import Settings
-    from hub.turns import Slices
+    from hub.turns import TimeSlices
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -50,7 +50,7 @@ class EventLog:
         settings: Settings,
         history: History,
         broadcaster: Broadcaster,
-        slices: Slices,
+        slices: TimeSlices,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hub.event_log.segments import Beat, Directory
     from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
-    from hub.turns import Slices
+    from hub.turns import TimeSlices
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -72,7 +72,7 @@ class Sessions:
         directory: Directory,
         marks: Marks,
         history: History,
-        slices: Slices,
+        slices: TimeSlices,
         *,
         in_thread: Callable[..., Awaitable[Any]],
         now: Callable[[], int],

@@ -21,7 +21,6 @@ HUB is the path of the hub in the settings.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -38,6 +37,7 @@ from starlette.responses import (
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hub import turns
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
 from hub.delivery.subscriber import Subscriber, may_want_presence
@@ -85,10 +85,6 @@ DEBUGGER: Final = "/debug/"
 
 NOT_STORED: Final = {"Cache-Control": "no-store"}
 _DEBUGGER_FILES: Final = Path(__file__).parents[1] / "debugger"
-BYTES_PARSED_AT_ONCE: Final = 2**14
-"""Bytes of a batch that are parsed before other tasks run: about 2 ms."""
-_SUBSCRIPTIONS_AT_ONCE: Final = 100
-"""Subscriptions that are examined before other tasks run."""
 _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 """Bytes that an entity tag cannot contain, and the percent sign that escapes them."""
 
@@ -217,12 +213,12 @@ class Endpoints:
         body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.headers)
         updates: list[Update] = []
-        turn = BYTES_PARSED_AT_ONCE
+        turn = turns.PARSED_BYTES
         for start, update in read_updates(body, type, self._hub.settings):
             updates.append(update)
             if start >= turn:
-                turn = start + BYTES_PARSED_AT_ONCE
-                await asyncio.sleep(0)
+                turn = start + turns.PARSED_BYTES
+                await turns.other_tasks()
         if self._hub.settings.dev:
             _log_hints(publish_hints(body, type))
         await self._hub.publish(*updates, grant=grant)
@@ -441,18 +437,18 @@ async def _collection(
 ) -> AsyncIterator[str]:
     """Yield a JSON object in parts: `opening`, and then the array of `subscriptions`.
 
-    Other tasks run after each `_SUBSCRIPTIONS_AT_ONCE`, because there may be very many.
+    Other tasks run in between, because there may be very many.
     """
     part = [to_json(opening)[:-1], ',"subscriptions":[']
     comma = ""
-    for count, subscription in enumerate(subscriptions, 1):
-        if subscription is not None:
-            part.append(comma + to_json(subscription.document(json_ld=json_ld)))
-            comma = ","
-        if count % _SUBSCRIPTIONS_AT_ONCE == 0:
+    async for portion in turns.in_turns(subscriptions, turns.LISTED_SUBSCRIPTIONS):
+        for subscription in portion:
+            if subscription is not None:
+                part.append(comma + to_json(subscription.document(json_ld=json_ld)))
+                comma = ","
+        if len(portion) == turns.LISTED_SUBSCRIPTIONS:
             yield "".join(part)
             part = []
-            await asyncio.sleep(0)
     yield "".join([*part, "]}"])
 
 

@@ -47,7 +47,7 @@ from weakref import WeakValueDictionary, finalize
 from ada_url import URL
 
 from hub.errors import InvalidRequest, LimitExceeded
-from hub.turns import Slices
+from hub.turns import COMPILED_PATTERNS, TimeSlices
 from skipfilter import Everything, Exact, PatternError, UriTemplate, UrlPattern, compile_matcher
 from skipfilter.text import shown
 
@@ -65,12 +65,6 @@ CLASSIC: Final = "topic"
 
 MATCHER_TYPES: Final = ("exact", "urlpattern", "uritemplate", "amqp", "mqtt")
 """The matcher types of the current dialect (N38, V83)."""
-
-COMPILED_AT_ONCE: Final = 8
-"""Up to this number, patterns are compiled without a pause, if none is a URL Pattern.
-
-Most of them take 20 µs, and the worst one takes 0.1 ms.
-"""
 
 # The general category Cf of Unicode 17.0 (N1).  It is listed here because an older
 # Python has fewer of these characters.
@@ -138,12 +132,12 @@ class MatcherCompiler:
         *,
         max_url_patterns: int = sys.maxsize,
         reclaim: Callable[[], None] = lambda: None,
-        slices: Slices | None = None,
+        slices: TimeSlices | None = None,
     ) -> None:
         self._base_url = base_url
         self._max_url_patterns = max_url_patterns
         self._reclaim = reclaim
-        self._slices = slices or Slices()
+        self._slices = slices or TimeSlices()
         # The matchers that are referred to from outside.
         self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
         self._spent = 0  # the cost of all among them
@@ -176,7 +170,7 @@ class MatcherCompiler:
         other tasks can run.  Raises the errors of `compile`.  With a list `refused`,
         the messages of URL Patterns are added to it, and the patterns are left out.
         """
-        if len(selectors) <= COMPILED_AT_ONCE and not any(type == "urlpattern" for type, _ in selectors):
+        if len(selectors) <= COMPILED_PATTERNS and not any(type == "urlpattern" for type, _ in selectors):
             return {selector: self.compile(*selector) for selector in selectors}
         matchers: dict[Selector, TopicMatcher] = {}
         async with self._slices:

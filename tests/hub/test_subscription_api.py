@@ -633,7 +633,7 @@ def test_n137_n120_n135_a_list_and_the_updates_after_its_cursor_give_the_current
             await presence.leave()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(endpoints, "_SUBSCRIPTIONS_AT_ONCE", chunk)
+        patch.setattr("hub.turns.LISTED_SUBSCRIPTIONS", chunk)
         asyncio.run(play())
 
 
@@ -683,7 +683,7 @@ async def test_n134_long_lists_are_valid_json(count: int, app: HubApplication) -
 async def test_n134_a_search_in_many_subscriptions_yields_to_other_tasks(
     app: HubApplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints, "_SUBSCRIPTIONS_AT_ONCE", 10)
+    monkeypatch.setattr("hub.turns.LISTED_SUBSCRIPTIONS", 10)
 
     async def turns() -> int:
         """Count the turns of other tasks during a search that finds nothing."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hub import turns as slices
+from hub import turns
 from hub.auth.grant import Grant
 from hub.delivery.reading import Reading
 from hub.delivery.subscriber import Subscriber
@@ -17,7 +17,7 @@ from hub.event_log.sessions import _Gone
 from hub.history.base import Entry, Page
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
-from hub.turns import SLICE_SECONDS, Slices
+from hub.turns import SLICE_SECONDS, TimeSlices
 from skipfilter import SelectorIndex
 from tests.asgi import PATH, application, ask, bearer, current_token
 from tests.hub.world import plain, world
@@ -84,7 +84,7 @@ def history(count: int, *, topics: int = 1) -> list[Entry]:
     ]
 
 
-async def walk(clock: Clock, shared: Slices, log: list[Entry], progress: list[int]) -> None:
+async def walk(clock: Clock, shared: TimeSlices, log: list[Entry], progress: list[int]) -> None:
     async def read(after: int) -> Page:
         return Page(log[after : after + 7])
 
@@ -101,7 +101,7 @@ async def walk(clock: Clock, shared: Slices, log: list[Entry], progress: list[in
 @pytest.mark.parametrize("topics", [1, 30])
 async def test_other_tasks_wait_for_one_slice_regardless_of_the_number_of_readers(readers: int, topics: int) -> None:
     clock = Clock()
-    shared, log = Slices(clock), history(60 // topics + 20, topics=topics)
+    shared, log = TimeSlices(clock), history(60 // topics + 20, topics=topics)
     async with clock.watched():
         await asyncio.gather(*(walk(clock, shared, log, [0]) for _ in range(readers)))
     assert SLICE_SECONDS <= clock.longest <= SLICE_SECONDS + WORK
@@ -109,12 +109,12 @@ async def test_other_tasks_wait_for_one_slice_regardless_of_the_number_of_reader
 
 async def test_a_task_that_needs_a_few_turns_waits_for_one_slice() -> None:
     clock, waited = Clock(), []
-    shared, log = Slices(clock), history(300)
+    shared, log = TimeSlices(clock), history(300)
 
     async def publish() -> None:
         while True:
             before = clock.now
-            for _ in range(slices.TURNS):
+            for _ in range(turns.TURNS):
                 await asyncio.sleep(0)
             waited.append(clock.now - before)
 
@@ -138,7 +138,7 @@ async def test_encoding_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(after: int) -> Page:
         return Page(log[after : after + 50])
 
-    reading = Reading(read, lambda key: True, Subscriber((), Grant(), 0), 0, Slices(clock))
+    reading = Reading(read, lambda key: True, Subscriber((), Grant(), 0), 0, TimeSlices(clock))
     async with clock.watched():
         parts = [await reading.next() for _ in range(3)]
     assert [part and (len(part.wanted), part.size) for part in parts] == [(50, 50), (50, 50), None]
@@ -147,7 +147,7 @@ async def test_encoding_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_readers_take_turns() -> None:
     clock = Clock()
-    shared, log = Slices(clock), history(300)
+    shared, log = TimeSlices(clock), history(300)
     progress = [[0] for _ in range(5)]
     readers = [asyncio.ensure_future(walk(clock, shared, log, one)) for one in progress]
     while not any(reader.done() for reader in readers):
@@ -159,7 +159,7 @@ async def test_readers_take_turns() -> None:
 
 async def test_a_reader_that_leaves_in_a_pause_delays_no_other_reader() -> None:
     clock = Clock()
-    shared, log = Slices(clock), history(300)
+    shared, log = TimeSlices(clock), history(300)
     first = asyncio.ensure_future(walk(clock, shared, log, [0]))
     while shared._paused is None:
         await asyncio.sleep(0)

@@ -125,7 +125,7 @@ async def test_a_subscriber_that_is_behind_cannot_join() -> None:
 async def test_a_new_subscriber_does_not_get_the_updates_of_one_that_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hub.delivery.live.SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.turns.WRITES", 1)
     first, second, third = (receiver(subscribed=["a"]) for _ in range(3))
     hub = broadcaster(first, second)
     dispatch = asyncio.ensure_future(hub.dispatch(entries(Update(("a",)))))
@@ -214,7 +214,7 @@ class Turns:
 async def test_fewer_large_frames_are_written_at_a_time(
     size: int, at_most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hub.delivery.live.SLICE_WRITES", 16)
+    monkeypatch.setattr("hub.turns.WRITES", 16)
     several = [receiver(subscribed=["a"]) for _ in range(40)]
     hub = broadcaster(*several)
     slices = await Turns(*several).during(hub.dispatch(entries(Update(("a",), "x" * (size - 60), id="x"))))
@@ -224,15 +224,15 @@ async def test_fewer_large_frames_are_written_at_a_time(
 
 async def test_other_tasks_run_while_receivers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No two receivers want the same updates, so each selection is computed."""
-    monkeypatch.setattr("hub.delivery.live.SLICE_IDS", 10)
-    monkeypatch.setattr("hub.delivery.live.SLICE_TOPICS", 4)
-    monkeypatch.setattr("hub.delivery.live.SLICE_SETS", 1)
+    monkeypatch.setattr("hub.turns.GROUPED_IDS", 10)
+    monkeypatch.setattr("hub.turns.FOUND_TOPICS", 4)
+    monkeypatch.setattr("hub.turns.GROUPS", 1)
     several = [receiver(subscribed=[str(n), "all"]) for n in range(40)]
     hub = broadcaster(*several)
     updates = entries(*(Update((str(n),)) for n in range(40)), Update(("all",)))
     slices = await Turns(*several).during(hub.dispatch(updates))
     first = next(n for n, count in enumerate(slices) if count)
-    # Slices for: topics, ids of all sets, ids of each selection, sets of ids.
+    # TimeSlices for: topics, ids of all sets, ids of each selection, sets of ids.
     assert first >= 40 // 4 + 80 // 10 + 40 // 10 + 40
     for n, one in enumerate(several):
         assert writes(one) == [(updates[n].frame + updates[-1].frame, 41)]

@@ -179,7 +179,7 @@ def test_n21_n81_n106_n120_n127_t71_all_subscribers_agree_with_a_naive_filter(
             assert connection.ids == here.expected(connection)[: len(connection.ids)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcaster, "SLICE_WRITES", slice)
+        patch.setattr("hub.turns.WRITES", slice)
         patch.setattr(base, "PAGE_ENTRIES", page)
         patch.setattr("hub.delivery.stream.CHUNK_BYTES", 20 * page)  # one small frame, or a few
         patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
@@ -300,7 +300,7 @@ async def test_r30_t70_a_reader_without_room_leaves_and_holds_one_write() -> Non
 
 
 async def test_dispatch_yields_to_other_tasks_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 5)
+    monkeypatch.setattr("hub.turns.WRITES", 5)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
         await here.settle()
@@ -313,7 +313,7 @@ async def test_dispatch_yields_to_other_tasks_between_slices(monkeypatch: pytest
 
 
 async def test_a_stream_that_leaves_during_a_dispatch_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.turns.WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
@@ -329,7 +329,7 @@ async def test_t71_a_stream_that_joins_during_a_dispatch_is_skipped(
     updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has already read what the dispatch still writes to the streams after it."""
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.turns.WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(40)]
         first, *_, last = connections
@@ -659,7 +659,7 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
 
 async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a heartbeat without room would note a position ahead of the writes."""
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.turns.WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
         await here.settle()
@@ -675,7 +675,7 @@ async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.Mon
 
 
 async def test_a_closed_stream_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.turns.WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
@@ -692,7 +692,7 @@ async def test_a_closed_stream_is_not_written_to(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_stream_that_leaves_during_a_round_of_heartbeats_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.turns.WRITES", 1)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(6)]
         await here.settle()
@@ -707,7 +707,7 @@ async def test_a_stream_that_leaves_during_a_round_of_heartbeats_is_skipped(monk
 
 
 async def test_a_round_of_heartbeats_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 5)
+    monkeypatch.setattr("hub.turns.WRITES", 5)
     async with world() as here:
         connections = [await here.connect("a") for _ in range(20)]
         await here.settle()

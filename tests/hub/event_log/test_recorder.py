@@ -21,7 +21,6 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from hub.auth.signing import sign_classic_token
-from hub.delivery import live as broadcaster
 from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
 from hub.event_log import segments
@@ -148,7 +147,7 @@ def test_the_lines_of_a_connection_agree_with_the_written_bytes(actions: list[An
         return here
 
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcaster, "SLICE_WRITES", 1)
+        patch.setattr("hub.turns.WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
         patch.setattr("hub.delivery.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
@@ -173,7 +172,7 @@ def check(here: World, directory: Path) -> None:
 async def test_the_lines_of_a_connection_that_leaves_during_a_dispatch_are_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcaster, "SLICE_WRITES", 1)
+    monkeypatch.setattr("hub.turns.WRITES", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
         connections = [await here.connect("a") for _ in range(4)]
         await here.settle()
@@ -399,7 +398,7 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
         next_one.close(said(next_one), True)
 
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcaster, "SLICE_WRITES", 1)
+        patch.setattr("hub.turns.WRITES", 1)
         patch.setattr(base, "PAGE_ENTRIES", 3)
         patch.setattr("hub.delivery.stream.CHUNK_BYTES", 20)
         patch.setattr("hub.hub.LAST_ANNOUNCEMENTS_SECONDS", 10.0)
