@@ -28,6 +28,7 @@ from hub import turns
 from hub.auth.authorizer import Authorizer
 from hub.delivery.follower import Dispatcher
 from hub.delivery.live import LATE_SECONDS, TICK_SECONDS, Broadcaster
+from hub.delivery.observer import NoObserver
 from hub.delivery.reading import Reading
 from hub.delivery.subscriber import Subscriber, may_want_presence
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, NotRunning
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import Grant
     from hub.delivery.live import Receiver
+    from hub.delivery.observer import Observer
     from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
@@ -109,12 +111,12 @@ class Hub:
             max_updates=settings.history_updates // 2,
             max_bytes=settings.history_bytes // 2,
         )
-        self.event_log = (
-            EventLog(settings, history, self.broadcaster, self.slices, clock=clock, wall_clock=wall_clock)
-            if settings.event_log
-            else None
-        )
-        self.dispatcher = Dispatcher(history, self.broadcaster, self.event_log, random=random)
+        self.observer: Observer = NoObserver()
+        if settings.event_log:
+            self.observer = EventLog(
+                settings, history, self.broadcaster, self.slices, clock=clock, wall_clock=wall_clock
+            )
+        self.dispatcher = Dispatcher(history, self.broadcaster, self.observer, random=random)
         self.shutdown = Shutdown(self.broadcaster, drain=settings.drain, clock=clock, random=random)
         self.health = Health(history, self.shutdown, clock=clock)
         self.presence = Presence(settings, history, self.broadcaster)
@@ -313,12 +315,11 @@ class Hub:
             self._remove(receiver)
 
     def begins(self, receiver: Receiver) -> None:
-        """Record in the event log where a connection begins.
+        """Tell the observer where a connection begins.
 
-        Call it as soon as its position is known.  Does nothing without an event log.
+        Call it as soon as its position is known.
         """
-        if self.event_log is not None:
-            self.event_log.connected(receiver, receiver.position)
+        self.observer.seated(receiver, receiver.position)
 
     def reading(self, receiver: Receiver) -> Reading:
         """Return a Reading of the dispatched entries after the receiver's position."""
@@ -342,14 +343,13 @@ class Hub:
             receiver.close("its token expires")
 
     def _forget(self, receiver: Receiver) -> None:
-        """Remove a connection, and record in the event log how far it came."""
-        if self.event_log is not None:
-            position, more = receiver.delivered()
-            # It has read nothing, so its beginning is not recorded yet: do it now.
-            if position == EARLIEST:
-                position = self.broadcaster.position
-                self.event_log.connected(receiver, position)
-            self.event_log.disconnected(receiver, position, more)
+        """Remove a connection, and tell the observer how far it came."""
+        position, more = receiver.delivered()
+        # It has read nothing, so its beginning is not reported yet: do it now.
+        if position == EARLIEST:
+            position = self.broadcaster.position
+            self.observer.seated(receiver, position)
+        self.observer.left(receiver, position, more)
         self._remove(receiver)
 
     def _remove(self, receiver: Receiver) -> None:
@@ -373,8 +373,7 @@ class Hub:
         tasks = [asyncio.create_task(run()) for run in (self.dispatcher.run, self._keep_time)]
         self.presence.start()
         try:
-            if self.event_log is not None:
-                await self.event_log.start()
+            await self.observer.start()
             self.is_running = True
             yield
         finally:
@@ -390,8 +389,7 @@ class Hub:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.authorizer.aclose()
-            if self.event_log is not None:
-                await self.event_log.aclose()
+            await self.observer.aclose()
             await self.history.aclose()
 
     async def _all_departed(self) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from hub.delivery.live import Broadcaster
-    from hub.event_log.recorder import EventLog
+    from hub.delivery.observer import Observer
     from hub.history.base import History
 
 log = structlog.stdlib.get_logger("hub")
@@ -43,12 +43,10 @@ T = TypeVar("T")
 class Dispatcher:
     """The connection between the history of one node and its broadcaster."""
 
-    def __init__(
-        self, history: History, broadcaster: Broadcaster, event_log: EventLog | None, *, random: Random
-    ) -> None:
+    def __init__(self, history: History, broadcaster: Broadcaster, observer: Observer, *, random: Random) -> None:
         self._history = history
         self._broadcaster = broadcaster
-        self._event_log = event_log
+        self._observer = observer
         self._random = random
         self._pages = Pages(history)
         self.is_ready = False
@@ -82,8 +80,7 @@ class Dispatcher:
                         if self._broadcaster.position == entries[-1].position:
                             await self._close_all("a dispatch failed")
                         raise
-                    if self._event_log is not None:
-                        self._event_log.dispatched(entries)
+                    self._observer.dispatched(entries)
             except PositionExpired as error:
                 # Entries were forgotten before they were dispatched, or a new epoch has
                 # begun.  Continue at the end.  Clients that reconnect learn of the gap

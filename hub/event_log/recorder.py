@@ -2,9 +2,9 @@
 
 Events are recorded on the event loop, and written by a thread, some at a time.
 
-    connected, disconnected ──► Sessions ─┐
-                                          ├─► a round: write, then the beat ─► Directory
-    dispatched ───────────────► Updates ──┘
+    seated, left ──► Sessions ─┐
+                               ├─► a round: write, then the beat ─► Directory
+    dispatched ────► Updates ──┘
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class EventLog:
-    """The event log of one node."""
+    """The event log of one node: an `Observer` of its deliveries."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class EventLog:
         """Set if there is work."""
         self._task: asyncio.Task[None] | None = None
 
-    def connected(self, receiver: Receiver, position: int) -> None:
+    def seated(self, receiver: Receiver, position: int) -> None:
         """Record that a connection begins at a position."""
-        if self._sessions.connected(receiver, position):
+        if self._sessions.seated(receiver, position):
             self._woken.set()
 
-    def disconnected(self, receiver: Receiver, position: int, more: int) -> None:
+    def left(self, receiver: Receiver, position: int, more: int) -> None:
         """Record that a connection ends; the broadcaster must still know it."""
-        self._sessions.disconnected(receiver, position, more)
+        self._sessions.left(receiver, position, more)
         self._woken.set()
 
     def dispatched(self, entries: list[Entry]) -> None:

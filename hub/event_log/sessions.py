@@ -102,7 +102,7 @@ class Sessions:
         """The number of unwritten records."""
         return len(self._records)
 
-    def connected(self, receiver: Receiver, position: int) -> bool:
+    def seated(self, receiver: Receiver, position: int) -> bool:
         """Record that a connection begins at a position; return whether there
         was room.
         """
@@ -119,7 +119,7 @@ class Sessions:
         self._records.append(_Come(subscriber, receiver.number, position, self._now()))
         return True
 
-    def disconnected(self, receiver: Receiver, position: int, more: int) -> None:
+    def left(self, receiver: Receiver, position: int, more: int) -> None:
         """Record that a connection ends; the broadcaster must still know it."""
         if receiver.number in self._left_out:
             self._left_out.discard(receiver.number)

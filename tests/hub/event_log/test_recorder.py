@@ -21,9 +21,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from hub.auth.signing import sign_classic_token
+from hub.delivery.observer import NoObserver
 from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
 from hub.event_log import segments
+from hub.event_log.recorder import EventLog
 from hub.event_log.segments import _PART, Beat, Directory, _last_line, _salvage, _Segments
 from hub.history import base, codec
 from hub.history.base import Retention
@@ -45,7 +47,7 @@ from tests.wire import bearer, publish, request, subscribe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from hub.event_log.recorder import EventLog
+    from hub.hub import Hub
     from tests.conftest import HubProcess
 
 pytestmark = pytest.mark.anyio
@@ -78,6 +80,12 @@ class Session(NamedTuple):
         base_url = self.come["hub"]
         matchers = [compile_matcher(one["type"], one["pattern"], base_url=base_url) for one in self.come[name]]
         return any(matcher.match(topic) for matcher in matchers for topic in update["topics"])
+
+
+def log_of(hub: Hub) -> EventLog:
+    """Return the event log of a hub."""
+    assert isinstance(hub.observer, EventLog)
+    return hub.observer
 
 
 def lines_of(folder: Path) -> list[Record]:
@@ -363,7 +371,7 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
         # According to the clock of the next node, all segments are too old to be kept.
         settings = plain(heartbeat=10, event_log=directory, event_log_keep=0, **chosen)
         async with world(settings, SlowHistory(Retention(max_updates=10_000, max_bytes=2**26))) as here:
-            node, log = here.hub.event_log, here.log
+            node, log = log_of(here.hub), here.log
             assert node is not None
             for number, (what, *arguments) in enumerate(actions):
                 await perform(here, what, *arguments)
@@ -409,10 +417,10 @@ def test_missing_lines_of_a_killed_node_are_after_its_mark(
 
 def kill(here: World) -> None:
     """Stop the event log of a world without a last write, as kill -9 does."""
-    node = here.hub.event_log
+    node = log_of(here.hub)
     assert node is not None
     assert node._task is not None
-    here.hub.event_log = None
+    here.hub.observer = NoObserver()
     node._task.cancel()
     node._thread.shutdown()
     node._directory.let_go()
@@ -423,7 +431,7 @@ async def test_a_mark_is_not_ahead_of_waiting_or_new_connections(
 ) -> None:
     monkeypatch.setattr("hub.event_log.sessions.BATCH_RECORDS", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
-        node = here.hub.event_log
+        node = log_of(here.hub)
         assert node is not None
         assert node._task is not None
         node._task.cancel()  # the test runs the rounds itself
@@ -463,7 +471,7 @@ async def test_a_node_that_could_not_write_everything_ends_like_a_killed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
-        node = here.hub.event_log
+        node = log_of(here.hub)
         assert node is not None
 
         async def fails(*, closing: bool) -> bool:
@@ -585,7 +593,7 @@ async def test_without_the_setting_there_is_no_event_log(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     async with started() as app, follow(app, ("match", "a")):
         await publish_in(app, EVERYTHING, ("topic", "a"))
-        assert app.state.hub.event_log is None
+        assert isinstance(app.state.hub.observer, NoObserver)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -945,7 +953,7 @@ async def test_the_hub_runs_while_the_directory_is_not_writable_and_misses_nothi
             assert [(await stream.next_event()).id for _ in range(5)] == ids
         await until(lambda: "cannot be written" in caplog.text)
         path.unlink()
-        await until(lambda: app.state.hub.event_log._updates._position == 5)
+        await until(lambda: log_of(app.state.hub)._updates._position == 5)
     assert [update["id"] for update in updates_in(path)] == ids
     [session] = sessions_in(path).values()
     assert session.received(updates_in(path)) == ids
@@ -959,7 +967,7 @@ async def test_a_removed_directory_is_created_again(
     path = tmp_path / "events"
     async with started(event_log=str(path), subscriptions=False) as app:
         await publish_in(app, EVERYTHING, ("topic", "a"))
-        await until(lambda: app.state.hub.event_log._updates._position == 1)
+        await until(lambda: log_of(app.state.hub)._updates._position == 1)
         path.rename(tmp_path / "away")
         await until(lambda: "was removed" in caplog.text and "written again" in caplog.text)
         await publish_in(app, EVERYTHING, ("topic", "a"))
@@ -973,7 +981,7 @@ async def test_connections_without_room_are_left_out_with_both_their_ends(
     path = tmp_path / "events"
     path.write_text("no directory")
     async with started(event_log=str(path), subscriptions=False) as app:
-        log: EventLog = app.state.hub.event_log
+        log: EventLog = log_of(app.state.hub)
         await until(lambda: "cannot be written" in caplog.text)
         async with follow(app, ("match", "1")), follow(app, ("match", "2")), follow(app, ("match", "3")):
             async with follow(app, ("match", "4")):
@@ -999,7 +1007,7 @@ async def test_a_mark_of_connections_without_room_is_open_until_the_last_has_lef
     path = tmp_path / "events"
     path.write_text("no directory")
     async with started(event_log=str(path), subscriptions=False) as app:
-        log: EventLog = app.state.hub.event_log
+        log: EventLog = log_of(app.state.hub)
         async with follow(app, ("match", "1")), follow(app, ("match", "2")):
             async with follow(app, ("match", "3")):
                 step, tries = Directory.step, []
@@ -1033,13 +1041,12 @@ async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_o
 
     def meanwhile(directory: Directory, records: list[Record], beat: Beat) -> None:
         if not came and any(line["event"] == "gap" for line in records):
-            log.connected(cast("Any", late), 0)
+            log.seated(cast("Any", late), 0)
             came.append(late)
         step(directory, records, beat)
 
     async with world(plain(event_log=str(tmp_path))) as here:
-        assert here.hub.event_log is not None
-        log = here.hub.event_log
+        log = log_of(here.hub)
         monkeypatch.setattr("hub.event_log.sessions.RECORDS", 0)
         connection = await here.connect("a")
         await until(lambda: log._sessions._open)
@@ -1091,7 +1098,7 @@ async def test_an_unresponsive_directory_does_not_prevent_the_start(
             id = await publish_in(app, EVERYTHING, ("topic", "a"))
             assert (await stream.next_event()).id == id
         answers.set()
-        await until(lambda: app.state.hub.event_log._updates._position == 1)
+        await until(lambda: log_of(app.state.hub)._updates._position == 1)
         monkeypatch.setattr(event_log, "LAST_LINES", 5.0)
     assert [update["id"] for update in updates_in(tmp_path)] == [id]
 
@@ -1113,13 +1120,13 @@ async def test_a_replaced_history_is_recorded_from_its_start_as_a_new_epoch(tmp_
         async with follow(app, ("match", "a")) as stream:
             old = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")) for _ in range(3)]
             assert [(await stream.next_event()).id for _ in old] == old
-            await until(lambda: app.state.hub.event_log._updates._position == 3)
+            await until(lambda: log_of(app.state.hub)._updates._position == 3)
             for file in files_of(str(tmp_path / "log.db")):
                 os.rename(file, file + ".gone")
             await stream.end()
         new = [await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1"))]
-        await until(lambda: app.state.hub.event_log._updates._position == base.EPOCH + 1)
-        app.state.hub.event_log._updates._position = None  # as after a failure: it looks up its position again
+        await until(lambda: log_of(app.state.hub)._updates._position == base.EPOCH + 1)
+        log_of(app.state.hub)._updates._position = None  # as after a failure: it looks up its position again
         new.append(await publish_in(app, EVERYTHING, ("topic", "a"), ("data", "1")))
         async with follow(app, ("match", "a"), ("last_event_id", "earliest")) as stream:
             assert [(await stream.next_event()).id for _ in new] == new
@@ -1156,7 +1163,7 @@ async def test_updates_trimmed_before_they_were_recorded_are_marked(
 
         monkeypatch.setattr(Directory, "write_updates", fails)
         path.unlink()
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._updates._position == 25)
+        await until(lambda: log_of(here.hub)._updates._position == 25)
         await here.publish("a")
         await here.caught_up()
     assert [update["position"] for update in updates_in(path)] == [*range(16, 27)]
@@ -1193,7 +1200,7 @@ async def test_presence_updates_trimmed_before_they_were_recorded_are_marked(
     history = MemoryHistory(Retention(max_updates=100, max_bytes=2**20, presence_updates=2))
     async with world(plain(event_log=str(tmp_path)), history) as here:
         await here.publish("a")
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._updates._position == 1)
+        await until(lambda: log_of(here.hub)._updates._position == 1)
 
         tries = []
 
@@ -1210,7 +1217,7 @@ async def test_presence_updates_trimmed_before_they_were_recorded_are_marked(
             await here.caught_up()
             count = len(tries)
             await until(lambda: len(tries) > count + 1)  # a whole round has passed
-        await until(lambda: here.hub.event_log is not None and here.hub.event_log._updates._position == 12)
+        await until(lambda: log_of(here.hub)._updates._position == 12)
     assert [update["position"] for update in lines_of(tmp_path / "updates")] == [1, 10, 11, 12]
     [told] = [record.getMessage() for record in caplog.records if "are missing from" in record.getMessage()]
     assert "first=2 last=9" in told or "'first': 2, 'last': 9" in told
@@ -1225,7 +1232,7 @@ async def test_a_failing_disk_delays_updates_and_loses_none(
 ) -> None:
     monkeypatch.setattr("hub.event_log.updates.PAGES", 2)
     async with world(plain(event_log=str(tmp_path))) as here:
-        log = here.hub.event_log
+        log = log_of(here.hub)
         assert log is not None
         await here.publish("a")
         await until(lambda: log._updates._position == 1)

@@ -1,0 +1,59 @@
+"""Observer: what is told of connections and dispatches, such as the event log.
+
+An observer only listens: it must not wait, and it changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hub.delivery.live import Receiver
+    from hub.history.base import Entry
+
+
+class Observer(Protocol):
+    """The observer of the deliveries of one node."""
+
+    async def start(self) -> None:
+        """Start, before any client is served."""
+        ...
+
+    def seated(self, receiver: Receiver, position: int) -> None:
+        """Note that a connection begins, and is sent what comes after a position."""
+        ...
+
+    def left(self, receiver: Receiver, position: int, more: int) -> None:
+        """Note that a connection ends.
+
+        It was sent everything that it wants up to `position`, and `more` updates after
+        it.
+        """
+        ...
+
+    def dispatched(self, entries: list[Entry]) -> None:
+        """Note that consecutive entries were written to all live connections."""
+        ...
+
+    async def aclose(self) -> None:
+        """Finish, after the last connection has ended."""
+        ...
+
+
+class NoObserver:
+    """The observer of a node without an event log: it does nothing."""
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    def seated(self, receiver: Receiver, position: int) -> None:
+        """Do nothing."""
+
+    def left(self, receiver: Receiver, position: int, more: int) -> None:
+        """Do nothing."""
+
+    def dispatched(self, entries: list[Entry]) -> None:
+        """Do nothing."""
+
+    async def aclose(self) -> None:
+        """Do nothing."""
