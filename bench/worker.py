@@ -127,12 +127,12 @@ def memory(topics_times_lists: tuple[int, int, int]) -> Figures:
     Of 200,000 receivers, 100,000 subscribe to each topic, by one or by two templates.
     Each topic is looked up some times.
     """
-    from hub.delivery.audience import Interest, Key
+    from hub.delivery.audience import Key, SeatIndex
     from skipfilter import SkipFilter
 
     topics, times, lists = topics_times_lists
-    # As the broadcaster makes it.
-    readers: SkipFilter[Any, Key] = SkipFilter(Interest(SITE), capacity=200_000, lock=nullcontext())
+    # As the hub makes it.
+    readers: SkipFilter[Any, Key] = SkipFilter(SeatIndex(SITE), capacity=200_000, lock=nullcontext())
     subscribed = [True, False] * SUBSCRIBERS
     random.Random(1).shuffle(subscribed)
     for n, is_one in enumerate(subscribed):

@@ -1,13 +1,13 @@
 """Hub: publish and subscribe on one node, without HTTP.
 
-    publish    ─► backpressure ─► history.append
+    publish    ─► checks ─► window ─► history.append
     subscribe  ─► admission ─► compiler ─► the start position in the history
-    connect    ─► broadcaster, presence
-    running    ─► dispatcher: history ─► broadcaster
+    running    ─► delivery: history ─► streams
                   presence: announcements ─► history
 
 The Hub decides in which order its parts do their work; each part has a module of its
-own.  `http` adds the protocol's HTTP interface.
+own.  A subscriber gets its updates from `delivery`, and `http` adds the protocol's HTTP
+interface.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 import time
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -26,30 +27,29 @@ import structlog
 
 from hub import turns
 from hub.auth.authorizer import Authorizer
-from hub.delivery.follower import Dispatcher
-from hub.delivery.live import LATE_SECONDS, TICK_SECONDS, Broadcaster
+from hub.delivery.audience import Audience
+from hub.delivery.delivery import Delivery
+from hub.delivery.live import Live
 from hub.delivery.observer import NoObserver
-from hub.delivery.reading import Reading
-from hub.delivery.subscriber import Subscriber, may_want_presence
-from hub.errors import Closing, HistoryUnavailable, InvalidRequest, LimitExceeded, NotRunning
+from hub.delivery.subscriber import Subscriber
+from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
 from hub.event_log.recorder import EventLog
 from hub.history.base import EARLIEST
 from hub.node.admission import Admission
 from hub.node.health import Health
-from hub.node.presence import Presence
-from hub.node.publish_window import Backpressure
+from hub.node.presence import Presence, may_want_presence
+from hub.node.publish_window import PublishWindow
 from hub.node.shutdown import Shutdown
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import EARLIEST_ID, check_fields, check_topic
 from hub.turns import TimeSlices
-from skipfilter import LimitError, PatternError
+from skipfilter import PatternError
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from hub.auth.grant import Grant
-    from hub.delivery.live import Receiver
     from hub.delivery.observer import Observer
     from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
@@ -97,29 +97,32 @@ class Hub:
         )
         self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
         self.admission = Admission(settings, clock=clock, wall_clock=wall_clock, random=random)
-        self.broadcaster = Broadcaster(
-            heartbeat=settings.heartbeat,
-            cached_topics=settings.cached_topics,
-            cached_topics_bytes=settings.cached_topics_bytes,
-            base_url=settings.url,
-            clock=clock,
+        audience = Audience(
+            settings.url, cached_topics=settings.cached_topics, cached_topics_bytes=settings.cached_topics_bytes
         )
+        live = Live(audience, clock=clock)
         # Publishers may be ahead of dispatch by half of what the history keeps, so that
         # the history forgets no update before it is dispatched.
-        self.backpressure = Backpressure(
-            self.broadcaster,
-            max_updates=settings.history_updates // 2,
-            max_bytes=settings.history_bytes // 2,
+        self.window = PublishWindow(
+            live, max_updates=settings.history_updates // 2, max_bytes=settings.history_bytes // 2
         )
         self.observer: Observer = NoObserver()
         if settings.event_log:
-            self.observer = EventLog(
-                settings, history, self.broadcaster, self.slices, clock=clock, wall_clock=wall_clock
-            )
-        self.dispatcher = Dispatcher(history, self.broadcaster, self.observer, random=random)
-        self.shutdown = Shutdown(self.broadcaster, drain=settings.drain, clock=clock, random=random)
+            self.observer = EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock)
+        self.presence = Presence(settings, history, audience, live)
+        self.delivery = Delivery(
+            history,
+            audience,
+            live,
+            observer=self.observer,
+            announcer=self.presence,
+            slices=self.slices,
+            heartbeat=settings.heartbeat,
+            clock=clock,
+            random=random,
+        )
+        self.shutdown = Shutdown(self.delivery, drain=settings.drain, clock=clock, random=random)
         self.health = Health(history, self.shutdown, clock=clock)
-        self.presence = Presence(settings, history, self.broadcaster)
 
     # -- updates
 
@@ -144,7 +147,7 @@ class Hub:
             raise NotRunning("the hub is not running: publish inside of `async with hub.running()`")
         await self._check(updates, grant)
         publisher = "" if grant is None else grant.publisher
-        await self.backpressure.append(updates, partial(self.history.append, updates, publisher=publisher))
+        await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
         if log.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
@@ -155,22 +158,22 @@ class Hub:
 
         Then raise `InsufficientScope` if the grant does not cover every topic (N80).
         """
-        await turns.run_in_turns(self._checks(updates), turns.CHECKED_TOPICS)
-        if grant is not None:
-            topics = (topic for update in updates for topic in update.topics)
-            portion = max(1, turns.TESTED_MATCHERS // max(1, len(grant.publish)))
-            await turns.run_in_turns(map(grant.require_publish, topics), portion)
-
-    def _checks(self, updates: Sequence[Update]) -> Iterator[None]:
-        """Check the updates, one topic in each step."""
+        topics = turns.Portion(turns.CHECKED_TOPICS)
         for number, update in enumerate(updates, 1):
             try:
                 for topic in update.topics:
+                    if topics.is_over():
+                        await topics.pause()
                     check_topic(topic, path=self.settings.path)
-                    yield
                 check_fields(update)
             except InvalidRequest as error:
                 raise InvalidRequest(f"update {number}: {error}" if len(updates) > 1 else str(error)) from None
+        if grant is not None:
+            matchers = turns.Portion(turns.TESTED_MATCHERS)
+            for topic in chain.from_iterable(update.topics for update in updates):
+                if matchers.is_over(len(grant.publish)):
+                    await matchers.pause()
+                grant.require_publish(topic)
 
     # -- subscribers
 
@@ -206,14 +209,14 @@ class Hub:
         except BaseException:
             ticket.give_back()
             raise
-        deadline, lapse = self.admission.deadline(grant)
+        deadline, end_reason = self.admission.deadline(grant)
         subscriber = Subscriber(
             matchers,
             grant,
             position,
             ticket=ticket,
             deadline=deadline,
-            lapse=lapse,
+            end_reason=end_reason,
             presence_after=position if presence else math.inf,
         )
         return subscriber, preceding
@@ -250,7 +253,7 @@ class Hub:
 
         Raises `HistoryUnavailable`.
         """
-        if not self.dispatcher.is_ready:
+        if not self.delivery.is_ready:
             raise HistoryUnavailable("it has not been available since this node started")
         if not last_event_id:
             return await self._end(), None if last_event_id is None else EARLIEST_ID
@@ -274,87 +277,7 @@ class Hub:
         try:
             return await self.history.end()
         except HistoryUnavailable:  # then no publisher gets an answer either
-            return self.broadcaster.position
-
-    # -- connections
-
-    async def connect(self, receiver: Receiver) -> None:
-        """Add a connection, and then announce its subscriptions (N127).
-
-        In this order, a subscriber can receive its own announcement.  If the history is
-        unavailable, the connection goes on, and is announced later.  If the history is
-        slow, the call waits only for a short time.
-
-        Raises `LimitExceeded` if its patterns are too similar to those of others, and
-        any error of the announcement.  The connection is then removed, and no longer
-        counts.  If the call is cancelled, the connection is removed too.
-        """
-        self._add(receiver)
-        if receiver.position != EARLIEST:
-            self.begins(receiver)
-        try:
-            await self.presence.arrive(receiver.subscriber)
-        except asyncio.CancelledError:
-            self.disconnect(receiver)  # its arrival is still announced, so its end must be too
-            raise
-        except BaseException:
-            self._forget(receiver)  # `Presence` announces its end, if that is needed
-            raise
-
-    @contextlib.contextmanager
-    def connected(self, receiver: Receiver) -> Iterator[None]:
-        """Keep a connection inside of the context, without announcing it.
-
-        Raises `LimitExceeded` if its patterns are too similar to those of others.  The
-        subscriber then no longer counts.
-        """
-        self._add(receiver)
-        try:
-            yield
-        finally:
-            self._remove(receiver)
-
-    def begins(self, receiver: Receiver) -> None:
-        """Tell the observer where a connection begins.
-
-        Call it as soon as its position is known.
-        """
-        self.observer.seated(receiver, receiver.position)
-
-    def reading(self, receiver: Receiver) -> Reading:
-        """Return a Reading of the dispatched entries after the receiver's position."""
-        passes = partial(self.broadcaster.passes, receiver)
-        return Reading(self.dispatcher.read, passes, receiver.subscriber, receiver.position, self.slices)
-
-    def disconnect(self, receiver: Receiver) -> None:
-        """Remove a connection, and announce that its subscriptions have ended."""
-        self._forget(receiver)
-        self.presence.depart(receiver.subscriber)
-
-    def _add(self, receiver: Receiver) -> None:
-        """Add a connection; close it if its token is about to expire."""
-        try:
-            self.broadcaster.connect(receiver)
-        except LimitError as error:
-            receiver.subscriber.leave()
-            raise LimitExceeded(str(error)) from None
-        if self.admission.expires_within(LATE_SECONDS, receiver.subscriber.grant):
-            # Do not wait for the next tick, which may come too late (N82).
-            receiver.close("its token expires")
-
-    def _forget(self, receiver: Receiver) -> None:
-        """Remove a connection, and tell the observer how far it came."""
-        position, more = receiver.delivered()
-        # It has read nothing, so its beginning is not reported yet: do it now.
-        if position == EARLIEST:
-            position = self.broadcaster.position
-            self.observer.seated(receiver, position)
-        self.observer.left(receiver, position, more)
-        self._remove(receiver)
-
-    def _remove(self, receiver: Receiver) -> None:
-        self.broadcaster.disconnect(receiver)
-        receiver.subscriber.leave()
+            return self.delivery.position
 
     # -- running
 
@@ -369,8 +292,8 @@ class Hub:
         if self._has_begun:
             raise NotRunning("this hub ran already, and a hub runs only once: make another one with create_app()")
         self._has_begun = True
-        await self.dispatcher.start()
-        tasks = [asyncio.create_task(run()) for run in (self.dispatcher.run, self._keep_time)]
+        await self.delivery.start()
+        delivering = asyncio.create_task(self.delivery.run())
         self.presence.start()
         try:
             await self.observer.start()
@@ -385,23 +308,13 @@ class Hub:
             self.is_running = False
             await self.presence.aclose()
             await self.shutdown.aclose()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            delivering.cancel()
+            await asyncio.gather(delivering, return_exceptions=True)
             await self.authorizer.aclose()
             await self.observer.aclose()
             await self.history.aclose()
 
     async def _all_departed(self) -> None:
         """Wait until all streams have ended, and all departures are announced."""
-        await self.broadcaster.emptied()
+        await self.delivery.emptied()
         await self.presence.drained()
-
-    async def _keep_time(self) -> None:
-        """Call the broadcaster's `tick` every TICK_SECONDS, indefinitely."""
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            try:
-                await self.broadcaster.tick()
-            except Exception:
-                log.exception("a round of heartbeats failed")

@@ -2,10 +2,10 @@
 
 All work that may take long gives turns away here, and nowhere else, in one of two ways:
 
-    a portion       a number of items, by their measured cost        in_turns
-                    (the table below), then other tasks run          run_in_turns
-    a time slice    1 ms for all readers together, then              TimeSlices
-                    all of them pause
+    a portion       so much work, by its measured cost (the table      Portion, in_turns
+                    below); then other tasks run
+    a time slice    1 ms for all readers together; then all of         TimeSlices
+                    them pause
 
 A portion suits work that happens once, whoever waits for it: a dispatch, a request.
 Time is shared by readers, because there may be thousands of them.  They match old
@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -69,14 +69,47 @@ async def in_turns(items: Iterable[T], portion: int) -> AsyncIterator[list[T]]:
             await other_tasks()
 
 
-async def run_in_turns(steps: Iterable[object], portion: int) -> None:
-    """Run a generator to its end; other tasks run between portions of its steps.
+class Pace(Protocol):
+    """How often some work lets other tasks run: before each step, it asks `is_over`."""
 
-    They do not run if there is only one portion.  Raises the errors of the generator.
+    def is_over(self) -> bool:
+        """Return whether it is time to pause."""
+        ...
+
+    async def pause(self) -> None:
+        """Let other tasks run."""
+        ...
+
+
+class Portion:
+    """The pace of work that lets other tasks run after each `size` steps.
+
+    portion = Portion(size)
+    for step in steps:
+        if portion.is_over():
+            await portion.pause()
+        do(step)
     """
-    for done, _ in enumerate(steps):
-        if done and done % portion == 0:
-            await other_tasks()
+
+    def __init__(self, size: int) -> None:
+        self._size = self._left = size
+        self._cost = 0  # of the step that waits
+
+    def is_over(self, cost: int = 1) -> bool:
+        """Return whether the portion is used up; if not, count a step of it.
+
+        A step with a `cost` counts as so many steps.
+        """
+        if self._left <= 0:
+            self._cost = cost
+            return True
+        self._left -= cost
+        return False
+
+    async def pause(self) -> None:
+        """Let other tasks run, and begin the next portion with the step that waits."""
+        self._left = self._size - self._cost
+        await other_tasks()
 
 
 class TimeSlices:

@@ -1,64 +1,143 @@
-"""Interest: finds the connections that subscribe to a topic, or that may read it.
+"""Audience: which seats receive an update.
 
-    ("subscribed", topic)  ─►  index of the matchers in requests  ─►  ids
-    ("granted", topic)     ─►  index of the matchers in tokens    ─►  ids
+    update (topics T)  ─►  ⋃ subscribed[t]  ∩  ⋃ granted[t] if it is private     t ∈ T
+                           a cached bitmap of ids for each topic
 
-It is the source of the broadcaster's SkipFilter, which caches the ids of each key.
+A subscription and a grant may match different topics of one update (N21, N81, V50), so
+the two unions above are exactly the rule of the protocol.
+
+Belongs here: topics, ids, and this rule, which stands nowhere else; only the pipeline
+has it once more, as columns (`skipfilter.bulk.deliveries`).  Does not belong here: any
+write to a connection.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from pyroaring import BitMap64
+
+from hub.delivery.seat import Seat
 from hub.protocol.topics import subscriptions_path
-from skipfilter import SelectorIndex
+from skipfilter import SelectorIndex, SkipFilter
 from skipfilter.sources import union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pyroaring import BitMap64
-
+    from hub.delivery.seat import Holder
     from hub.delivery.subscriber import Subscriber
     from hub.protocol.topics import TopicMatcher
+    from hub.protocol.updates import Update
+    from hub.turns import Pace
     from skipfilter import CompiledSelector, Selector
 
-Key: TypeAlias = tuple[Literal["subscribed", "granted"], str]
-"""A role and a topic: which receivers subscribe to the topic, or may read it?"""
+Role: TypeAlias = Literal["subscribed", "granted"]
+Key: TypeAlias = tuple[Role, str]
+"""A role and a topic: which seats subscribe to the topic, or may read it?"""
 
 
-class Interested(Protocol):
-    """The part of a receiver that the indexes use."""
+class Audience:
+    """All seats of one node, with what they want and may read.
 
-    @property
-    def subscriber(self) -> Subscriber:
-        """The subscriber, with its matchers and its grant."""
-        ...
-
-
-class Interest:
-    """An index of subscriptions and an index of grants, as one `skipfilter.Index`.
-
-    Relative patterns and topics are resolved against `base_url`, the hub's URL.
+    Relative patterns and topics are resolved against `base_url`, the hub's URL.  The
+    seats of up to `cached_topics` topics are cached, in up to `cached_topics_bytes`
+    bytes.  Must be used from one event loop.
     """
+
+    def __init__(self, base_url: str, *, cached_topics: int = 1_000, cached_topics_bytes: int = 2**20) -> None:
+        self._index = SeatIndex(base_url)
+        # A topic takes up to two keys: one for subscriptions, and one for grants.
+        self._filter: SkipFilter[Seat, Key] = SkipFilter(
+            self._index, capacity=2 * cached_topics, max_bytes=cached_topics_bytes, lock=nullcontext()
+        )
+        # The prefix of the topics of presence updates.
+        self._presence_prefix = subscriptions_path(urlsplit(base_url).path) + "/"
+
+    def seat(self, subscriber: Subscriber, holder: Holder | None = None) -> Seat:
+        """Return a new seat.
+
+        Raises `LimitError`, and adds nothing, if its patterns are too similar to those
+        of other seats.
+        """
+        seat = Seat(subscriber, holder)
+        seat.id = self._filter.add(seat)
+        return seat
+
+    def remove(self, seat: Seat) -> None:
+        """Remove a seat, which must be one of the audience."""
+        self._filter.remove(seat)
+
+    def __len__(self) -> int:
+        return len(self._filter)
+
+    def __iter__(self) -> Iterator[Seat]:
+        """Iterate over all present seats, oldest first."""
+        return iter(self._filter)
+
+    def seats(self, ids: BitMap64) -> list[Seat]:
+        """Return the seats with these ids that have not left, oldest first."""
+        return self._filter.values(ids)
+
+    async def of(self, topics: Sequence[str], private: bool, among: BitMap64, pace: Pace) -> BitMap64:
+        """Return the ids of the seats among `among` that receive an update (N21, N81).
+
+        Lets other tasks run at the `pace`.  They may remove seats whose ids are in the
+        result.
+        """
+        ids = await self._union("subscribed", topics, among, pace)
+        return await self._union("granted", topics, ids, pace) if private and ids else ids
+
+    async def wants(self, seat: Seat, update: Update, pace: Pace) -> bool:
+        """Return whether a seat receives an update; see `of`."""
+        return bool(await self.of(update.topics, update.private, BitMap64([seat.id]), pace))
+
+    async def readable(self, seat: Seat, update: Update, pace: Pace) -> Sequence[str]:
+        """Return the topics of an update that a seat may know.
+
+        These are all topics of a public update, because anyone may subscribe to them,
+        and those topics of a private update that its grant covers.
+        """
+        if not update.private:
+            return update.topics
+        only = BitMap64([seat.id])
+        return [topic for topic in update.topics if await self._union("granted", (topic,), only, pace)]
+
+    async def _union(self, role: Role, topics: Sequence[str], among: BitMap64, pace: Pace) -> BitMap64:
+        """Return the ids among `among` of the seats with this role for any topic."""
+        # Each presence update has a new topic.  Caching it would only evict topics that
+        # are in use.
+        is_presence = topics[0].startswith(self._presence_prefix)
+        find = self._index.bitmap if is_presence else self._filter.bitmap
+        ids = BitMap64()
+        for topic in topics:
+            if len(ids) == len(among):
+                break
+            if pace.is_over():
+                await pace.pause()
+            ids |= find((role, topic)) & among
+        return ids
+
+
+class SeatIndex:
+    """An index of subscriptions and an index of grants, as one `skipfilter.Index`."""
 
     def __init__(self, base_url: str) -> None:
         # The number of matchers was limited when they were parsed, and the number of
         # URL Patterns when they were compiled.  Only similar patterns are limited here.
         index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=sys.maxsize)
         self._subscribed, self._granted = index(), index()
-        # The prefix of the topics of presence updates.
-        self._presence_prefix = subscriptions_path(urlsplit(base_url).path) + "/"
 
-    def add(self, id: int, value: Interested, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
-        """Add a receiver to both indexes.
+    def add(self, id: int, value: Seat, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
+        """Add a seat to both indexes.
 
         Its subscriber has the matchers; `selectors` is not used.  Raises `LimitError`
-        if its patterns are too similar to those of other receivers.  If an error is
-        raised, the receiver is in neither index.
+        if its patterns are too similar to those of other seats.  If an error is raised,
+        the seat is in neither index.
         """
         self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
         try:
@@ -67,29 +146,24 @@ class Interest:
             self._subscribed.discard(id, value)
             raise
 
-    def discard(self, id: int, value: Interested) -> None:
-        """Remove a receiver from both indexes."""
+    def discard(self, id: int, value: Seat) -> None:
+        """Remove a seat from both indexes."""
         self._subscribed.discard(id, value)
         self._granted.discard(id, value)
 
     def posting_lists(self, key: Key, start: int = 0) -> list[BitMap64]:
-        """Return the posting lists of the receivers that subscribe to, or may read, a
+        """Return the posting lists of the seats that subscribe to, or may read, a
         topic, which were made for the id `start` or a later one.
         """
         role, topic = key
         index = self._subscribed if role == "subscribed" else self._granted
         return index.posting_lists(topic, start)
 
-    def announces(self, topic: str) -> bool:
-        """Return whether `topic` is the topic of a presence update."""
-        return topic.startswith(self._presence_prefix)
-
-    def bitmap(self, *keys: Key) -> BitMap64:
-        """Return the ids that match any of `keys`, as `SkipFilter.bitmap` does.
-
-        Caches nothing, so it suits topics that occur only once.
+    def bitmap(self, key: Key) -> BitMap64:
+        """Return the ids that match a key, as `SkipFilter.bitmap` does, and cache
+        nothing.
         """
-        return union(ids for key in keys for ids in self.posting_lists(key))
+        return union(self.posting_lists(key))
 
 
 def _selectors(matchers: Iterable[TopicMatcher]) -> Iterable[CompiledSelector]:

@@ -1,13 +1,13 @@
-"""Dispatcher: passes the entries of the history to the broadcaster, and to readers.
+"""Follower: passes the entries of the history to the live seats, and to readers.
 
-    history ──follow──► broadcaster.dispatch ──► live connections
-       └──────read, up to `broadcaster.position`──────► connections that catch up
+    history ──follow──► live.dispatch ──► live seats
+       └──────read, up to `live.position`──────► seats that catch up
 
 A reader gets no entry that is not dispatched yet.  So when it has read all, it is at
-the position of the live connections and can join them.
+the position of the live seats and can join them.
 
-If the history is unavailable, at the start or later, nothing is dispatched, and readers
-wait.
+Belongs here: what happens if the history is unavailable, at the start or later: then
+nothing is dispatched, and readers wait.  Does not belong here: what a seat wants.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
-    from hub.delivery.live import Broadcaster
+    from hub.delivery.audience import Audience
+    from hub.delivery.live import Live
     from hub.delivery.observer import Observer
     from hub.history.base import History
 
@@ -40,12 +41,13 @@ RETRY_SECONDS: Final = 1.0
 T = TypeVar("T")
 
 
-class Dispatcher:
-    """The connection between the history of one node and its broadcaster."""
+class Follower:
+    """The way from the history of one node to its live seats, and to its readers."""
 
-    def __init__(self, history: History, broadcaster: Broadcaster, observer: Observer, *, random: Random) -> None:
+    def __init__(self, history: History, audience: Audience, live: Live, observer: Observer, *, random: Random) -> None:
         self._history = history
-        self._broadcaster = broadcaster
+        self._audience = audience
+        self._live = live
         self._observer = observer
         self._random = random
         self._pages = Pages(history)
@@ -71,13 +73,13 @@ class Dispatcher:
             try:
                 if not self.is_ready:
                     await self._find_end()
-                async for entries in self._history.follow(self._broadcaster.position):
+                async for entries in self._history.follow(self._live.position):
                     try:
-                        await self._broadcaster.dispatch(entries)
+                        await self._live.dispatch(entries)
                     except Exception:
-                        # The dispatch had begun, so some connections were written to
-                        # and others not.  Close all, because none must miss an entry.
-                        if self._broadcaster.position == entries[-1].position:
+                        # The dispatch had begun, so some seats were written to and
+                        # others not.  Close all, because none must miss an entry.
+                        if self._live.position == entries[-1].position:
                             await self._close_all("a dispatch failed")
                         raise
                     self._observer.dispatched(entries)
@@ -103,28 +105,28 @@ class Dispatcher:
         Raises `PositionExpired` if the history forgot published updates after the
         position, or if the position is of an earlier epoch.
         """
-        broadcaster = self._broadcaster
-        while after != (dispatched := broadcaster.position):
+        live = self._live
+        while after != (position := live.position):
             page = await self._retry(partial(self._pages.read, after))
-            entries = [entry for entry in page if entry.position <= broadcaster.position]
+            entries = [entry for entry in page if entry.position <= live.position]
             if entries:
                 return Page(entries, forgotten=page.forgotten)
             # Nothing of the page is dispatched yet: wait for that, unless the position
             # has changed during the read.
-            if dispatched == broadcaster.position:
-                await broadcaster.moved()
+            if position == live.position:
+                await live.moved()
         return Page()
 
     async def _find_end(self) -> None:
-        """Make the end of the history the position of the broadcaster."""
-        self._broadcaster.move_to(await self._history.end())
+        """Make the end of the history the position of the live seats."""
+        self._live.move_to(await self._history.end())
         self.is_ready = True
 
     async def _close_all(self, reason: str) -> None:
         """End all streams, so that their clients reconnect with their cursors."""
-        async for subscribers in turns.in_turns(self._broadcaster.subscribers(), turns.ENDED_STREAMS):
-            for subscriber in subscribers:
-                self._broadcaster.close(subscriber.id, reason)
+        async for seats in turns.in_turns(self._audience, turns.ENDED_STREAMS):
+            for seat in seats:
+                seat.close(reason)
 
     async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Call `ask` until it raises no `HistoryUnavailable`, and return its result."""

@@ -1,6 +1,7 @@
-"""Observer: what is told of connections and dispatches, such as the event log.
+"""Observer: what is told of seats and dispatches, such as the event log.
 
-An observer only listens: it must not wait, and it changes nothing.
+Belongs here: what an observer is told.  Does not belong here: what it does with that.
+It must not wait, and changes nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from hub.delivery.live import Receiver
+    from hub.delivery.seat import Seat
     from hub.history.base import Entry
 
 
@@ -19,11 +20,11 @@ class Observer(Protocol):
         """Start, before any client is served."""
         ...
 
-    def seated(self, receiver: Receiver, position: int) -> None:
+    def seated(self, seat: Seat, position: int) -> None:
         """Note that a connection begins, and is sent what comes after a position."""
         ...
 
-    def left(self, receiver: Receiver, position: int, more: int) -> None:
+    def left(self, seat: Seat, position: int, more: int) -> None:
         """Note that a connection ends.
 
         It was sent everything that it wants up to `position`, and `more` updates after
@@ -46,10 +47,10 @@ class NoObserver:
     async def start(self) -> None:
         """Do nothing."""
 
-    def seated(self, receiver: Receiver, position: int) -> None:
+    def seated(self, seat: Seat, position: int) -> None:
         """Do nothing."""
 
-    def left(self, receiver: Receiver, position: int, more: int) -> None:
+    def left(self, seat: Seat, position: int, more: int) -> None:
         """Do nothing."""
 
     def dispatched(self, entries: list[Entry]) -> None:

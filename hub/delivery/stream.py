@@ -12,14 +12,14 @@
     CLOSING            response finished, or connection aborted      CLOSED
     any of the above   connection lost                               CLOSED
 
-While a stream is LIVE, the broadcaster writes to it, and no task runs for it.  If the
-socket has no room, the stream falls BEHIND: it leaves the live set with its position,
-and reads on in the history when there is room again.  One loop therefore serves
-replay, the change from replay to live, and slow readers (`hub.reading`).  A slow reader
-costs one pending write, however far behind it is.
+While a stream is LIVE, dispatches write to it, and no task runs for it.  If the socket
+has no room, the stream falls BEHIND: it leaves the live seats with its position, and
+reads on in the history when there is room again.  One loop therefore serves replay, the
+change from replay to live, and slow readers (`reading`).  A slow reader costs one
+pending write, however far behind it is.
 
-A stream owns its state and its position.  While it is LIVE, it has been sent everything
-it wants up to the end of the last finished dispatch, even if its position is older.
+Belongs here: the state of a stream and its position, which nothing else knows.  Does
+not belong here: topics, and anything of HTTP but the calls of a `Connection`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ import structlog
 
 from hub.delivery.reading import CHUNK_BYTES
 from hub.errors import PositionExpired
-from hub.history.base import EARLIEST
-from hub.node.shutdown import SHUTTING_DOWN
 from hub.protocol import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from hub.delivery.delivery import Delivery
+    from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
-    from hub.hub import Hub
 
     Head: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -53,11 +52,11 @@ class State(Enum):
     """The states of a stream."""
 
     OPENING = auto()
-    """The broadcaster knows the stream, and its head is not sent yet."""
+    """The stream has a seat or is about to take one, and its head is not sent yet."""
     CATCHING_UP = auto()
     """A task reads the history and writes to the connection, which has room."""
     LIVE = auto()
-    """The stream is in the broadcaster's live set; no task runs for it."""
+    """The stream's seat is live; no task runs for it."""
     BEHIND = auto()
     """The connection had no room after the last write."""
     CLOSING = auto()
@@ -155,73 +154,73 @@ class Connection(Protocol):
 
 
 class Stream:
-    """One subscriber on one connection: a `broadcaster.Receiver`.
+    """One subscriber on one connection: the holder of a seat, and its outlet.
 
-    A stream must be used from one event loop.  Its methods are called by the
-    broadcaster, the connection and the hub, and none of them waits, except `run`.
+    A stream must be used from one event loop.  Its methods are called by delivery and
+    by the connection, and none of them waits, except `open` and `run`.
     """
 
-    __slots__ = (
-        "_connection",
-        "_hub",
-        "_must_cut",
-        "_unwritten",
-        "live",
-        "number",
-        "position",
-        "reason",
-        "state",
-        "subscriber",
-        "written",
-    )
+    __slots__ = ("_connection", "_delivery", "_must_cut", "_position", "_unwritten", "reason", "seat", "state")
 
-    def __init__(self, hub: Hub, subscriber: Subscriber, connection: Connection) -> None:
-        self.subscriber = subscriber
+    def __init__(self, delivery: Delivery, connection: Connection) -> None:
         self.state = State.OPENING
-        # Everything that the subscriber wants up to here was written, if not yet handed
-        # to the socket; see `Broadcaster.reached`.
-        self.position = subscriber.start
         self.reason: str | None = None  # why the hub closed it; None if the connection was lost
-        # The broadcaster sets these: whether it is live, its id, the time of the last
-        # write.
-        self.live = False
-        self.number = -1
-        self.written = 0.0
-        self._hub = hub
+        self.seat: Seat
+        self._delivery = delivery
         self._connection = connection
+        # Everything that the subscriber wants up to here was written, if not yet handed
+        # to the socket; see `position`.
+        self._position = 0
         # The position before the last write, and its bytes, if it did not fit.
         self._unwritten: tuple[int, bytes] | None = None
         self._must_cut = False  # whether a write has failed, and so the connection's state is unknown
 
-    async def run(self, head: Head) -> None:
-        """Send the head by calling `head`, and begin the stream.
+    @property
+    def position(self) -> int:
+        """The position up to which it was sent every entry that it wants."""
+        # A finished dispatch has reached all live seats.  Those that wanted none of its
+        # entries were not written to, so their own position is older.  During a
+        # dispatch, the position of one that was already written to is newer.
+        return max(self._position, self._delivery.dispatched) if self.state is State.LIVE else self._position
 
-        Must be called in the request's task, after `Hub.connect(stream)`.  Returns when
-        the task is no longer needed; the stream itself may go on.  If the task is
-        cancelled, the stream ends.
+    async def open(self, subscriber: Subscriber) -> None:
+        """Take a seat for a subscriber, before the head is sent.
+
+        If a client has the head, every later update reaches it (R20).  Raises the
+        errors of `Delivery.take_seat`.
         """
-        hub, connection = self._hub, self._connection
-        matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in self.subscriber.subscribed[:5]]
-        log.info("subscriber connected", id=self.subscriber.id, first_matchers=matchers)
+        self._position = subscriber.start
+        self.seat = await self._delivery.take_seat(subscriber, self)
+
+    async def run(self, head: Head, first: bytes) -> None:
+        """Send the head by calling `head`, and begin the stream with the bytes `first`.
+
+        Must be called in the request's task, after `open`.  Returns when the task is no
+        longer needed; the stream itself may go on.  If the task is cancelled, the
+        stream ends.
+        """
+        delivery, connection, subscriber = self._delivery, self._connection, self.seat.subscriber
+        matchers = [f"{matcher.type}:{matcher.pattern:.80}" for matcher in subscriber.subscribed[:5]]
+        log.info("subscriber connected", id=subscriber.id, first_matchers=matchers)
         # During a shutdown, the stream is accepted and ends at once, because an
         # EventSource reconnects after the end of a stream, but never after a 503.
-        if hub.shutdown.is_closing:
-            self.close(SHUTTING_DOWN)
+        if delivery.end_reason is not None:
+            self.close(delivery.end_reason)
         is_over = True
         try:
             if await connection.begin(head, self, wait=self.state is State.OPENING):
-                self._begin()
+                self._begin(first)
                 is_over = await connection.serve()
         finally:
             if is_over:
                 self.lost(None)
 
-    def _begin(self) -> None:
+    def _begin(self, first: bytes) -> None:
         """Write the first bytes, and choose the next state."""
-        hub, connection = self._hub, self._connection
+        delivery, connection = self._delivery, self._connection
         has_room = False
         try:
-            has_room = connection.write(events.HEARTBEAT + hub.admission.retry_hint())
+            has_room = connection.write(first)
         except Exception as error:
             self._must_cut = True
             self.close(f"a write failed: {error!r}")
@@ -230,18 +229,18 @@ class Stream:
         elif not has_room:
             self._to(State.BEHIND)
             connection.start(self._catch_up)
-        elif self.position == hub.broadcaster.position:
+        elif self._position == delivery.position:
             self._join()
         else:
             self._to(State.CATCHING_UP)
             connection.start(self._catch_up)
 
-    # -- for the broadcaster
+    # -- for delivery
 
     def write(self, body: bytes, position: int) -> None:
         """Write the frames up to `position` to a live stream, without waiting.
 
-        If the socket has no room for more, the stream leaves the live set and catches
+        If the socket has no room for more, the stream leaves the live seats and catches
         up later.
         """
         try:
@@ -251,28 +250,14 @@ class Stream:
             self.close(f"a write failed: {error!r}")
             return
         if has_room:
-            self.position = position
+            if position > self._position:
+                self._position = position
         else:
-            # `reached` first: it counts the last dispatch only for a live stream.
-            self._unwritten = self._hub.broadcaster.reached(self), body
-            self._leave(position)
+            before = self.position
+            self._unwritten = before, body
+            self._leave(max(before, position))
             self._to(State.BEHIND)
             self._connection.start(self._catch_up)
-
-    def delivered(self) -> tuple[int, int]:
-        """Return the last position fully handed to the socket, and the frames beyond.
-
-        The second value is the number of frames of the last write that were handed to
-        the socket, if only a part of it was; otherwise 0.
-        """
-        if self._unwritten is None:
-            return self._hub.broadcaster.reached(self), 0
-        before, body = self._unwritten
-        handed = len(body) - self._connection.unsent()
-        if handed >= len(body):
-            return self.position, 0
-        # A frame ends with an empty line, and contains no other.
-        return before, body[: max(0, handed)].count(b"\n\n")
 
     def is_lost(self) -> bool:
         """Return whether the connection is lost, even if nothing has reported it."""
@@ -288,8 +273,8 @@ class Stream:
         if self.state in (State.CLOSING, State.CLOSED):
             return
         self.reason = reason
-        if self.live:
-            self._leave(self._hub.broadcaster.reached(self))
+        if self.state is State.LIVE:
+            self._leave(self.position)
         # While the head is being sent, the abort ends `begin`.  Before that, it does
         # nothing, and `_begin` ends the stream.
         if self.state is State.OPENING:
@@ -329,10 +314,27 @@ class Stream:
             self._close()
 
     def _close(self) -> None:
+        position, more = self._delivered()
         self._to(State.CLOSED)
-        self._hub.disconnect(self)
+        self._delivery.vacate(self.seat, position, more)
         self._connection.stop()
-        log.info("subscriber disconnected", id=self.subscriber.id, reason=self.reason or "the client went away")
+        id, reason = self.seat.subscriber.id, self.reason or "the client went away"
+        log.info("subscriber disconnected", id=id, reason=reason)
+
+    def _delivered(self) -> tuple[int, int]:
+        """Return the last position fully handed to the socket, and the frames beyond.
+
+        The second value is the number of frames of the last write that were handed to
+        the socket, if only a part of it was; otherwise 0.
+        """
+        if self._unwritten is None:
+            return self.position, 0
+        before, body = self._unwritten
+        handed = len(body) - self._connection.unsent()
+        if handed >= len(body):
+            return self._position, 0
+        # A frame ends with an empty line, and contains no other.
+        return before, body[: max(0, handed)].count(b"\n\n")
 
     # -- for the task that catches up
 
@@ -344,7 +346,7 @@ class Stream:
             self._connection.write(events.LOST)
             self.close(str(error))
         except Exception as error:
-            log.exception("a stream failed", id=self.subscriber.id)
+            log.exception("a stream failed", id=self.seat.subscriber.id)
             self.close(f"the stream failed: {error!r}")
 
     async def _read_on(self) -> None:
@@ -352,15 +354,15 @@ class Stream:
         if self.state is State.BEHIND and not await self._drain():
             return
         # 2. Read and write a page at a time.
-        reading = self._hub.reading(self)
+        reading = self._delivery.reading(self.seat, self._position)
         while (part := await reading.next()) is not None:
             if self.is_lost():  # no write may notice it, if little of the history is wanted
                 self.close("its connection is lost")
             if self.state is not State.CATCHING_UP:
                 return
-            if self.position == EARLIEST:
-                self.position = part.start
-                self._hub.begins(self)
+            if part.start != self._position:  # the earliest position is known only now
+                self._position = part.start
+                self._delivery.begin(self.seat, part.start)
             frames: list[bytes] = []
             size = 0
             for entry in part.wanted:
@@ -372,9 +374,9 @@ class Stream:
                     frames, size = [], 0
             if frames and not await self._send(frames, part.end):
                 return
-            self.position = part.end
-        # 3. Join the live streams.  There is no await between the last read of the
-        #    broadcaster's position and the join, so no entry is missed.
+            self._position = part.end
+        # 3. Join the live streams.  There is no await between the end of the last read
+        #    and the join, so no entry is missed.
         if self.state is State.CATCHING_UP:
             self._join()
 
@@ -383,9 +385,9 @@ class Stream:
 
         Returns False if the caller must stop.
         """
-        before, body = self.position, b"".join(frames)
+        before, body = self._position, b"".join(frames)
         has_room = self._connection.write(body)
-        self.position = position
+        self._position = position
         if has_room:
             return True
         self._unwritten = before, body
@@ -418,8 +420,8 @@ class Stream:
 
     def _join(self) -> None:
         self._to(State.LIVE)
-        self._hub.broadcaster.join(self)
+        self._delivery.join(self.seat, self, self._position)
 
     def _leave(self, position: int) -> None:
-        self._hub.broadcaster.leave(self)
-        self.position = position
+        self._delivery.leave(self.seat)
+        self._position = position

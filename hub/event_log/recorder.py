@@ -27,7 +27,8 @@ from hub.history import base
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hub.delivery.live import Broadcaster, Receiver
+    from hub.delivery.live import Live
+    from hub.delivery.seat import Seat
     from hub.history.base import Entry, History
     from hub.settings import Settings
     from hub.turns import TimeSlices
@@ -49,13 +50,13 @@ class EventLog:
         self,
         settings: Settings,
         history: History,
-        broadcaster: Broadcaster,
+        live: Live,
         slices: TimeSlices,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._broadcaster = broadcaster
+        self._live = live
         self._wall_clock = wall_clock
         self._directory = Directory(settings, clock, wall_clock)
         self._thread = ThreadPoolExecutor(1, "event-log")
@@ -69,9 +70,7 @@ class EventLog:
             now=self._now,
             clock=clock,
         )
-        self._updates = Updates(
-            self._directory, self._marks, history, broadcaster, in_thread=self._in_thread, now=self._now
-        )
+        self._updates = Updates(self._directory, self._marks, history, live, in_thread=self._in_thread, now=self._now)
         self._has_begun = asyncio.Event()
         self._is_failing = False
         self._is_closing = False
@@ -79,14 +78,14 @@ class EventLog:
         """Set if there is work."""
         self._task: asyncio.Task[None] | None = None
 
-    def seated(self, receiver: Receiver, position: int) -> None:
+    def seated(self, seat: Seat, position: int) -> None:
         """Record that a connection begins at a position."""
-        if self._sessions.seated(receiver, position):
+        if self._sessions.seated(seat, position):
             self._woken.set()
 
-    def left(self, receiver: Receiver, position: int, more: int) -> None:
-        """Record that a connection ends; the broadcaster must still know it."""
-        self._sessions.left(receiver, position, more)
+    def left(self, seat: Seat, position: int, more: int) -> None:
+        """Record that a connection ends."""
+        self._sessions.left(seat, position, more)
         self._woken.set()
 
     def dispatched(self, entries: list[Entry]) -> None:
@@ -146,7 +145,7 @@ class EventLog:
         try:
             # A connection that is still open may have received a part of the last
             # dispatch.
-            is_clean = not self._broadcaster.connected
+            is_clean = not self._sessions.count
             await self._in_thread(self._directory.close, await self._beat(position, self._now()), is_clean)
         except OSError as error:
             self._fails(error)
@@ -185,7 +184,7 @@ class EventLog:
 
     def _until(self) -> int:
         """Return the position up to which this node has dispatched."""
-        position, dispatched = self._broadcaster.position, self._broadcaster.dispatched
+        position, dispatched = self._live.position, self._live.dispatched
         # At the start or in a new epoch, nothing is dispatched: all connections began
         # there or later.
         return dispatched if dispatched // base.EPOCH == position // base.EPOCH else position

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from hub.delivery.audience import Interest
+from hub.delivery.audience import Audience
 from hub.delivery.reading import Reading
 from hub.errors import PositionExpired
 from hub.event_log.segments import own_position
@@ -22,7 +22,7 @@ from hub.history import base
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from hub.delivery.live import Receiver
+    from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
     from hub.event_log.marks import Marks
     from hub.event_log.segments import Beat, Directory
@@ -89,6 +89,8 @@ class Sessions:
         """Unwritten beginnings and ends, oldest first."""
         self._left_out: set[int] = set()
         """The numbers of open connections that are not recorded, for lack of room."""
+        self.count = 0
+        """The number of connections that have begun and not ended."""
         self.missing = 0
         """The number of connections that were left out."""
         self._unmarked: dict[int, tuple[int, int]] = {}
@@ -102,13 +104,13 @@ class Sessions:
         """The number of unwritten records."""
         return len(self._records)
 
-    def seated(self, receiver: Receiver, position: int) -> bool:
+    def seated(self, seat: Seat, position: int) -> bool:
         """Record that a connection begins at a position; return whether there
         was room.
         """
-        subscriber = receiver.subscriber
+        self.count += 1
         if len(self._records) >= RECORDS:
-            self._left_out.add(receiver.number)
+            self._left_out.add(seat.id)
             self.missing += 1
             # It needs a mark, unless an open mark of its epoch covers it.
             leap = position // base.EPOCH
@@ -116,17 +118,18 @@ class Sessions:
                 moment, least = self._unmarked.get(leap, (self._now(), position))
                 self._unmarked[leap] = moment, min(least, position)
             return False
-        self._records.append(_Come(subscriber, receiver.number, position, self._now()))
+        self._records.append(_Come(seat.subscriber, seat.id, position, self._now()))
         return True
 
-    def left(self, receiver: Receiver, position: int, more: int) -> None:
-        """Record that a connection ends; the broadcaster must still know it."""
-        if receiver.number in self._left_out:
-            self._left_out.discard(receiver.number)
+    def left(self, seat: Seat, position: int, more: int) -> None:
+        """Record that a connection ends."""
+        self.count -= 1
+        if seat.id in self._left_out:
+            self._left_out.discard(seat.id)
             return
         now = self._now()
-        written = now - int((self._clock() - receiver.written) * 1_000_000)
-        self._records.append(_Gone(receiver.subscriber, receiver.number, position, more, written, now))
+        written = now - int((self._clock() - seat.written) * 1_000_000)
+        self._records.append(_Gone(seat.subscriber, seat.id, position, more, written, now))
 
     async def write(self, first: Beat) -> bool:
         """Write some records; return whether all were written.
@@ -196,11 +199,9 @@ class Sessions:
         """
         if not gone.more:
             return gone.position
-        interest = Interest(self._marks.url)  # the hub's own has forgotten the connection
-        interest.add(0, gone)
-        reading = Reading(
-            self._history.read, lambda key: 0 in interest.bitmap(key), gone.subscriber, gone.position, self._slices
-        )
+        audience = Audience(self._marks.url)  # the hub's own has forgotten the connection
+        seat = audience.seat(gone.subscriber)
+        reading = Reading(self._history.read, audience, seat, gone.position, self._slices)
         more = gone.more
         with contextlib.suppress(PositionExpired):
             while (part := await reading.next()) is not None:

@@ -20,7 +20,7 @@ from hub.history.base import EARLIEST
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from hub.delivery.live import Broadcaster
+    from hub.delivery.live import Live
     from hub.event_log.marks import Marks
     from hub.event_log.segments import Directory
     from hub.history.base import Entry, History
@@ -42,7 +42,7 @@ class Updates:
         directory: Directory,
         marks: Marks,
         history: History,
-        broadcaster: Broadcaster,
+        live: Live,
         *,
         in_thread: Callable[..., Awaitable[Any]],
         now: Callable[[], int],
@@ -50,7 +50,7 @@ class Updates:
         self._directory = directory
         self._marks = marks
         self._history = history
-        self._broadcaster = broadcaster
+        self._live = live
         self._in_thread = in_thread
         self._now = now
         self._oldest: tuple[int, int] | None = None
@@ -97,7 +97,7 @@ class Updates:
             return False
         if self._position is None:
             self._position, self._written = await self._last_position()
-        if self._position >= self._broadcaster.position and not closing:
+        if self._position >= self._live.position and not closing:
             return False
         page = self._take_fresh(self._position) or await self._read(self._position)
         if page:

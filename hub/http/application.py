@@ -120,12 +120,12 @@ class HubApplication:
         # 6. Publish and subscribe requests.
         stream_and_head = await self._answer_directly(own, receive, send_with_headers)
         if stream_and_head is not None:
-            stream, head = stream_and_head
+            stream, head, first = stream_and_head
             # A stream may stay open for a long time: free the objects it does not need.
             del own, scope, receive, send, send_with_headers, tokens, stream_and_head
-            await stream.run(head)
+            await stream.run(head, first)
 
-    async def _answer_directly(self, scope: Scope, receive: Receive, send: Send) -> tuple[Stream, Head] | None:
+    async def _answer_directly(self, scope: Scope, receive: Receive, send: Send) -> tuple[Stream, Head, bytes] | None:
         """Answer a publish or subscribe request.
 
         Returns the stream that the caller must run, with its head, if the answer is an
@@ -140,8 +140,8 @@ class HubApplication:
                     stream = answer.open(self.hub, scope, receive, scope[SERVER_SEND])
                     # Before the head is sent: if a client has the head, every later
                     # update reaches it (R20).
-                    await self.hub.connect(stream)
-                    return stream, partial(cast("Any", send), answer.head)
+                    await stream.open(answer.subscriber)
+                    return stream, partial(cast("Any", send), answer.head), answer.first
             except RequestError as error:
                 answer = problems.respond(error, request, self.hub.settings)
         except Exception:

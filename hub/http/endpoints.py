@@ -40,7 +40,7 @@ from starlette.staticfiles import StaticFiles
 from hub import turns
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
-from hub.delivery.subscriber import Subscriber, may_want_presence
+from hub.delivery.subscriber import Subscriber
 from hub.errors import (
     HistoryUnavailable,
     Misdirected,
@@ -50,7 +50,7 @@ from hub.errors import (
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
 from hub.http.response import EventStream
-from hub.protocol import events
+from hub.node.presence import may_want_presence
 from hub.protocol.data import to_json
 from hub.protocol.hints import publish_hints, subscribe_hints
 from hub.protocol.requests import (
@@ -173,7 +173,7 @@ class Endpoints:
             """Return the answer for a subscriber that starts after this event id."""
             headers = _cursor(preceding)
             if waits:
-                return EventStream(subscriber, headers)
+                return EventStream(subscriber, hub.admission.first_bytes(), headers)
             return ReplayResponse(hub, subscriber, headers, metadata="metadata" in preferred)
 
         # A HEAD makes no subscription: it does not count toward the limits, and its
@@ -192,8 +192,7 @@ class Endpoints:
             # Not 503: EventSource reconnects after the end of a stream, with the same
             # cursor, but never after a 503.
             log.warning("a stream ended before it began: the history is unavailable", reason=error.reason)
-            first = events.HEARTBEAT + hub.admission.retry_hint()
-            ended = Response(first, headers=NOT_STORED, media_type="text/event-stream")
+            ended = Response(hub.admission.first_bytes(), headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(wanted.last_event_id)
             return ended
         return answer(subscriber, preceding)
@@ -284,7 +283,7 @@ class Endpoints:
             wants_classic = "application/ld+json" in accepted.lower() or (grant.classic and not asks_for_json)
             classic = hub.settings.classic and wants_classic
 
-        cursor, repeated, present = await hub.presence.now()
+        cursor, repeated, present = await hub.presence.snapshot()
         single = None
         if asked.subscriber is not None:
             same_id = [subscriber for subscriber in present if subscriber.id == asked.subscriber]

@@ -47,18 +47,19 @@ from hub.history import base
 from hub.http.response import SERVER_SEND
 from hub.http.sockets import tune
 from hub.http.uvicorn_connection import UvicornLink, link_of
-from hub.node.shutdown import SHUTTING_DOWN
 from hub.protocol import events
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from hub.delivery.delivery import Delivery
+    from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
-    from hub.history.base import Entry
+    from hub.history.base import Entry, History
     from hub.hub import Hub
-    from hub.protocol.updates import Update
+    from hub.settings import Settings
 
 _HEARTBEAT_SECONDS: Final = 1.0
 """If no chunk was sent for longer than this, a smaller one or a heartbeat is sent."""
@@ -71,7 +72,7 @@ class ReplayResponse(StreamingResponse):
     def __init__(
         self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]], *, metadata: bool = False
     ) -> None:
-        self.replay = Replay(hub, subscriber, metadata=metadata)
+        self.replay = Replay(hub.delivery, hub.history, hub.settings, subscriber, metadata=metadata)
         applied = {"Preference-Applied": "wait=0, metadata" if metadata else "wait=0"}
         super().__init__(self.replay.chunks(), headers=_HEADERS | applied, media_type="text/event-stream")
         self.raw_headers += headers
@@ -99,25 +100,27 @@ class ReplayResponse(StreamingResponse):
 
 
 class Replay:
-    """One reader, as the broadcaster sees it (`broadcaster.Receiver`).
+    """One reader: the holder of a seat that never becomes live."""
 
-    The broadcaster has its subscriptions in the index, but it never becomes live.
-    """
-
-    def __init__(self, hub: Hub, subscriber: Subscriber, *, metadata: bool = False) -> None:
-        self.subscriber = subscriber
-        self.position = subscriber.start  # everything up to here is sent, or is in the chunk to come
-        # The broadcaster sets these: the time of the last write, the id, whether it is
-        # live.
-        self.written = 0.0
-        self.number = -1
-        self.live = False
-        self._hub = hub
+    def __init__(
+        self,
+        delivery: Delivery,
+        history: History,
+        settings: Settings,
+        subscriber: Subscriber,
+        *,
+        metadata: bool = False,
+    ) -> None:
+        self._delivery = delivery
+        self._history = history
+        self._settings = settings
+        self._subscriber = subscriber
         self._metadata = metadata  # whether a comment with metadata precedes each event
+        self._seat: Seat | None = None  # None before `run`
         self._link: UvicornLink | None = None  # the server's connection; None if the server is unknown
         self._timeout: asyncio.Timeout | None = None  # interrupts the response when it expires
         self._is_sending = True  # whether the server is still sending the head or a chunk
-        self._closed = SHUTTING_DOWN if hub.shutdown.is_closing else ""  # why it should end, or ""
+        self._closed = delivery.end_reason or ""  # why it should end, or ""
 
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response by calling `respond`, until it is complete or closed.
@@ -125,10 +128,10 @@ class Replay:
         Raises `LimitExceeded`, before anything is sent, if its patterns are too similar
         to others.
         """
-        with self._hub.connected(self):
+        with self._delivery.seated(self._subscriber, self) as self._seat:
             self._link = link_of(scope.get(SERVER_SEND, send))
             if self._link is not None:  # the kernel then drops a client that does not read
-                tune(self._link.transport, self._hub.settings)
+                tune(self._link.transport, self._settings)
             try:
                 async with asyncio.timeout(None) as self._timeout:
                     await respond(scope, receive, send)
@@ -147,37 +150,39 @@ class Replay:
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the frames that the subscriber wants, joined into chunks.
 
-        They start after its position, and reach at least to the present end of the
-        history.  The last chunk ends with `events.ALL`, unless the reader is closed, or
-        the history has forgotten entries that it had not read yet, or metadata is
-        wanted and a new epoch has begun.
+        They begin at its start, and reach at least to the present end of the history.
+        The last chunk ends with `events.ALL`, unless the reader is closed, or the
+        history has forgotten entries that it had not read yet, or metadata is wanted
+        and a new epoch has begun.
         """
-        hub, reading = self._hub, self._hub.reading(self)
+        assert self._seat is not None
+        seat, position = self._seat, self._subscriber.start  # everything up to here is sent, or in the chunk to come
+        reading = self._delivery.reading(seat, position)
         self._is_sending = False
-        leap, epoch = await base.current_epoch(hub.history) if self._metadata else (0, "")
-        end = await hub.history.end()
+        leap, epoch = await base.current_epoch(self._history) if self._metadata else (0, "")
+        end = await self._history.end()
         frames: list[bytes] = []
         size = 0
         now = asyncio.get_running_loop().time
         sent = now()
-        while self.position < end and not self._closed:
+        while position < end and not self._closed:
             try:
                 part = await reading.next()
             except PositionExpired:
                 return
             if part is None:  # the rest is appended, but not dispatched yet
-                await hub.broadcaster.moved()
+                await self._delivery.moved()
                 continue
             if self._metadata:
                 if part.end // base.EPOCH != leap:  # a new epoch has begun; its name is not known
                     return
-                comments = await self._comments(part.wanted, epoch)
+                comments = await self._comments(seat, part.wanted, epoch)
                 frames += chain.from_iterable(zip(comments, (entry.frame for entry in part.wanted), strict=True))
                 size += sum(map(len, comments))
             else:
                 frames += [entry.frame for entry in part.wanted]
             size += part.size
-            self.position = part.end
+            position = part.end
             # Send a full chunk.  If little of a long history is wanted, send a smaller
             # chunk or a heartbeat, so that the response is never silent for long.
             if size >= CHUNK_BYTES or now() > sent + _HEARTBEAT_SECONDS:
@@ -190,13 +195,13 @@ class Replay:
             self._is_sending = True
             yield b"".join([*frames, events.ALL])
 
-    async def _comments(self, entries: list[Entry], epoch: str) -> list[bytes]:
+    async def _comments(self, seat: Seat, entries: list[Entry], epoch: str) -> list[bytes]:
         """Return one comment with metadata for each entry; all are of one epoch."""
         comments = []
-        slices, epoch = self._hub.slices, quote(epoch)
+        slices, epoch = self._delivery.slices, quote(epoch)
         async with slices:
             for entry in entries:
-                topics = ",".join(map(quote, await self._topics(entry.update)))
+                topics = ",".join(map(quote, await self._delivery.audience.readable(seat, entry.update, slices)))
                 private = "true" if entry.update.private else "false"
                 comments.append(
                     f': {{"topics":[{topics}],"private":{private},"time":{entry.time},'
@@ -206,33 +211,7 @@ class Replay:
                     await slices.pause()
         return comments
 
-    async def _topics(self, update: Update) -> Sequence[str]:
-        """Return the topics of an update that the subscriber may know.
-
-        Must be called within a slice.
-        """
-        if not update.private:
-            return update.topics
-        slices, topics = self._hub.slices, []
-        for topic in update.topics:
-            if self._hub.broadcaster.passes(self, ("granted", topic)):
-                topics.append(topic)
-            if slices.is_over():
-                await slices.pause()
-        return topics
-
-    # -- for the broadcaster
-
-    def write(self, body: bytes, position: int) -> None:
-        """Raise AssertionError: the broadcaster writes only to live receivers."""
-        raise AssertionError("a replay is never live")
-
-    def delivered(self) -> tuple[int, int]:
-        """Return the position, and 0 further frames.
-
-        The event log does not record readers, so nothing uses it.
-        """
-        return self.position, 0
+    # -- for delivery
 
     def is_lost(self) -> bool:
         """Return whether the connection is closing; False if the server is unknown."""

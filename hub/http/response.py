@@ -29,11 +29,13 @@ SERVER_SEND: Final = "hub.send"
 class EventStream:
     """The answer to a subscribe request: a head, then a stream that the caller runs.
 
-    `headers` are added to the fixed headers of a stream.
+    `first` are the first bytes of the stream.  `headers` are added to the fixed headers
+    of a stream.
     """
 
-    def __init__(self, subscriber: Subscriber, headers: list[tuple[bytes, bytes]]) -> None:
-        self._subscriber = subscriber
+    def __init__(self, subscriber: Subscriber, first: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self.subscriber = subscriber
+        self.first = first
         self.raw_headers = EventSourceResponse(_nothing(), sep="\n", ping=0).raw_headers + headers
 
     @property
@@ -47,7 +49,7 @@ class EventStream:
         `server_send` is the server's own `send`.
         """
         connection = connection_of(scope, receive, cast("_Send", server_send), hub.settings)
-        return Stream(hub, self._subscriber, connection)
+        return Stream(hub.delivery, connection)
 
 
 def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Settings) -> Connection:

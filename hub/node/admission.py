@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
 
+from hub.delivery.heartbeats import LATE_SECONDS
 from hub.errors import Busy, LimitExceeded
 from hub.protocol import events
 
@@ -32,6 +33,10 @@ MAX_BUCKETS: Final = 10_000
 
 If there are more, the client that was idle longest starts with a full bucket again.
 """
+
+
+EXPIRES: Final = "its token expires"
+"""The reason of streams that end because their token does."""
 
 
 class Admission:
@@ -83,26 +88,27 @@ class Admission:
     def deadline(self, grant: Grant) -> tuple[float, str]:
         """Return when a connection that starts now must end, and why (N82, R33).
 
-        The time is by `clock`, and is infinite if the connection need not end.
+        The time is by `clock`.  It is infinite if the connection need not end, and now
+        if its token expires before the next check of deadlines, which may be late.
         """
         now, lifetime = self._clock(), self._settings.max_lifetime
         expires = math.inf if grant.expires is None else now + grant.expires - self._wall_clock()
+        if expires <= now + LATE_SECONDS:
+            return now, EXPIRES
         # Up to a fifth less, so that clients that connected together do not all
         # reconnect together.
         ends = now + lifetime * self._random.uniform(0.8, 1.0) if lifetime else math.inf
-        return (expires, "its token expires") if expires <= ends else (ends, "it has reached the maximum lifetime")
+        return (expires, EXPIRES) if expires <= ends else (ends, "it has reached the maximum lifetime")
 
-    def expires_within(self, seconds: float, grant: Grant) -> bool:
-        """Return whether a grant expires within `seconds`, or has expired."""
-        return grant.expires is not None and grant.expires - seconds <= self._wall_clock()
+    def first_bytes(self) -> bytes:
+        """Return the first bytes of a stream: a heartbeat, and a `retry:` field (N30).
 
-    def retry_hint(self) -> bytes:
-        """Return a `retry:` field for a stream, or b"" if the setting is 0 (N30).
-
-        Its time is random, between half of the setting and one and a half times it.
+        The time in the field is random, between half of the setting and one and a half
+        times it.  There is no field if the setting is 0.
         """
         seconds = self._settings.retry
-        return events.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
+        retry = events.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
+        return events.HEARTBEAT + retry
 
     def leave(self, client: str) -> None:
         """Count one connection of `client` less.  Called by the ticket."""

@@ -24,18 +24,22 @@ import structlog
 from hub.errors import Closing, HistoryUnavailable
 from hub.history import base
 from hub.history.base import Change
-from hub.node.publish_window import Backpressure
+from hub.node.publish_window import PublishWindow
 from hub.protocol.subscriptions import Present
+from hub.protocol.topics import may_match_below, subscriptions_path
 from hub.protocol.updates import EARLIEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hub.delivery.live import Broadcaster
+    from hub.auth.grant import Grant
+    from hub.delivery.audience import Audience
+    from hub.delivery.live import Live
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
     from hub.protocol.updates import Update
     from hub.settings import Settings
+    from skipfilter import Selector
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -47,7 +51,7 @@ ANNOUNCE_TIMEOUT: Final = 1.0
 """The maximum seconds that a connection waits for its announcement."""
 
 
-class PresentNow(NamedTuple):
+class Snapshot(NamedTuple):
     """The subscribers of all nodes, and a cursor.
 
     A client that subscribes with this cursor gets the announcements of all later
@@ -79,15 +83,15 @@ class Presence:
     presence off, no announcement is made.
     """
 
-    def __init__(self, settings: Settings, history: History, broadcaster: Broadcaster) -> None:
+    def __init__(self, settings: Settings, history: History, audience: Audience, live: Live) -> None:
         self._settings = settings
         self._history = history
-        self._broadcaster = broadcaster
+        self._audience = audience
         # Presence updates have bounds of their own in the history, smaller than those
         # of published updates.  Many nodes may announce at the same time, so a node
         # takes only a part of them.
-        self._backpressure = Backpressure(
-            broadcaster,
+        self._window = PublishWindow(
+            live,
             max_updates=settings.presence_updates // IN_FLIGHT_DIVISOR,
             max_bytes=settings.presence_bytes // IN_FLIGHT_DIVISOR,
         )
@@ -118,7 +122,7 @@ class Presence:
         while not self._queue.empty():
             self._settle(self._queue.get_nowait(), Closing())
 
-    async def now(self) -> PresentNow:
+    async def snapshot(self) -> Snapshot:
         """Return the subscribers of all nodes, and the cursor of the list (N135, N137).
 
         Raises `HistoryUnavailable`.
@@ -128,7 +132,7 @@ class Presence:
         newest = await self._history.newest()
         repeated = newest is not None and await self._history.find(newest.update.id) != newest.position
         cursor = EARLIEST_ID if newest is None else newest.update.id
-        return PresentNow(cursor, repeated, await self._history.present())
+        return Snapshot(cursor, repeated, await self._history.present())
 
     async def arrive(self, subscriber: Subscriber) -> None:
         """Announce a connection, and wait up to ANNOUNCE_TIMEOUT until it is published.
@@ -238,7 +242,7 @@ class Presence:
         count = size = 0
         for change in islice(changes, BATCH_CHANGES):
             count, size = count + len(change.updates), size + sum(update.size for update in change.updates)
-            if first and not self._backpressure.fits(count, size):
+            if first and not self._window.fits(count, size):
                 break
             first.append(change)
         return first
@@ -253,13 +257,13 @@ class Presence:
         # of present subscribers.
         if len(changes) == 1:
             subscriber, active, updates = changes[0]
-            first, *rest = list(self._backpressure.parts(updates)) or [[]]
+            first, *rest = list(self._window.parts(updates)) or [[]]
             changes = [Change(subscriber, active, first)]
         updates = [update for change in changes for update in change.updates]
-        entries = await self._backpressure.append(updates, partial(self._history.announce, changes))
+        entries = await self._window.append(updates, partial(self._history.announce, changes))
         # Without entries, another node announces the departure, with all its updates.
         for part in rest if entries else []:
-            await self._backpressure.append(part, partial(self._history.append, part, presence=True))
+            await self._window.append(part, partial(self._history.append, part, presence=True))
         for subscriber, active, _ in changes:
             if active:
                 self._announced.add(subscriber.id)
@@ -295,10 +299,11 @@ class Presence:
             if beat.present != len(self._announced):
                 own = await self._history.present(own=True)
                 gone += [subscriber for subscriber in own if subscriber.id not in self._announced]
-                for id in self._announced - {subscriber.id for subscriber in own}:
-                    self._announced.discard(id)
-                    if (subscriber := self._broadcaster.subscriber(id)) is not None:
-                        self._announce(subscriber, active=True)
+                missing = self._announced - {subscriber.id for subscriber in own}
+                self._announced -= missing
+                for seat in self._audience:
+                    if seat.subscriber.id in missing:
+                        self._announce(seat.subscriber, active=True)
             # 3. Announce the first of the gone subscribers, up to what fits in flight.
             if gone:
                 await self._publish_changes(self._together(self._change(one, active=False) for one in gone))
@@ -308,6 +313,19 @@ class Presence:
         except Exception:
             log.exception("the check of the other nodes failed")
         return False
+
+
+def may_want_presence(subscribed: Iterable[Selector], grant: Grant, path: str) -> bool:
+    """Return whether a subscriber may receive presence updates.
+
+    `path` is the path of the hub.  Returns True if that is not certain.
+    """
+    # Presence updates are private: both the subscriptions and the grant must match.
+    if not grant.subscribe:
+        return False
+    below = subscriptions_path(path)
+    granted = ((matcher.type, matcher.pattern) for matcher in grant.subscribe)
+    return all(any(may_match_below(*selector, below) for selector in selectors) for selectors in (granted, subscribed))
 
 
 def _log_failure(announced: asyncio.Future[None]) -> None:

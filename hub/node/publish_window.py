@@ -1,4 +1,4 @@
-"""Backpressure: publishers wait if too many updates are not dispatched yet.
+"""PublishWindow: publishers wait if too many updates are not dispatched yet.
 
     history    ... 7  8 │ 9  10  11 │            room = max_updates - 3
              dispatched │ in flight │
@@ -19,7 +19,7 @@ from hub.errors import TooLarge
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from hub.delivery.live import Broadcaster
+    from hub.delivery.live import Live
     from hub.history.base import Entry
     from hub.protocol.updates import Update
 
@@ -28,15 +28,15 @@ MAX_UPDATES: Final = 1_024
 """The maximum number of updates in flight, however many the history keeps."""
 
 
-class Backpressure:
+class PublishWindow:
     """The room for updates in flight: up to `max_updates`, and up to `max_bytes`.
 
     A single update that is larger than `max_bytes` may be in flight alone.
     `max_updates` is limited to 1 … MAX_UPDATES.
     """
 
-    def __init__(self, broadcaster: Broadcaster, *, max_updates: int, max_bytes: int) -> None:
-        self._broadcaster = broadcaster
+    def __init__(self, live: Live, *, max_updates: int, max_bytes: int) -> None:
+        self._live = live
         self._max_updates = min(MAX_UPDATES, max(1, max_updates))
         self._max_bytes = max_bytes
         self._updates = 0  # the number of updates that have taken room
@@ -106,7 +106,7 @@ class Backpressure:
             self._settle()
             # If nothing is in flight, even an update that is too large has room.
             while self._updates and (self._updates + count > self._max_updates or self._bytes + size > self._max_bytes):
-                await self._broadcaster.moved()
+                await self._live.moved()
                 self._settle()
             self._updates += count
             self._bytes += size
@@ -115,18 +115,18 @@ class Backpressure:
         """Give back the room of updates that were not appended."""
         self._updates -= count
         self._bytes -= size
-        self._broadcaster.move_to(self._broadcaster.position)  # wakes the publisher that waits
+        self._live.move_to(self._live.position)  # wakes the publisher that waits
 
     def _note(self, entries: Sequence[Entry]) -> None:
         """Note the positions of appended updates, so that dispatch frees their room."""
         self._appended.extend((entry.position, entry.size) for entry in entries)
-        if entries and entries[-1].position <= self._broadcaster.position:
+        if entries and entries[-1].position <= self._live.position:
             # They were dispatched before `append` returned: wake the publisher that
             # waits.
-            self._broadcaster.move_to(self._broadcaster.position)
+            self._live.move_to(self._live.position)
 
     def _settle(self) -> None:
         """Give back the room of the updates that are dispatched by now."""
-        while self._appended and self._appended[0][0] <= self._broadcaster.position:
+        while self._appended and self._appended[0][0] <= self._live.position:
             self._updates -= 1
             self._bytes -= self._appended.popleft()[1]

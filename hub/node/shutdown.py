@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from random import Random
 
-    from hub.delivery.live import Broadcaster
+    from hub.delivery.delivery import Delivery
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -41,9 +41,9 @@ class Shutdown:
     the streams end; 0 ends them at once.  `clock` returns monotonic seconds.
     """
 
-    def __init__(self, broadcaster: Broadcaster, *, drain: float, clock: Callable[[], float], random: Random) -> None:
+    def __init__(self, delivery: Delivery, *, drain: float, clock: Callable[[], float], random: Random) -> None:
         self.is_closing = False
-        self._broadcaster = broadcaster
+        self._delivery = delivery
         self._drain_time = drain
         self._clock = clock
         self._random = random
@@ -58,10 +58,11 @@ class Shutdown:
         call.
         """
         if at_once or self.is_closing or not self._drain_time:
-            self._broadcaster.close_all(SHUTTING_DOWN)
+            self._delivery.close_all(SHUTTING_DOWN)
         else:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
         self.is_closing = True
+        self._delivery.end_reason = SHUTTING_DOWN
         # Requests that wait for their client fail now: see `until_closing`.
         for timeout in list(self._timeouts):
             if not timeout.expired():
@@ -94,16 +95,16 @@ class Shutdown:
 
     async def _drain(self) -> None:
         """End the present streams in random order, evenly over the drain time."""
-        subscribers = self._broadcaster.subscribers()
-        self._random.shuffle(subscribers)
+        seats = list(self._delivery.audience)
+        self._random.shuffle(seats)
         began, closed = self._clock(), 0
-        log.info("draining", subscribers=len(subscribers), seconds=self._drain_time)
+        log.info("draining", subscribers=len(seats), seconds=self._drain_time)
         # Every DRAIN_STEP, end as many streams as should have ended by now.
-        while closed < len(subscribers):
+        while closed < len(seats):
             await asyncio.sleep(DRAIN_STEP)
-            due = math.ceil(len(subscribers) * (self._clock() - began) / self._drain_time)
-            for subscriber in subscribers[closed:due]:
-                self._broadcaster.close(subscriber.id, SHUTTING_DOWN)
+            due = math.ceil(len(seats) * (self._clock() - began) / self._drain_time)
+            for seat in seats[closed:due]:
+                seat.close(SHUTTING_DOWN)
             closed = due
 
 

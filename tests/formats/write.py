@@ -78,7 +78,7 @@ async def fill_event_log(directory: Path) -> None:
             streams.append(follow(app, parameter, headers=headers))
         async with streams[0], streams[1], streams[2]:
             await app.state.hub.publish(*UPDATES)
-            await until(lambda: app.state.hub.broadcaster.position >= len(UPDATES))
+            await until(lambda: app.state.hub.delivery.position >= len(UPDATES))
 
 
 def make_tables(spark: SparkSession, events: Path, out: Path) -> None:

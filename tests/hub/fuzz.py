@@ -710,7 +710,7 @@ async def fuzz(
                     (update.id, update.type or "message", _normalised(update.data))
                     for update in (entry.update for entry in log)
                 ]
-                assert app.state.hub.broadcaster.connected == 1, "a subscriber was left behind"
+                assert app.state.hub.delivery.connection_count == 1, "a subscriber was left behind"
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.removeHandler(errors)

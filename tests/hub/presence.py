@@ -25,7 +25,7 @@ TEXTS: Final = st.text(
 
 def subscribers(app: HubApplication) -> list[str]:
     """Return the ids of the subscribers that are live, oldest first."""
-    return [subscriber.id for subscriber in app.state.hub.broadcaster.subscribers()]
+    return [seat.subscriber.id for seat in app.state.hub.delivery.audience]
 
 
 def encoded(text: str) -> str:

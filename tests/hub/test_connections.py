@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.auth.grant import Grant
-from hub.delivery.live import LATE_SECONDS
+from hub.delivery.heartbeats import LATE_SECONDS
 from hub.errors import LimitExceeded
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.replay import Replay
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.hub.seats import Recorder
 from tests.hub.world import EVERYTHING, World, check_empty, plain, world
 from tests.waiting import HANG
 
@@ -179,7 +179,7 @@ async def test_n82_the_expiry_of_a_token_is_wall_clock_time() -> None:
     """The application has two clocks; only the wall clock counts from 1970."""
     token = current_token(subscribe=["a"], seconds=10_000)
     async with application() as app, follow(app, ("match", "a"), headers=[bearer(token)]):
-        (subscriber,) = app.state.hub.broadcaster.subscribers()
+        (subscriber,) = (seat.subscriber for seat in app.state.hub.delivery.audience)
         assert 9_000 < subscriber.deadline - time.monotonic() <= 10_000
 
 
@@ -252,7 +252,7 @@ async def test_n23_a_subscriber_that_is_catching_up_counts() -> None:
         fourth = await here.connect("a")
         await here.settle()
         assert [type(one.task.exception()) for one in (third, fourth)] == [LimitExceeded, LimitExceeded]
-        assert here.hub.broadcaster.connected == 2
+        assert here.hub.delivery.connection_count == 2
         first.go()
 
 
@@ -320,7 +320,7 @@ async def test_n23_too_many_patterns_get_429_and_leave_nothing_behind() -> None:
                 assert other.status == 429  # patterns of the grant count like those of the request
             async with follow(app, wanted[0]) as other:
                 assert other.status == 200  # an existing pattern needs no room
-            assert hub.broadcaster.connected == 1
+            assert hub.delivery.connection_count == 1
             assert hub.admission._clients == {"address 127.0.0.1": 1}
             await publish(app, current_token(["*"]), ("topic", "/a/1/0"), ("data", "x"))
             assert (await stream.next_event()).data == "x"
@@ -375,11 +375,11 @@ async def test_n23_patterns_of_a_replay_count_while_it_lasts() -> None:
         hub = app.state.hub
         await hub.publish(*(Update((f"/a/1/{n}",), data="x") for n in range(3)))
         subscriber, _ = await hub.subscribe([("urlpattern", pattern) for _, pattern in wanted], Grant(), "earliest")
-        with hub.connected(reader := Replay(hub, subscriber)):
+        with hub.delivery.seated(subscriber, Recorder()) as seat:
             async with follow(app, ("match_urlpattern", "/b/:id(\\d+)")) as stream:
                 assert stream.status == 429
-            assert [len(part.wanted) async for part in _parts(hub.reading(reader))] == [3]
-        del subscriber, reader
+            assert [len(part.wanted) async for part in _parts(hub.delivery.reading(seat, subscriber.start))] == [3]
+        del subscriber, seat
         async with follow(app, ("match_urlpattern", "/b/:id(\\d+)")) as stream:
             assert stream.status == 200
 
@@ -445,7 +445,7 @@ async def test_r20_n127_a_client_that_has_the_headers_misses_nothing(subscriptio
         connected = []
 
         async def publish_first() -> None:
-            connected.append(here.hub.broadcaster.connected)
+            connected.append(here.hub.delivery.connection_count)
             await here.publish("a")
 
         connection.before_head = publish_first
@@ -462,7 +462,7 @@ async def test_t69_n127_a_subscriber_sees_itself_arrive(classic: bool) -> None:
         follow(app, ("match", "*"), headers=[bearer(token)]) as stream,
     ):
         event = await stream.next_event()
-        (subscriber,) = app.state.hub.broadcaster.subscribers()
+        (subscriber,) = (seat.subscriber for seat in app.state.hub.delivery.audience)
         assert event.type == "mercure"
         assert f'"subscriber":"{subscriber.id}","active":true' in event.data
 
@@ -546,7 +546,7 @@ async def test_r37_r53_a_subscriber_that_leaves_is_removed_announced_and_logged(
     async with world(plain(subscriptions=True)) as here:
         connection = await here.connect("a", ("mqtt", "b/+"))
         await here.caught_up()
-        assert here.hub.broadcaster.connected == 1
+        assert here.hub.delivery.connection_count == 1
         end(connection)
         await connection.task
         check_empty(here.hub)

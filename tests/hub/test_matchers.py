@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.auth.grant import Grant
-from hub.delivery.audience import Interest
-from hub.delivery.live import Broadcaster
-from hub.delivery.subscriber import Subscriber
+from hub.delivery.audience import Audience, Role
 from hub.history.base import Entry
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher, may_match_below
 from hub.protocol.updates import Update
-from skipfilter import PatternError, SelectorIndex, SkipFilter
+from skipfilter import PatternError
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.hub.seats import live_at, subscriber
 from tests.hub.signing import at_once
 from tests.hub.world import wants
 
@@ -28,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from hub.delivery.audience import Key
-    from hub.delivery.live import Receiver
+    from hub.delivery.seat import Seat
     from hub.http.application import HubApplication
 
 pytestmark = pytest.mark.anyio
@@ -522,12 +519,12 @@ def test_t26_two_hubs_do_not_share_compiled_matchers() -> None:
     assert here.compile("urlpattern", "/a").match("https://hub.example/a")
     assert not there.compile("urlpattern", "/a").match("https://hub.example/a")
     assert there.compile("urlpattern", "/a").match("https://there.example/a")
-    readers: SkipFilter[Receiver, Key] = SkipFilter(Interest(HUB))
+    audience = Audience(HUB)
     with pytest.raises(ValueError, match="another base URL, than this index has"):
-        readers.add(connection([there.compile("urlpattern", "/a")]))
+        audience.seat(subscriber([there.compile("urlpattern", "/a")]))
     with pytest.raises(ValueError, match="another base URL, than this index has"):
-        readers.add(connection([], [there.compile("urlpattern", "/a")]))
-    assert len(readers) == 0
+        audience.seat(subscriber([], [there.compile("urlpattern", "/a")]))
+    assert len(audience) == 0
 
 
 async def test_t26_two_hubs_in_a_process_have_a_base_each() -> None:
@@ -545,33 +542,6 @@ async def test_t26_two_hubs_in_a_process_have_a_base_each() -> None:
 
 
 # -- agreement of the hub with the matchers
-
-
-class Connection:
-    """A receiver that records writes."""
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self.subscriber = subscriber
-        self.position = 0
-        self.written = 0.0
-        self.number = -1
-        self.live = False
-        self.bodies = b""
-
-    def write(self, body: bytes, position: int) -> None:
-        self.bodies += body
-
-    def delivered(self) -> tuple[int, int]:
-        raise AssertionError
-
-    def is_lost(self) -> bool:
-        return False
-
-    def close(self, reason: str) -> None: ...
-
-
-def connection(subscribed: Iterable[TopicMatcher], granted: Iterable[TopicMatcher] = ()) -> Connection:
-    return Connection(Subscriber(subscribed, Grant(subscribe=tuple(granted)), 0))
 
 
 def joined(parts: st.SearchStrategy[str], size: int) -> st.SearchStrategy[str]:
@@ -620,21 +590,24 @@ WANTED = st.lists(st.one_of(MATCHERS), max_size=3).map(compiled)
 def test_n21_n39_t36_the_index_agrees_with_the_matchers_while_connections_come_and_go(
     wanted: list[tuple[list[TopicMatcher], list[TopicMatcher], bool]], topics: list[str]
 ) -> None:
-    readers: SkipFilter[Receiver, Key] = SkipFilter(Interest(HUB), capacity=2)
-    here: list[Connection] = []
+    audience = Audience(HUB, cached_topics=1)
+    here: list[Seat] = []
     for subscribed, granted, stays in wanted:
-        readers.add(one := connection(subscribed, granted))
-        here.append(one)
+        here.append(audience.seat(subscriber(subscribed, granted)))
         for topic in topics:
-            assert readers.match_any(("subscribed", topic)) == [
-                one for one in here if any(matcher.match(topic) for matcher in one.subscriber.subscribed)
+            assert found(audience, "subscribed", topic) == [
+                seat for seat in here if any(matcher.match(topic) for matcher in seat.subscriber.subscribed)
             ]
-            assert readers.match_any(("granted", topic)) == [
-                one for one in here if any(matcher.match(topic) for matcher in one.subscriber.grant.subscribe)
+            assert found(audience, "granted", topic) == [
+                seat for seat in here if any(matcher.match(topic) for matcher in seat.subscriber.grant.subscribe)
             ]
         if not stays:
-            readers.discard(here.pop(0))
-    readers._check()
+            audience.remove(here.pop(0))
+    audience._filter._check()
+
+
+def found(audience: Audience, role: Role, topic: str) -> list[Seat]:
+    return audience.seats(audience._filter.bitmap((role, topic)))
 
 
 FEW = st.lists(st.sampled_from([("exact", "a"), (CLASSIC, "b"), ("amqp", "b.#"), ("urlpattern", "c")]), max_size=2)
@@ -653,40 +626,37 @@ def test_n21_n4_a_live_subscriber_gets_the_updates_that_it_matches(
     published: list[tuple[list[str], bool]],
     at_a_time: bool,
 ) -> None:
-    broadcaster = Broadcaster(heartbeat=0, cached_topics=1, cached_topics_bytes=10**6, base_url=HUB, clock=lambda: 0.0)
-    connections = [connection(subscribed, granted) for subscribed, granted in wanted]
-    for one in connections:
-        broadcaster.connect(one)
-        broadcaster.join(one)
+    subscribers = [subscriber(subscribed, granted) for subscribed, granted in wanted]
+    _, live, recorders = live_at(HUB, *subscribers, cached_topics=1)
     updates = [Update(tuple(topics), str(n), private) for n, (topics, private) in enumerate(published)]
     entries = [Entry(position, update) for position, update in enumerate(updates, 1)]
     for some in [[entry] for entry in entries] if at_a_time else [entries]:
-        at_once(broadcaster.dispatch(some))
-    for one in connections:
-        assert one.bodies == b"".join(entry.frame for entry in entries if wants(one.subscriber, entry.update))
+        at_once(live.dispatch(some))
+    for one, recorder in zip(subscribers, recorders, strict=True):
+        bodies = b"".join(body for body, _ in recorder.writes)
+        assert bodies == b"".join(entry.frame for entry in entries if wants(one, entry.update))
 
 
 def test_r44_r45_a_cached_result_is_extended_by_newer_subscribers() -> None:
-    readers: SkipFilter[Receiver, Key] = SkipFilter(interest := Interest(HUB), capacity=10)
+    audience = Audience(HUB, cached_topics=10)
     # Only the matcher itself can decide this pattern, so its calls can be counted.
     pattern = [COMPILER.compile("uritemplate", "{+a}b{+c}d")]
-    readers.add(first := connection(pattern))
+    first = audience.seat(subscriber(pattern))
     for _ in range(4):
-        assert readers.match_any(("subscribed", "abcd")) == [first]
-    assert asked(interest) == 2  # it is cached when it is looked up again
-    readers.add(second := connection(pattern))
-    readers.add(connection([COMPILER.compile("exact", "x")], pattern))
+        assert found(audience, "subscribed", "abcd") == [first]
+    assert asked(audience) == 2  # it is cached when it is looked up again
+    second = audience.seat(subscriber(pattern))
+    audience.seat(subscriber([COMPILER.compile("exact", "x")], pattern))
     for _ in range(3):
-        assert readers.match_any(("subscribed", "abcd")) == [first, second]
-    assert asked(interest) == 2
-    readers.remove(first)
-    assert readers.match_any(("subscribed", "abcd")) == [second]
-    assert asked(interest) == 2
+        assert found(audience, "subscribed", "abcd") == [first, second]
+    assert asked(audience) == 2
+    audience.remove(first)
+    assert found(audience, "subscribed", "abcd") == [second]
+    assert asked(audience) == 2
 
 
-def asked(interest: Interest) -> int:
-    index: SelectorIndex = interest._subscribed
-    return index.verified
+def asked(audience: Audience) -> int:
+    return audience._index._subscribed.verified
 
 
 @both_dialects

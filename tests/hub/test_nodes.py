@@ -21,7 +21,6 @@ from hub.history import base
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.file import files_of
-from hub.http.replay import Replay
 from hub.node import health as health_module
 from hub.node import presence
 from hub.protocol.subscriptions import Present
@@ -30,6 +29,7 @@ from hub.settings import DEVELOPMENT_TOKEN
 from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
 from tests.hub.presence import BELOW, EVERYTHING
+from tests.hub.seats import Recorder
 from tests.hub.test_subscription_events import application_on, said
 from tests.waiting import HANG, until
 from tests.wire import publish as publish_to
@@ -358,7 +358,7 @@ async def test_an_unavailable_history_is_503_with_retry_after(quick: None) -> No
             assert answer.status == 503
             assert int(answer.headers["retry-after"]) > 0
             assert "secret" not in answer.text
-        assert app.state.hub.broadcaster.connected == 0
+        assert app.state.hub.delivery.connection_count == 0
         assert app.state.hub.admission._clients == {}
         log.works = True
         assert (await ask(app, "POST", PATH, [FORM, bearer(EVERYTHING)], b"topic=a")).status == 200
@@ -454,7 +454,7 @@ async def test_a_hub_starts_while_its_history_is_unavailable_and_serves_when_it_
         assert (answer.status, answer.body[:1]) == (200, b":")  # the stream has ended
         log.works = True
         async with asyncio.timeout(HANG):
-            while not app.state.hub.dispatcher.is_ready:
+            while not app.state.hub.delivery.is_ready:
                 await asyncio.sleep(0)
         async with follow(app, ("match", "a")) as stream:
             await publish(app, EVERYTHING, ("topic", "a"), ("data", "new"))
@@ -602,7 +602,7 @@ async def test_n108_a_reconnecting_client_is_informed_of_trimmed_presence_update
                 pass
         await publish(other, EVERYTHING, ("topic", "a"), ("data", "last"))
         for node in (one, other):
-            await until(lambda: node.state.hub.broadcaster.position >= 42)  # noqa: B023
+            await until(lambda: node.state.hub.delivery.position >= 42)  # noqa: B023
             for matchers, granted, cursor in (
                 ([("match", "a"), watching], ["*"], "earliest"),
                 ([("match", "a"), watching], [], first),
@@ -627,9 +627,8 @@ async def test_a_slow_stream_is_informed_of_trimmed_presence_updates_that_it_may
 
         async def reading(grant: Grant, cursor: str) -> Reading:
             subscriber, _ = await hub.subscribe([("exact", "*")], grant, cursor)
-            reader = Replay(hub, subscriber)
-            stack.enter_context(hub.connected(reader))
-            walk: Reading = hub.reading(reader)
+            seat = stack.enter_context(hub.delivery.seated(subscriber, Recorder()))
+            walk: Reading = hub.delivery.reading(seat, subscriber.start)
             return walk
 
         cursors = "earliest", (await log.read(99))[0].update.id
@@ -675,8 +674,8 @@ async def test_n162_a_repeated_id_gets_the_same_response_and_is_dispatched_once(
         assert [event.id for event in events[:2]] == ["order-7", "order-8"]
         assert len(events) == 5
         for node in (one, other):  # a repeated update takes no room in the backlog
-            node.state.hub.backpressure._settle()
-            assert node.state.hub.backpressure._updates == node.state.hub.backpressure._bytes == 0
+            node.state.hub.window._settle()
+            assert node.state.hub.window._updates == node.state.hub.window._bytes == 0
 
 
 async def test_a_publisher_cannot_suppress_what_another_one_publishes(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ async def replayed(app: ASGIApp, *parameters: tuple[str, str], **options: Any) -
 
 async def caught_up(app: Any) -> None:
     """Wait until all streams are live."""
-    hub = app.state.hub.broadcaster
+    delivery = app.state.hub.delivery
     async with asyncio.timeout(HANG):
-        while hub.live < hub.connected:
+        while delivery.live_count < delivery.connection_count:
             await asyncio.sleep(0)
 
 
@@ -352,7 +352,7 @@ async def dispatched(app: Any) -> None:
     hub = app.state.hub
     newest = await hub.history.newest()
     async with asyncio.timeout(HANG):
-        while hub.broadcaster.position < newest.position or hub.broadcaster._turn.locked():
+        while hub.delivery.position < newest.position or hub.delivery._live.turn.locked():
             await asyncio.sleep(0)
 
 

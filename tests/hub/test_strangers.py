@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import signal
 import tracemalloc
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
 from hub import Settings, Update, create_app
 from hub.auth.grant import Grant
-from hub.delivery.live import Broadcaster
-from hub.delivery.subscriber import Subscriber
 from hub.errors import Closing
 from hub.history.base import Entry
 from hub.protocol.topics import MatcherCompiler, TopicMatcher
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.presence import EVERYTHING
+from tests.hub.seats import live_at, subscriber
 from tests.hub.signing import at_once
 from tests.hub.world import client_of, plain, world
 from tests.waiting import HANG
@@ -103,11 +102,13 @@ async def test_presence_topics_take_no_room_in_the_cache_of_topics() -> None:
     presence = "/.well-known/mercure/subscriptions{/topic,subscriber}"
     async with world(plain(subscriptions=True)) as here:
         await here.connect(presence, granted=[presence])
-        await here.publish("a")
+        for _ in range(2):  # a topic is cached when it is looked up again
+            await here.caught_up()
+            await here.publish("a")
         for _ in range(3):
             (await here.connect("b")).go()
             await here.caught_up()
-        remembered = here.hub.broadcaster._filter._entries._cache
+        remembered = here.hub.delivery.audience._filter._entries._cache
         assert len(remembered) == 1
         assert remembered.get(("subscribed", "a")) is not None
         assert len(here.connections[0].ids) == 7  # its own arrival too (N127)
@@ -233,30 +234,17 @@ async def test_other_tasks_run_while_a_batch_is_parsed() -> None:
 
 async def test_frames_are_joined_for_one_set_of_receivers_at_a_time() -> None:
     compiler = MatcherCompiler("https://hub.example/")
-    broadcaster = Broadcaster(
-        heartbeat=0, cached_topics=200, cached_topics_bytes=10**6, base_url="https://hub.example/", clock=lambda: 0.0
-    )
-
-    class Receiver:
-        position, number, written = 0, -1, 0.0
-
-        def __init__(self, *topics: int) -> None:
-            matchers = [compiler.compile("exact", str(topic)) for topic in topics]
-            self.subscriber = Subscriber(matchers, Grant(), 0)
-
-        def write(self, body: bytes, position: int) -> None:
-            sizes.append(len(body))
-
     count = 40
+    topics = [[topic for topic in range(count) if topic != n] for n in range(count)]
+    wanted = [subscriber(compiler.compile("exact", str(topic)) for topic in some) for some in topics]
+    _, live, recorders = live_at("https://hub.example/", *wanted, cached_topics=200)
     sizes: list[int] = []
-    for n in range(count):
-        receiver: Any = Receiver(*(topic for topic in range(count) if topic != n))
-        broadcaster.connect(receiver)
-        broadcaster.join(receiver)
+    for recorder in recorders:  # not the bodies, which would stay in memory
+        recorder.write = lambda body, position: sizes.append(len(body))  # type: ignore[method-assign]
     entries = [Entry(n + 1, Update((str(n),), "x" * 10_000)) for n in range(count)]
     expected = {len(b"".join(entry.frame for entry in entries if entry is not other)) for other in entries}
     tracemalloc.start()
-    await broadcaster.dispatch(entries)
+    await live.dispatch(entries)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert set(sizes) == expected

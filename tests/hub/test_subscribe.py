@@ -54,7 +54,7 @@ def connected(app: HubApplication) -> list[list[tuple[str, str]]]:
     """Return the types and patterns of each subscriber's matchers."""
     return [
         [(matcher.type, matcher.pattern) for matcher in subscriber.subscribed]
-        for subscriber in app.state.hub.broadcaster.subscribers()
+        for subscriber in (seat.subscriber for seat in app.state.hub.delivery.audience)
     ]
 
 
@@ -524,7 +524,7 @@ async def test_n23_the_number_of_connections_is_bounded() -> None:
                 await publish(app, classic_token(["*"]), ("topic", "a"), ("data", "1"))
                 assert (await stream.next_event()).data == "1"  # the other streams go on
             assert (await get(app, "match=a", token)).status == 200
-        assert app.state.hub.broadcaster.connected == 0
+        assert app.state.hub.delivery.connection_count == 0
 
 
 CLIENTS = [

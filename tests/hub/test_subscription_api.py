@@ -529,7 +529,7 @@ class Presence:
         """Return the paths of the current subscriptions."""
         return {
             path
-            for subscriber in self.app.state.hub.broadcaster.subscribers()
+            for subscriber in (seat.subscriber for seat in self.app.state.hub.delivery.audience)
             for matcher in subscriber.subscribed
             if (path := document(matcher.type, matcher.pattern, subscriber.id)["id"]).startswith(BELOW + below + "/")
         }

@@ -340,7 +340,7 @@ class WatchedLog(MemoryHistory):
 async def test_n127_a_subscriber_is_listed_before_its_announcement_and_removed_before_its_departure() -> None:
     log = WatchedLog()
     async with application_on(log) as app:
-        log.connected = lambda: app.state.hub.broadcaster.connected
+        log.connected = lambda: app.state.hub.delivery.connection_count
         async with follow(app, ("match", "a"), ("match", "b")):
             pass
         assert await settled(app) == [("a", True), ("b", True), ("a", False), ("b", False)]
@@ -431,7 +431,7 @@ async def test_n120_a_request_that_is_cancelled_at_any_point_leaves_no_ghost(tur
             other.go()
             await asyncio.wait_for(other_task, HANG)
         of_it = [one for one in await settled(app) if one[0] != "other"]
-        assert app.state.hub.broadcaster.connected == 0
+        assert app.state.hub.delivery.connection_count == 0
         assert not app.state.hub.admission._clients
     assert of_it in ([], [("a", True), ("b", True), ("a", False), ("b", False)])
 
@@ -443,7 +443,7 @@ async def test_n120_a_listed_subscriber_cancelled_before_its_announcement_is_ann
         first, first_task = connecting(app, "first")
         _, task = connecting(app, "a")
         await asyncio.wait_for(log.waiting.wait(), HANG)
-        while app.state.hub.broadcaster.connected < 2:
+        while app.state.hub.delivery.connection_count < 2:
             await asyncio.sleep(0)
         listed = (await ask(app, "GET", BELOW + "/exact/a", [bearer(EVERYTHING)])).json()["subscriptions"]
         assert len(listed) == 1
@@ -464,7 +464,7 @@ async def test_t68_n127_a_subscriber_that_cannot_be_announced_is_refused_and_lea
         with pytest.raises(OSError, match="the disk is full"):
             await asyncio.wait_for(task, HANG)
         assert stream.status == 500
-        assert app.state.hub.broadcaster.connected == 0
+        assert app.state.hub.delivery.connection_count == 0
         assert await settled(app) == []
         async with follow(app, ("match", "b")) as stream:  # the same client, whose limit is 1
             assert stream.status == 200
@@ -479,7 +479,7 @@ async def test_t68_n120_the_announcement_of_a_refused_subscriber_is_revoked() ->
         with pytest.raises(OSError, match="the disk is full"):
             await asyncio.wait_for(task, HANG)
         last = dict(await settled(app))
-        assert app.state.hub.broadcaster.connected == 0
+        assert app.state.hub.delivery.connection_count == 0
     assert last["a"] is last["b"] is False
     assert last.get("c", False) is False
 
@@ -500,7 +500,7 @@ async def test_t68_n23_a_refused_subscriber_is_not_announced(
             reply = await ask(app, "GET", f"{PATH}?{second[0]}={quote(second[1])}")
             assert reply.status == 429
             assert await settled(app) == [(first[1], True)]
-            assert app.state.hub.broadcaster.connected == 1
+            assert app.state.hub.delivery.connection_count == 1
         async with follow(app, second) as stream:
             assert stream.status == 200
         assert await settled(app) == [(first[1], True), (first[1], False), (second[1], True), (second[1], False)]
@@ -568,12 +568,12 @@ async def test_n127_a_subscriber_whose_announcement_is_cut_off_by_the_shutdown_g
         log.open.clear()
         waiting = [connecting(app, "a"), connecting(app, "b")]
         await asyncio.wait_for(log.waiting.wait(), HANG)
-        while app.state.hub.broadcaster.connected < 2:
+        while app.state.hub.delivery.connection_count < 2:
             await asyncio.sleep(0)
     for stream, task in waiting:
         await asyncio.wait_for(task, HANG)
         assert stream.status == 503
-    assert app.state.hub.broadcaster.connected == 0
+    assert app.state.hub.delivery.connection_count == 0
 
 
 async def test_n127_a_stopped_hub_accepts_no_subscriber() -> None:
@@ -585,8 +585,8 @@ async def test_n127_a_stopped_hub_accepts_no_subscriber() -> None:
         raise AssertionError
 
     with pytest.raises(Closing):
-        await hub.connect(Stream(hub, subscriber, AsgiConnection(never, never)))
-    assert hub.broadcaster.connected == 0
+        await Stream(hub.delivery, AsgiConnection(never, never)).open(subscriber)
+    assert hub.delivery.connection_count == 0
     assert not hub.admission._clients
 
 

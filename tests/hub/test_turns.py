@@ -7,9 +7,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from pyroaring import BitMap64
 
 from hub import turns
 from hub.auth.grant import Grant
+from hub.delivery.audience import Audience
 from hub.delivery.reading import Reading
 from hub.delivery.subscriber import Subscriber
 from hub.event_log.recorder import EventLog
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from pyroaring import BitMap64
+    from hub.delivery.audience import Key
 
 pytestmark = pytest.mark.anyio
 
@@ -88,11 +90,14 @@ async def walk(clock: Clock, shared: TimeSlices, log: list[Entry], progress: lis
     async def read(after: int) -> Page:
         return Page(log[after : after + 7])
 
-    def passes(key: object) -> bool:
-        clock.work()
-        return False
+    audience = Audience("https://hub.example/")
 
-    reading = Reading(read, passes, Subscriber((), Grant(), 0), 0, shared)
+    def bitmap(key: Key) -> BitMap64:
+        clock.work()
+        return BitMap64()
+
+    audience._filter.bitmap = bitmap  # type: ignore[method-assign, assignment]
+    reading = Reading(read, audience, audience.seat(Subscriber((), Grant(), 0)), 0, shared)
     while (part := await reading.next()) is not None:
         progress[0] = part.end
 
@@ -138,7 +143,9 @@ async def test_encoding_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(after: int) -> Page:
         return Page(log[after : after + 50])
 
-    reading = Reading(read, lambda key: True, Subscriber((), Grant(), 0), 0, TimeSlices(clock))
+    audience = Audience("https://hub.example/")
+    matchers = [MatcherCompiler("https://hub.example/").compile("exact", "*")]
+    reading = Reading(read, audience, audience.seat(Subscriber(matchers, Grant(), 0)), 0, TimeSlices(clock))
     async with clock.watched():
         parts = [await reading.next() for _ in range(3)]
     assert [part and (len(part.wanted), part.size) for part in parts] == [(50, 50), (50, 50), None]
@@ -179,7 +186,7 @@ async def test_a_stream_that_catches_up_yields(clock: Clock) -> None:
         for n in range(200):
             await here.publish(f"topic {n}")
         await here.publish("a")
-        while here.hub.broadcaster.dispatched < 201:
+        while here.hub.delivery.dispatched < 201:
             await asyncio.sleep(0)
         clock.longest = 0.0
         async with clock.watched():
@@ -194,7 +201,7 @@ async def test_a_reader_that_does_not_wait_yields(clock: Clock) -> None:
         hub = app.state.hub
         hub.slices._clock = clock
         await hub.publish(*(Update((f"topic {n}", f"other {n}"), id=str(n)) for n in range(200)))
-        while hub.broadcaster.dispatched < 200:
+        while hub.delivery.dispatched < 200:
             await asyncio.sleep(0)
         async with clock.watched():
             query = "&".join(f"match_uritemplate=%7B%2Bx%7Dq{n}" for n in range(99)) + "&match=topic%20199"
@@ -209,7 +216,7 @@ async def test_a_reader_with_metadata_of_many_topics_yields(clock: Clock) -> Non
         hub.slices._clock = clock
         updates = [Update(("a", *(f"{n} {topic}" for topic in range(40))), private=True, id=str(n)) for n in range(5)]
         await hub.publish(*updates)
-        while hub.broadcaster.dispatched < 5:
+        while hub.delivery.dispatched < 5:
             await asyncio.sleep(0)
         headers = [("Prefer", "wait=0, metadata"), bearer(current_token(subscribe=["a"]))]
         clock.longest = 0.0

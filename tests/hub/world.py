@@ -12,6 +12,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from hub import Settings
 from hub.auth.grant import Grant
+from hub.delivery.delivery import Delivery
 from hub.delivery.stream import State
 from hub.delivery.subscriber import Subscriber
 from hub.errors import Busy, LimitExceeded, RequestError
@@ -21,6 +22,7 @@ from hub.http.asgi_connection import AsgiConnection
 from hub.http.response import EventStream
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.hub import Hub
+from hub.node.admission import Ticket
 from hub.protocol.topics import MatcherCompiler
 from hub.protocol.updates import Update
 from tests.waiting import HANG
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message
 
-    from hub.delivery.live import Receiver
+    from hub.delivery.seat import Seat
     from hub.history.base import Entry
     from hub.protocol.topics import TopicMatcher
 
@@ -79,7 +81,6 @@ class Connection:
         """The time at which its response began."""
         self._world = world
         self._note = world.note
-        self._broadcaster = world.hub.broadcaster
         self._room = asyncio.Event()
         self._gone = asyncio.Event()
         self._room.set()
@@ -101,14 +102,14 @@ class Connection:
         self._note("begins", self)
         try:
             scope = {"type": "http", "http_version": "1.1", "method": "GET"}
-            answer = EventStream(self.subscriber, [])
+            answer = EventStream(self.subscriber, self._world.hub.admission.first_bytes(), [])
             self.stream = answer.open(self._world.hub, scope, self.receive, self.send)
-            await self._world.hub.connect(self.stream)
-            await self.stream.run(lambda: self.send(answer.head))
+            await self.stream.open(self.subscriber)
+            await self.stream.run(lambda: self.send(answer.head), answer.first)
             if self.protocol is not None:
                 await self.protocol.over.wait()
         except BaseException:
-            if self._broadcaster.subscriber(self.subscriber.id) is None:
+            if not self._world.has(self.subscriber):
                 self._note("over", self)
             if self.protocol is not None:
                 self.abort()
@@ -275,7 +276,7 @@ class World:
         self.hub = Hub(
             settings, self.log, clock=lambda: self.now, wall_clock=lambda: self.now + 1e9, random=Random(self.now)
         )
-        self.hub.disconnect = self._disconnect  # type: ignore[method-assign]
+        self.hub.delivery.vacate = self._vacate  # type: ignore[method-assign]
 
     async def publish(self, *topics: str, private: bool = False) -> str:
         """Publish an update and return its id, which is its number."""
@@ -318,11 +319,15 @@ class World:
         self.note("asks", connection)
         return connection
 
-    def _disconnect(self, receiver: Receiver) -> None:
-        Hub.disconnect(self.hub, receiver)
+    def _vacate(self, seat: Seat, position: int, more: int) -> None:
+        Delivery.vacate(self.hub.delivery, seat, position, more)
         for connection in self.connections:
-            if connection.subscriber is receiver.subscriber:
+            if connection.subscriber is seat.subscriber:
                 self.note("over", connection)
+
+    def has(self, subscriber: Subscriber) -> bool:
+        """Return whether a subscriber has a seat."""
+        return any(seat.subscriber is subscriber for seat in self.hub.delivery.audience)
 
     @property
     def entries(self) -> list[Entry]:
@@ -347,7 +352,7 @@ class World:
     async def tick(self, seconds: float = 1.0) -> None:
         """Let `seconds` pass in one step."""
         self.now = self.ticked = self.now + seconds
-        await self.hub.broadcaster.tick()
+        await self.hub.delivery._heartbeats.tick()
 
     async def pass_by(self, seconds: int) -> None:
         """Let `seconds` pass, one second at a time."""
@@ -367,8 +372,9 @@ class World:
                 await asyncio.sleep(0)
 
     def _is_quiet(self) -> bool:
-        hub = self.hub.broadcaster
-        at_rest = hub.live == hub.connected and hub.position == self.log._end and not hub._turn.locked()
+        delivery = self.hub.delivery
+        all_live = delivery.live_count == delivery.connection_count
+        at_rest = all_live and delivery.position == self.log._end and not delivery._live.turn.locked()
         return at_rest and not self.hub.presence._queue._unfinished_tasks  # type: ignore[attr-defined]
 
 
@@ -389,25 +395,24 @@ def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:
 
 def client_of(subscriber: Subscriber) -> str:
     """Return the name under which the subscriber was admitted and is counted."""
-    assert subscriber._ticket is not None
+    assert isinstance(subscriber._ticket, Ticket)
     return subscriber._ticket.client
 
 
 def check(hub: Hub) -> None:
     """Assert the invariants of connected and live subscribers."""
-    broadcaster = hub.broadcaster
-    receivers: dict[str, Any] = broadcaster._connected
-    broadcaster._filter._check()
-    assert all(one.subscriber.id == id for id, one in receivers.items())
-    assert [one.number for one in receivers.values()] == list(broadcaster._filter._values.alive)
-    assert broadcaster._live <= broadcaster._filter._values.alive
-    assert [one.number for one in receivers.values() if one.live] == list(broadcaster._live)
-    for one in receivers.values():
-        assert one.live == (getattr(one, "state", None) is State.LIVE)
-        if one.live:
-            connection = one._connection
+    seats, filter = list(hub.delivery.audience), hub.delivery.audience._filter
+    filter._check()
+    assert [seat.id for seat in seats] == list(filter._values.alive)
+    assert [seat.id for seat in seats if seat.outlet is not None] == list(hub.delivery._live._ids)
+    for seat in seats:
+        holder: Any = seat.holder
+        is_live = getattr(holder, "state", None) is State.LIVE
+        assert seat.outlet is (holder if is_live else None)
+        if is_live:
+            connection = holder._connection
             assert connection._pending is None if isinstance(connection, AsgiConnection) else connection._task is None
-    clients = [client_of(one.subscriber) for one in receivers.values()]
+    clients = [client_of(seat.subscriber) for seat in seats]
     admitted = hub.admission._clients  # also connections that have not begun
     assert all(admitted[client] >= clients.count(client) for client in clients)
     assert hub.admission._connections == sum(admitted.values())
@@ -416,13 +421,12 @@ def check(hub: Hub) -> None:
 def check_empty(hub: Hub) -> None:
     """Assert that nothing is left of any connection."""
     check(hub)
-    broadcaster = hub.broadcaster
-    interest: Any = broadcaster._filter._source
-    for index in (interest._subscribed, interest._granted):
+    delivery = hub.delivery
+    for index in (delivery.audience._index._subscribed, delivery.audience._index._granted):
         index._check()
         assert index.distinct == 0
     assert hub.admission._clients == {}
-    assert (broadcaster.connected, broadcaster.live, len(broadcaster._wheel)) == (0, 0, 0)
+    assert (delivery.connection_count, delivery.live_count, len(delivery._heartbeats._wheel)) == (0, 0, 0)
 
 
 def compiled(patterns: Iterable[Pattern]) -> list[TopicMatcher]:

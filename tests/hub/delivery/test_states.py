@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from hub.auth.grant import Grant
 from hub.delivery.reading import Part
+from hub.delivery.seat import Seat
 from hub.delivery.stream import TRANSITIONS, State, Stream
 from hub.delivery.subscriber import Subscriber
 from hub.errors import PositionExpired
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 END = 3
-"""The position of the broadcaster."""
+"""The position of the live streams."""
 
 
 class Connection:
@@ -94,37 +94,41 @@ class Connection:
 
 
 class Case:
-    """A stream, and a fake hub with this one connection."""
+    """A stream, and a fake delivery with this one connection."""
 
     def __init__(self, *, position: int = END, closing: bool = False) -> None:
         self.connection = Connection()
         self.pages: list[Any] = []
         """The results of the reads: parts, exceptions or futures; then the end."""
-        self.disconnected = 0
-        broadcaster = SimpleNamespace(
-            position=END, join=self._join, leave=self._leave, reached=lambda stream: stream.position
-        )
-        hub = SimpleNamespace(
-            broadcaster=broadcaster,
-            shutdown=SimpleNamespace(is_closing=closing),
-            admission=SimpleNamespace(retry_hint=lambda: b""),
-            reading=lambda stream: self,
-            begins=lambda stream: None,
-            disconnect=self._disconnect,
-        )
-        self.stream = Stream(cast("Any", hub), Subscriber((), Grant(), position), self.connection)
+        self.vacated: list[tuple[int, int]] = []
+        """Up to where the stream was sent everything, and how many entries after it."""
+        self.end_reason = "the test closes all" if closing else None
+        self.position = self.dispatched = END
+        self.subscriber = Subscriber((), Grant(), position)
+        self.stream = Stream(cast("Any", self), self.connection)
 
-    def _join(self, stream: Stream) -> None:
-        assert stream.position == END
-        stream.live = True
+    # -- what a stream needs of `Delivery`
 
-    def _leave(self, stream: Stream) -> None:
-        stream.live = False
+    async def take_seat(self, subscriber: Subscriber, holder: Stream) -> Seat:
+        return Seat(subscriber, holder)
 
-    def _disconnect(self, stream: Stream) -> None:
-        assert stream.state is State.CLOSED
-        stream.live = False
-        self.disconnected += 1
+    def begin(self, seat: Seat, position: int) -> None:
+        raise AssertionError
+
+    def reading(self, seat: Seat, after: int) -> Case:
+        return self
+
+    def join(self, seat: Seat, outlet: Stream, position: int) -> None:
+        assert position == self.position
+        seat.outlet = outlet
+
+    def leave(self, seat: Seat) -> None:
+        seat.outlet = None
+
+    def vacate(self, seat: Seat, position: int, more: int) -> None:
+        assert self.stream.state is State.CLOSED
+        seat.outlet = None
+        self.vacated.append((position, more))
 
     async def next(self) -> Part | None:
         if not self.pages:
@@ -137,11 +141,24 @@ class Case:
         return cast("Part", page)
 
     async def run(self) -> None:
-        await self.stream.run(cast("Any", None))
+        await self.open()
+        await self.stream.run(cast("Any", None), events.HEARTBEAT)
+
+    async def open(self) -> None:
+        if not hasattr(self.stream, "seat"):
+            await self.stream.open(self.subscriber)
 
     @property
     def state(self) -> State:
         return self.stream.state
+
+    @property
+    def is_live(self) -> bool:
+        return self.stream.seat.outlet is self.stream
+
+    @property
+    def disconnected(self) -> int:
+        return len(self.vacated)
 
 
 def part(start: int, end: int) -> Part:
@@ -155,7 +172,9 @@ async def turns(count: int = 5) -> None:
 
 
 async def opening() -> Case:
-    return Case()
+    case = Case()
+    await case.open()
+    return case
 
 
 async def catching_up() -> Case:
@@ -205,7 +224,7 @@ IN: dict[State, Callable[[], Awaitable[Case]]] = {
 @pytest.mark.parametrize("state", State)
 async def test_each_state_can_be_reached(state: State) -> None:
     case = await IN[state]()
-    assert (case.state, case.stream.live) == (state, state is State.LIVE)
+    assert (case.state, case.is_live) == (state, state is State.LIVE)
 
 
 @pytest.mark.parametrize("state", State)
@@ -213,7 +232,7 @@ async def test_a_lost_connection_closes_a_stream_at_once_and_once(state: State) 
     case = await IN[state]()
     for _ in range(2):
         case.stream.lost(None)
-        assert (case.state, case.disconnected, case.stream.live) == (State.CLOSED, 1, False)
+        assert (case.state, case.disconnected, case.is_live) == (State.CLOSED, 1, False)
     await turns()
     assert case.connection.calls.count("stop") == 1
     assert case.connection.task is None or case.connection.task.done()
@@ -227,7 +246,7 @@ async def test_closing_ends_a_response_within_a_turn_and_the_first_reason_counts
     case.stream.close("two")
     assert case.stream.reason == (before if state in (State.CLOSING, State.CLOSED) else "one")
     assert case.state is (State.CLOSED if state is State.CLOSED else State.CLOSING)
-    assert not case.stream.live
+    assert not case.is_live
     await turns(2)
     if state is State.OPENING:  # the head is not sent yet
         assert (case.state, case.connection.calls) == (State.CLOSING, ["abort"])
@@ -294,7 +313,7 @@ async def test_a_hub_that_is_closing_does_not_wait_for_a_head() -> None:
     assert (case.state, case.connection.calls[2:]) == (State.CLOSED, ["finish", "stop"])
 
 
-async def test_a_stream_reads_up_to_the_broadcaster_and_joins() -> None:
+async def test_a_stream_reads_up_to_the_live_streams_and_joins() -> None:
     case = Case(position=0)
     case.pages = [part(0, 1), part(1, END)]
     await case.run()
@@ -312,16 +331,16 @@ async def test_a_write_without_room_while_catching_up_waits_for_room() -> None:
     await turns()
     assert (case.state, case.stream.position) == (State.BEHIND, 2)
     case.connection.left = len(case.connection.writes[-1]) - 1
-    assert case.stream.delivered() == (0, 0)
+    assert case.stream._delivered() == (0, 0)
     case.connection.left = 1
-    assert case.stream.delivered() == (0, 1)
+    assert case.stream._delivered() == (0, 1)
     case.connection.left = 0
-    assert case.stream.delivered() == (2, 0)
+    assert case.stream._delivered() == (2, 0)
     case.connection.room = True
     assert case.connection.drains is not None
     case.connection.drains.set_result(True)
     await turns()
-    assert (case.state, case.stream.position, case.stream.delivered()) == (State.LIVE, END, (END, 0))
+    assert (case.state, case.stream.position, case.stream._delivered()) == (State.LIVE, END, (END, 0))
 
 
 async def test_an_expired_position_is_announced_and_the_stream_ends() -> None:
@@ -357,8 +376,8 @@ async def test_a_write_to_a_live_stream_advances_it_or_leaves_it_behind_or_close
     assert (case.state, case.stream.position) == (State.LIVE, END + 1)
     case.connection.room, case.connection.left = False, 2
     case.stream.write(b"y\n\nz\n\n", END + 2)
-    assert (case.state, case.stream.position, case.stream.live) == (State.BEHIND, END + 2, False)
-    assert case.stream.delivered() == (END + 1, 1)
+    assert (case.state, case.stream.position, case.is_live) == (State.BEHIND, END + 2, False)
+    assert case.stream._delivered() == (END + 1, 1)
     case = await live()
     case.connection.raises = RuntimeError("planted")
     case.stream.write(b"x\n\n", END + 1)
@@ -399,7 +418,7 @@ async def test_a_stream_that_is_closed_while_it_reads_does_not_join() -> None:
     case.stream.close("one")
     assert case.state is State.CLOSING
     await turns()
-    assert (case.state, case.stream.live, case.connection.writes) == (State.CLOSED, False, [events.HEARTBEAT])
+    assert (case.state, case.is_live, case.connection.writes) == (State.CLOSED, False, [events.HEARTBEAT])
 
 
 async def test_the_table_has_exactly_the_transitions_that_happen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,7 +434,7 @@ async def test_the_table_has_exactly_the_transitions_that_happen(monkeypatch: py
         await test_a_lost_connection_closes_a_stream_at_once_and_once(state)
         await test_closing_ends_a_response_within_a_turn_and_the_first_reason_counts(state)
     await test_a_stream_without_room_for_its_first_bytes_is_behind_until_there_is_room()
-    await test_a_stream_reads_up_to_the_broadcaster_and_joins()
+    await test_a_stream_reads_up_to_the_live_streams_and_joins()
     await test_a_write_without_room_while_catching_up_waits_for_room()
     await test_a_write_to_a_live_stream_advances_it_or_leaves_it_behind_or_closes_it()
     assert seen == {(before, after) for before, afters in TRANSITIONS.items() for after in afters}

@@ -1,4 +1,4 @@
-"""Streams and the broadcaster together, on connections that the test blocks and closes.
+"""Streams and dispatches together, on connections that the test blocks and closes.
 
 In every run, each subscriber must receive the updates that a naive filter selects after
 its position, once each and in the order of the history.  Slow sockets, heartbeats and
@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hub.auth.grant import Grant
-from hub.delivery import live as broadcaster
+from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.stream import Stream
 from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
@@ -223,10 +223,10 @@ def check_lifetimes(here: World) -> None:
     """Assert that no connection outlives its lifetime, and none is closed too early."""
     for connection in here.connections:
         subscriber, reason = connection.subscriber, connection.reason
-        if here.hub.settings.max_lifetime and here.hub.broadcaster.subscriber(subscriber.id):
+        if here.hub.settings.max_lifetime and here.has(subscriber):
             age = here.now - connection.since
             assert reason is not None or age < LIFETIME or connection.connected >= here.ticked
-            assert reason != subscriber.lapse or age >= 0.8 * LIFETIME - broadcaster.LATE_SECONDS
+            assert reason != subscriber.end_reason or age >= 0.8 * LIFETIME - LATE_SECONDS
 
 
 async def test_r20_the_first_bytes_are_a_comment_and_the_position_is_fixed_before_them() -> None:
@@ -291,12 +291,12 @@ async def test_r30_t70_a_reader_without_room_leaves_and_holds_one_write() -> Non
             await here.publish("a")
             await here.settle(10)
             assert healthy.ids[-1] == str(n)
-        assert (here.hub.broadcaster.live, here.hub.broadcaster.connected) == (1, 2)
+        assert (here.hub.delivery.live_count, here.hub.delivery.connection_count) == (1, 2)
         assert stuck.ids == []
         stuck.unblock()
         await here.caught_up()
         assert stuck.ids == healthy.ids == [str(n) for n in range(1, 51)]
-        assert here.hub.broadcaster.live == 2
+        assert here.hub.delivery.live_count == 2
 
 
 async def test_dispatch_yields_to_other_tasks_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,13 +336,13 @@ async def test_t71_a_stream_that_joins_during_a_dispatch_is_skipped(
         await here.settle()
         last.block()
         await here.publish("a")
-        while here.hub.broadcaster.live == 40:
+        while here.hub.delivery.live_count == 40:
             await asyncio.sleep(0)
         await here.hub.publish(*(Update(("a",), id=f"more {n}") for n in range(updates)), grant=EVERYTHING)
         while len(first.ids) == 1:
             await asyncio.sleep(0)
         last.unblock()
-        while here.hub.broadcaster.live < 40:
+        while here.hub.delivery.live_count < 40:
             await asyncio.sleep(0)
         assert len(first.ids) == len(last.ids) == 1 + updates
         assert len(connections[-2].ids) == 1  # the dispatch has not reached it yet
@@ -360,7 +360,7 @@ async def test_r32_a_write_that_fails_ends_that_stream_alone() -> None:
         while not healthy.ids:
             await asyncio.sleep(0)
         await here.settle()
-        assert (broken.task.done(), healthy.ids, here.hub.broadcaster.connected) == (True, ["1"], 1)
+        assert (broken.task.done(), healthy.ids, here.hub.delivery.connection_count) == (True, ["1"], 1)
         broken.go()
 
 
@@ -370,16 +370,16 @@ async def test_n8_r34_t64_heartbeats_come_after_silence_only() -> None:
         await here.settle()
         for _ in range(9):
             here.now += 1
-            await here.hub.broadcaster.tick()
+            await here.hub.delivery._heartbeats.tick()
         await here.publish("a")
         await here.caught_up()
         for _ in range(9):
             here.now += 1
-            await here.hub.broadcaster.tick()
+            await here.hub.delivery._heartbeats.tick()
         assert connection.writes == [b":\n", b"id: 1\ndata: \n\n"]
         for _ in range(2):
             here.now += 1
-            await here.hub.broadcaster.tick()
+            await here.hub.delivery._heartbeats.tick()
         assert connection.writes == [b":\n", b"id: 1\ndata: \n\n", b":\n"]
 
 
@@ -391,8 +391,8 @@ async def test_n106_a_heartbeat_that_finds_no_room_loses_nothing() -> None:
         await here.settle()
         connection.block()
         here.now += 20
-        await here.hub.broadcaster.tick()
-        assert here.hub.broadcaster.live == 0
+        await here.hub.delivery._heartbeats.tick()
+        assert here.hub.delivery.live_count == 0
         await here.publish("a")
         connection.unblock()
         await here.caught_up()
@@ -405,11 +405,11 @@ async def test_n82_a_stream_ends_before_its_token() -> None:
         await here.settle()
         for _ in range(27):
             here.now += 1
-            await here.hub.broadcaster.tick()
+            await here.hub.delivery._heartbeats.tick()
             await here.settle(5)
         assert not connection.ended
         here.now += 2
-        await here.hub.broadcaster.tick()
+        await here.hub.delivery._heartbeats.tick()
         await here.settle()
         assert connection.ended
         await connection.task
@@ -450,7 +450,7 @@ async def test_cancelling_its_task_from_outside_is_not_taken_for_a_wake_up() -> 
         connection.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connection.task
-        assert here.hub.broadcaster.connected == 0
+        assert here.hub.delivery.connection_count == 0
         both = await here.connect("a")
         await here.settle()
         both.stream.close("at the same moment")
@@ -472,7 +472,7 @@ async def test_a_dispatch_that_fails_halfway_ends_all_streams_and_reconnecting_c
 
             async def choices(entries: list[Entry], live: Any) -> Any:
                 only = live.copy()
-                only.discard(other.stream.number)
+                only.discard(other.stream.seat.id)
 
                 def halfway() -> Any:
                     yield only, entries[0].frame
@@ -480,7 +480,7 @@ async def test_a_dispatch_that_fails_halfway_ends_all_streams_and_reconnecting_c
 
                 return halfway()
 
-            patch.setattr(here.hub.broadcaster, "_choices", choices)
+            patch.setattr(here.hub.delivery._live, "_choices", choices)
             await here.publish("a")
             for connection in (first, other):
                 await asyncio.wait_for(connection.task, 10)
@@ -518,7 +518,7 @@ async def test_r30_t70_publishers_wait_for_dispatch_and_for_no_reader(monkeypatc
             nonlocal most
             for _ in range(20):
                 await here.publish("a")
-                most = max(most, here.count - here.hub.broadcaster.position)
+                most = max(most, here.count - here.hub.delivery.position)
 
         await asyncio.wait_for(asyncio.gather(publish(), publish()), 10)
         assert most <= 8 // 2 + 2  # the backlog, and one for each publisher
@@ -533,7 +533,7 @@ async def test_if_the_position_of_dispatch_is_trimmed_all_streams_are_closed() -
             await here.hub.history.append([Update(("a",), id=f"x{n}")])
         await asyncio.wait_for(connection.task, 10)
         assert connection.ended
-        assert here.hub.broadcaster.position == 5
+        assert here.hub.delivery.position == 5
         again = await here.connect("a", after="earliest")
         await here.settle()
         assert again.ids == ["x3", "x4"]
@@ -548,7 +548,7 @@ async def test_publishers_get_room_even_if_dispatch_precedes_the_response_of_the
     class Late(MemoryHistory):
         async def append(self, updates: Sequence[Update], **options: Any) -> list[Entry]:
             entries = await super().append(updates, **options)
-            while here.hub.broadcaster.position < entries[-1].position:
+            while here.hub.delivery.position < entries[-1].position:
                 await asyncio.sleep(0)
             await here.settle(5)  # lets tasks that wait for the position run
             return entries
@@ -597,7 +597,7 @@ async def test_a_lost_connection_that_the_server_does_not_report_is_found() -> N
             connection.cut = True
             for _ in range(50):
                 here.now += 1
-                await here.hub.broadcaster.tick()
+                await here.hub.delivery._heartbeats.tick()
             await here.settle()
             assert connection.task.done()
             connection.go()
@@ -634,10 +634,10 @@ async def test_a_stream_without_room_for_its_first_bytes_is_not_live() -> None:
 
         connection.before_head = block
         await here.settle()
-        assert (connection.begun, connection.writes, here.hub.broadcaster.live) == (True, [], 0)
+        assert (connection.begun, connection.writes, here.hub.delivery.live_count) == (True, [], 0)
         connection.unblock()
         await here.caught_up()
-        assert here.hub.broadcaster.live == 1
+        assert here.hub.delivery.live_count == 1
 
 
 async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
@@ -650,11 +650,11 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
         async def receive() -> Message:
             raise AssertionError
 
-        answer = EventStream(subscriber, [])
+        answer = EventStream(subscriber, b"", [])
         stream = answer.open(here.hub, {"type": "http", "method": "GET"}, receive, fail)
-        await here.hub.connect(stream)
-        await stream.run(lambda: fail(answer.head))
-        assert here.hub.broadcaster.connected == 0
+        await stream.open(subscriber)
+        await stream.run(lambda: fail(answer.head), b"")
+        assert here.hub.delivery.connection_count == 0
 
 
 async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -667,7 +667,7 @@ async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.Mon
         for connection in connections[1:]:
             connection.block()
         await here.publish_and_see(connections[0])
-        await here.hub.broadcaster.tick()
+        await here.hub.delivery._heartbeats.tick()
         for connection in connections:
             connection.unblock()
         await here.caught_up()
@@ -685,7 +685,7 @@ async def test_a_closed_stream_is_not_written_to(monkeypatch: pytest.MonkeyPatch
         last.close("second")
         written = []
         monkeypatch.setattr(Stream, "write", lambda self, body, position: written.append(self))
-        assert here.hub.broadcaster.live == 3
+        assert here.hub.delivery.live_count == 3
         await here.settle()
         assert last not in written
         assert last.reason == "first"
@@ -697,13 +697,13 @@ async def test_a_stream_that_leaves_during_a_round_of_heartbeats_is_skipped(monk
         connections = [await here.connect("a") for _ in range(6)]
         await here.settle()
         here.now += 20
-        round = asyncio.ensure_future(here.hub.broadcaster.tick())
+        round = asyncio.ensure_future(here.hub.delivery._heartbeats.tick())
         await asyncio.sleep(0)
         for connection in connections:
             connection.go()
         await round
         await here.settle()
-        assert len(here.hub.broadcaster._wheel) == 0
+        assert len(here.hub.delivery._heartbeats._wheel) == 0
 
 
 async def test_a_round_of_heartbeats_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -712,7 +712,7 @@ async def test_a_round_of_heartbeats_yields_to_other_tasks(monkeypatch: pytest.M
         connections = [await here.connect("a") for _ in range(20)]
         await here.settle()
         here.now += 20
-        round = asyncio.ensure_future(here.hub.broadcaster.tick())
+        round = asyncio.ensure_future(here.hub.delivery._heartbeats.tick())
         seen = set()
         while not round.done():
             seen.add(sum(len(connection.writes) - 1 for connection in connections))
@@ -725,7 +725,7 @@ async def test_waking_twice_cancels_once() -> None:
         connection = await here.connect("a")
         await here.settle()
         connection.block()
-        connection.stream.write(b":\n", here.hub.broadcaster.position)
+        connection.stream.write(b":\n", here.hub.delivery.position)
         connection.stream.close("test")
         await here.settle()
         assert connection.task.done()
@@ -735,11 +735,11 @@ async def test_waking_twice_cancels_once() -> None:
 
 async def test_n106_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
     async with world() as here:
-        async with here.hub.broadcaster._turn:  # as if a long dispatch were running
+        async with here.hub.delivery._live.turn:  # as if a long dispatch were running
             await here.publish("a")
             ahead = await here.connect("a", after="1")
             await here.settle()
-            assert here.hub.broadcaster.live == 0
+            assert here.hub.delivery.live_count == 0
         await here.publish("a")
         await here.caught_up()
         assert ahead.ids == ["2"]
@@ -748,7 +748,7 @@ async def test_n106_a_cursor_ahead_of_dispatch_waits_for_it() -> None:
 @pytest.mark.parametrize("rounds", range(5))
 async def test_n106_a_cursor_ahead_of_dispatch_is_kept_while_the_history_is_read(rounds: int) -> None:
     async with world(SETTINGS, SlowHistory(Retention(max_updates=100, max_bytes=2**20))) as here:
-        async with here.hub.broadcaster._turn:
+        async with here.hub.delivery._live.turn:
             ahead = await here.connect("a", after=await here.publish("a"))
             await here.settle(rounds)
         await here.caught_up()
@@ -759,7 +759,7 @@ async def test_n106_a_cursor_ahead_of_dispatch_is_kept_while_the_history_is_read
 
 async def test_a_replay_does_not_overtake_dispatch() -> None:
     async with world() as here:
-        async with here.hub.broadcaster._turn:
+        async with here.hub.delivery._live.turn:
             await here.publish("a")
             connection = await here.connect("a", after="earliest")
             await here.settle()
@@ -772,7 +772,7 @@ async def test_n106_an_update_before_the_cursor_is_not_sent_even_if_its_dispatch
     async with world() as here:
         for _ in range(300):  # like a batch, of which a part is dispatched
             await here.publish("a")
-        assert here.hub.broadcaster.position < 300
+        assert here.hub.delivery.position < 300
         connection = await here.connect("a")
         assert connection.subscriber.start == 300
         await here.publish("a")
@@ -801,7 +801,7 @@ async def test_a_replay_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -
         await here.caught_up()
         steps = 0
         connection = await here.connect("a", after="earliest")
-        while here.hub.broadcaster.live == 0:
+        while here.hub.delivery.live_count == 0:
             steps += 1
             await asyncio.sleep(0)
         assert steps >= 100
@@ -824,7 +824,7 @@ async def test_a_hub_starts_at_the_end_of_its_history() -> None:
     here = World()
     await here.hub.history.append([Update(("a",), id="before")])
     async with here.hub.running():
-        assert here.hub.broadcaster.position == 1
+        assert here.hub.delivery.position == 1
         connection = await here.connect("a")
         await here.settle()
         assert connection.ids == []
@@ -832,14 +832,14 @@ async def test_a_hub_starts_at_the_end_of_its_history() -> None:
 
 
 async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub.hub.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("hub.delivery.heartbeats.TICK_SECONDS", 0.01)
     monkeypatch.setattr("hub.delivery.follower.RETRY_SECONDS", 0.01)
     async with world() as here:
-        hub = here.hub.broadcaster
-        calls = {"tick": 0, "dispatch": 0}
+        parts: dict[str, Any] = {"tick": here.hub.delivery._heartbeats, "dispatch": here.hub.delivery._live}
+        calls = dict.fromkeys(parts, 0)
 
         def failing_once(name: str) -> Callable[..., Awaitable[None]]:
-            works = getattr(hub, name)
+            works = getattr(parts[name], name)
 
             async def call(*arguments: Any) -> None:
                 calls[name] += 1
@@ -850,7 +850,7 @@ async def test_the_tasks_that_run_a_hub_survive_an_error(monkeypatch: pytest.Mon
             return call
 
         for name in calls:
-            monkeypatch.setattr(hub, name, failing_once(name))
+            monkeypatch.setattr(parts[name], name, failing_once(name))
         connection = await here.connect("a")
         await here.publish("a")
         await until(lambda: connection.ids == ["1"] and calls["tick"] >= 3)

@@ -170,7 +170,7 @@ async def test_n99_n97_a_preflight_for_any_origin_has_no_credentials() -> None:
 async def test_n99_a_preflight_needs_no_token_and_does_not_subscribe() -> None:
     async with application(cors_origins=LIST, anonymous=False) as app:
         assert (await preflight(app, "GET")).status == 200
-        assert app.state.hub.broadcaster.connected == 0
+        assert app.state.hub.delivery.connection_count == 0
 
 
 async def test_n97_a_stream_to_a_page_goes_on_past_its_head() -> None:

@@ -597,7 +597,7 @@ async def test_r53_subscribers_that_come_and_go_are_logged(classic: bool, caplog
     caplog.set_level(logging.INFO, "hub")
     async with application(classic=classic) as app:
         async with follow(app, ("match", "a"), ("match_urlpattern", "/:b")):
-            [subscriber] = app.state.hub.broadcaster.subscribers()
+            [subscriber] = (seat.subscriber for seat in app.state.hub.delivery.audience)
         lines = [record.getMessage() for record in caplog.records if subscriber.id in record.getMessage()]
     connected, disconnected = lines
     assert 'event="subscriber connected"' in connected

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from hub.delivery.seat import Seat
     from hub.hub import Hub
     from tests.hub.serving import Served
 
@@ -60,7 +61,7 @@ def transport_of(stream: Any) -> Any:
 
 
 def streams(hub: Hub) -> list[Any]:
-    return list(hub.broadcaster._connected.values())
+    return [seat.holder for seat in hub.delivery.audience]
 
 
 def connections(hub: Hub) -> list[Any]:
@@ -74,7 +75,7 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
     for http, kind, tasks in ((HttpProtocol, UvicornConnection, 0), (AttachedProtocol, AsgiConnection, 5)):
         async with hub_served(http) as (hub, server):
             replies = [await subscribe(server, ("match", "a")) for _ in range(5)]
-            await until(lambda: hub.broadcaster.live == 5)
+            await until(lambda: hub.delivery.live_count == 5)
             await until(lambda: len(requests()) == tasks)  # noqa: B023
             assert {type(connection) for connection in connections(hub)} == {kind}
             if kind is UvicornConnection:
@@ -89,7 +90,7 @@ async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
 
 async def test_the_task_of_a_stream_runs_no_routes_and_no_middleware() -> None:
     async with hub_served(AttachedProtocol) as (hub, server), await subscribe(server, ("match", "a")):
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         (stream,) = streams(hub)
         files, coroutine = [], stream._connection._task.get_coro()
         while coroutine is not None and hasattr(coroutine, "cr_code"):
@@ -114,7 +115,7 @@ async def test_a_closed_connection_is_freed_without_the_garbage_collector(http: 
             for reply in replies:
                 await reply.next_event()
                 await reply.close()
-            await until(lambda: hub.broadcaster.connected == 0)
+            await until(lambda: hub.delivery.connection_count == 0)
             for _ in range(20):
                 await asyncio.sleep(0)
 
@@ -150,13 +151,13 @@ async def test_a_closed_connection_is_freed_without_the_garbage_collector(http: 
 async def test_a_connection_can_be_reused_after_its_stream(http: Any) -> None:
     async with hub_served(http) as (hub, server), sent(server, GET) as reply:
         for _ in range(3):
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             transport = transport_of(streams(hub)[0])
-            hub.broadcaster.close_all("test")
+            hub.delivery.close_all("test")
             assert [event async for event in reply.events()] == []
             assert reply.ended
             assert transport.get_write_buffer_limits() == (2**14, 2**16)  # asyncio's defaults again
-            assert hub.broadcaster.connected == 0
+            assert hub.delivery.connection_count == 0
             reply.writer.write(f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             await reply.read_head()
             assert (reply.status, await reply.body()) == (200, b'{"status":"ok"}')
@@ -168,8 +169,8 @@ async def test_a_connection_can_be_reused_after_its_stream(http: Any) -> None:
 async def test_a_connection_for_one_request_is_closed_after_its_stream(http: Any) -> None:
     request_ = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     async with hub_served(http) as (hub, server), sent(server, request_.encode()) as reply:
-        await until(lambda: hub.broadcaster.live == 1)
-        hub.broadcaster.close_all("test")
+        await until(lambda: hub.delivery.live_count == 1)
+        hub.delivery.close_all("test")
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
@@ -180,8 +181,8 @@ async def test_a_connection_that_was_parked_has_the_usual_idle_timeout(monkeypat
         served(app, http=HttpProtocol, timeout_keep_alive=0) as server,
         sent(server, GET) as reply,
     ):
-        await until(lambda: app.state.hub.broadcaster.live == 1)
-        app.state.hub.broadcaster.close_all("test")
+        await until(lambda: app.state.hub.delivery.live_count == 1)
+        app.state.hub.delivery.close_all("test")
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
@@ -189,11 +190,11 @@ async def test_a_connection_that_was_parked_has_the_usual_idle_timeout(monkeypat
 async def test_a_server_that_shuts_down_closes_connections_after_their_streams() -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
     async with served(app, http=HttpProtocol, timeout_keep_alive=1_000) as server, sent(server, GET) as reply:
-        await until(lambda: app.state.hub.broadcaster.live == 1)
+        await until(lambda: app.state.hub.delivery.live_count == 1)
         connections(app.state.hub)[0]._protocol.shutdown()
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
-        app.state.hub.broadcaster.close_all("test")
+        app.state.hub.delivery.close_all("test")
         assert [event async for event in reply.events()] == []
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
@@ -201,16 +202,16 @@ async def test_a_server_that_shuts_down_closes_connections_after_their_streams()
 @pytest.mark.parametrize("more", [GET, b"x", b"\x00" * 1_000_000])
 async def test_a_client_that_sends_data_on_a_parked_stream_is_disconnected(more: bytes) -> None:
     async with hub_served() as (hub, server), sent(server, GET) as reply:
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         (stream,) = streams(hub)
         reply.writer.write(more)
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
         assert stream.reason == "the client has sent more data"
 
 
 async def test_empty_lines_after_a_request_are_ignored() -> None:
     async with hub_served() as (hub, server), sent(server, GET) as reply:
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         reply.writer.write(b"\r\n\r\n")
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
@@ -218,7 +219,7 @@ async def test_empty_lines_after_a_request_are_ignored() -> None:
 
 async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
     async with hub_served() as (hub, server), sent(server, GET[:-2] + b"content-length: 3\r\n\r\na") as reply:
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         assert type(connections(hub)[0]) is AsgiConnection
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
@@ -226,12 +227,12 @@ async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
 
 async def test_a_pipelined_request_waits_for_the_stream_before_it() -> None:
     async with hub_served() as (hub, server), sent(server, GET + GET) as reply:
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         assert type(connections(hub)[0]) is AsgiConnection
-        hub.broadcaster.close_all("test")
+        hub.delivery.close_all("test")
         assert [event async for event in reply.events()] == []
         await reply.read_head()
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         await publish(server, ("topic", "a"), ("data", "x"))
         assert (await reply.next_event()).data == "x"
 
@@ -242,14 +243,15 @@ async def test_a_client_that_sends_data_before_its_stream_begins_is_disconnected
 ) -> None:
     monkeypatch.setattr(uvicorn_protocol, "HEAD_TIMEOUT", 1_000)
     async with hub_served() as (hub, server):
-        connect, reached, go = hub.connect, asyncio.Event(), asyncio.Event()
+        take_seat, reached, go = hub.delivery.take_seat, asyncio.Event(), asyncio.Event()
 
-        async def slowly(receiver: Any) -> None:
-            await connect(receiver)
+        async def slowly(*arguments: Any) -> Seat:
+            seat = await take_seat(*arguments)
             reached.set()
             await go.wait()
+            return seat
 
-        monkeypatch.setattr(hub, "connect", slowly)
+        monkeypatch.setattr(hub.delivery, "take_seat", slowly)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(GET)
         await reached.wait()
@@ -260,17 +262,17 @@ async def test_a_client_that_sends_data_before_its_stream_begins_is_disconnected
         go.set()
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(reader.read(), HANG)
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
         writer.close()
 
 
 async def test_data_sent_on_a_parked_stream_is_not_taken_for_requests() -> None:
     """If only its head were dropped, its body would be read as the next request."""
     async with hub_served() as (hub, server), sent(server, GET) as reply:
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         body = f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
         reply.writer.write(f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode())
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
         with contextlib.suppress(ConnectionError):
             reply.writer.write(body.encode())
             rest = await asyncio.wait_for(reply.reader.read(), HANG)
@@ -282,9 +284,9 @@ async def test_a_long_body_does_not_hide_a_disconnect(monkeypatch: pytest.Monkey
     monkeypatch.setattr("uvicorn.protocols.http.httptools_impl.HIGH_WATER_LIMIT", 10)  # for an unread body
     async with hub_served(heartbeat=0) as (hub, server):
         async with sent(server, GET[:-2] + b"content-length: 100\r\n\r\n" + b"x" * 100):
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             assert type(connections(hub)[0]) is UvicornConnection
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
 
 
 async def test_a_query_with_its_body_is_parked() -> None:
@@ -292,7 +294,7 @@ async def test_a_query_with_its_body_is_parked() -> None:
         body = b"match=a"
         head = f"QUERY {PATH} HTTP/1.1\r\nhost: x\r\n{FORM[0]}: {FORM[1]}\r\ncontent-length: {len(body)}\r\n\r\n"
         async with sent(server, head.encode() + body) as reply:
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             await publish(server, ("topic", "a"), ("data", "x"))
             assert (await reply.next_event()).data == "x"
 
@@ -304,10 +306,10 @@ async def test_r37_a_reader_that_disconnects_is_noticed_at_once(http: Any, abort
         replies = [await subscribe(server, ("match", "a"), receive_buffer=4096) for _ in range(4)]
         for _ in range(20):
             await publish(server, ("topic", "a"), ("data", "x" * 100_000))
-        await until(lambda: hub.broadcaster.live == 0)
+        await until(lambda: hub.delivery.live_count == 0)
         for reply in replies:
             reply.writer.transport.abort() if abort else reply.writer.close()
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
 
 
 # -- failures before a stream begins
@@ -341,7 +343,7 @@ async def test_a_stream_below_a_middleware_leaves_nothing_behind(http: Any, midd
         for _ in range(3):
             async with sent(server, GET) as reply:
                 assert reply.status == 200
-        await until(lambda: app.hub.broadcaster.connected == 0)
+        await until(lambda: app.hub.delivery.connection_count == 0)
 
 
 def test_the_socket_of_a_disconnected_client_is_not_used() -> None:
@@ -364,7 +366,7 @@ async def test_a_client_that_disconnected_before_the_response_is_not_used(monkey
         await here.settle()
         connection.go()
         await asyncio.wait_for(connection.task, HANG)
-        assert here.hub.broadcaster.connected == 0
+        assert here.hub.delivery.connection_count == 0
 
 
 # -- before a request
@@ -382,7 +384,7 @@ async def test_a_missing_or_unfinished_request_times_out(monkeypatch: pytest.Mon
             for byte in GET * 1_000:
                 writer.write(bytes([byte]))
                 await asyncio.sleep(0.005)
-                if len(hub.broadcaster._connected):
+                if hub.delivery.connection_count:
                     raise AssertionError("the unfinished request was accepted")
 
         dripping = asyncio.create_task(drip())
@@ -408,7 +410,7 @@ async def test_a_stream_and_a_slow_response_outlast_the_head_timeout(monkeypatch
 
     monkeypatch.setattr(loop, "call_later", noted)
     async with hub_served() as (hub, server), sent(server, GET) as reply:
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         post = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(bearer(server.token))}\r\n{': '.join(FORM)}\r\n"
         async with sent(server, post.encode() + b"content-length: 8\r\nexpect: 100-continue\r\n\r\n") as publisher:
             assert publisher.status == 100
@@ -428,7 +430,7 @@ async def test_kernel_buffers_are_bounded_and_a_silent_client_is_dropped(http: A
         hub_served(http, send_buffer=20_000, client_timeout=12) as (hub, server),
         await subscribe(server, ("match", "a")),
     ):
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
         (stream,) = streams(hub)
         option = transport_of(stream).get_extra_info("socket").getsockopt
         assert option(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000  # Linux doubles it for its bookkeeping
@@ -444,10 +446,10 @@ async def test_r32_a_reader_whose_buffers_stay_full_is_dropped(http: Any) -> Non
         hub_served(http, client_timeout=1) as (hub, server),
         await subscribe(server, ("match", "a"), receive_buffer=4096),
     ):
-        assert hub.broadcaster.connected == 1
+        assert hub.delivery.connection_count == 1
         for _ in range(30):
             await publish(server, ("topic", "a"), ("data", "x" * 100_000))
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
 
 
 async def test_a_unix_socket_has_no_tcp_options(tmp_path: Any) -> None:
@@ -461,7 +463,7 @@ async def test_a_unix_socket_has_no_tcp_options(tmp_path: Any) -> None:
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "hub"))
     writer.write(GET)
     assert b" 200 " in await asyncio.wait_for(reader.readline(), HANG)
-    await until(lambda: app.state.hub.broadcaster.live == 1)
+    await until(lambda: app.state.hub.delivery.live_count == 1)
     writer.close()
     server.should_exit = True
     await asyncio.wait_for(serving, HANG)
@@ -476,9 +478,9 @@ async def test_abandoned_pipelined_requests_are_freed_without_the_garbage_collec
             async with contextlib.AsyncExitStack() as several:
                 for _ in range(5):
                     await several.enter_async_context(sent(server, GET + GET))
-                await until(lambda: hub.broadcaster.live == 5)
+                await until(lambda: hub.delivery.live_count == 5)
             # uvicorn only notifies the newest request; a heartbeat finds the others.
-            await until(lambda: hub.broadcaster.connected == 0)
+            await until(lambda: hub.delivery.connection_count == 0)
             await until(lambda: not requests())
             left = [each for each in gc.get_objects() if type(each).__name__ == "RequestResponseCycle"]
             assert left == []
@@ -534,18 +536,18 @@ def test_behind_tls_updates_arrive_and_a_slow_reader_catches_up(http: Any, loop:
             writer.write(GET)
             reply = Reply(reader, writer)
             await asyncio.wait_for(reply.read_head(), HANG)
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             for n in range(5):
                 await hub.publish(Update(("a",), str(n)))
                 assert (await reply.next_event()).data == str(n)
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             for n in range(60):
                 await hub.publish(Update(("a",), str(n) + "x" * 100_000))
-            await until(lambda: hub.broadcaster.live == 0)
+            await until(lambda: hub.delivery.live_count == 0)
             for n in range(60):
                 assert (await reply.next_event()).data == str(n) + "x" * 100_000
-            await until(lambda: hub.broadcaster.live == 1)
-            hub.broadcaster.close_all("test")
+            await until(lambda: hub.delivery.live_count == 1)
+            hub.delivery.close_all("test")
             assert [event async for event in reply.events()] == []
             writer.close()
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.auth.grant import Grant
+from hub.delivery.seat import Seat
 from hub.history import base
 from hub.http import replay
 from hub.http.replay import Replay, ReplayResponse
 from hub.protocol.updates import Update
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
+from tests.hub.seats import Recorder
 from tests.waiting import HANG, until
 from tests.wire import parse_event
 
@@ -170,7 +172,7 @@ async def test_n23_a_replay_counts_as_a_connection_while_it_lasts() -> None:
     async with application(max_connections=1, subscriptions=False) as app:
         subscriber, _ = await app.state.hub.subscribe((), Grant())  # it counts from now on
         assert (await replayed(app)).status == 429
-        with app.state.hub.connected(Replay(app.state.hub, subscriber)):
+        with app.state.hub.delivery.seated(subscriber, Recorder()):
             assert (await replayed(app)).status == 429
         assert ids_in(await replayed(app)) == []
     async with application(connection_rate_per_client=1, subscriptions=False) as app:
@@ -193,7 +195,7 @@ async def test_n82_if_the_token_expires_a_replay_ends_without_the_final_comment(
 
 async def test_if_the_hub_shuts_down_a_replay_ends_without_the_final_comment() -> None:
     async with hub("1", "2") as app:
-        app.state.hub.shutdown.is_closing = True  # type: ignore[attr-defined]
+        app.state.hub.delivery.end_reason = "the test ends all"  # type: ignore[attr-defined]
         assert (await replayed(app)).text == ""
 
 
@@ -231,7 +233,7 @@ async def test_n82_a_client_that_does_not_read_is_cut_off_at_its_lifetime() -> N
         cycle = Cycle()
         response = ReplayResponse(its, subscriber, [])
         await asyncio.wait_for(response({"type": "http", "method": "GET"}, receive, cycle.send), HANG)
-        assert (cycle.aborted, cycle.disconnected, its.broadcaster.connected) == (True, True, 0)
+        assert (cycle.aborted, cycle.disconnected, its.delivery.connection_count) == (True, True, 0)
 
 
 @pytest.mark.parametrize("error", [TimeoutError("of the history"), ValueError("wrong")])
@@ -261,7 +263,7 @@ async def test_an_error_of_a_replay_is_raised_and_its_end_is_no_departure(
                 await response({"type": "http", "method": "GET"}, receive, send)
             await asyncio.sleep(0)
             assert response.replay._closed == ""
-        assert its.broadcaster.connected == 0
+        assert its.delivery.connection_count == 0
     assert faults == []
 
 
@@ -401,10 +403,11 @@ async def test_metadata_counts_as_written_bytes() -> None:
     async with application(subscriptions=False) as app:
         its = app.state.hub
         await its.publish(*(Update(topics, id=str(n)) for n in range(3 * base.PAGE_ENTRIES)))
-        while its.broadcaster.dispatched < 3 * base.PAGE_ENTRIES:
+        while its.delivery.dispatched < 3 * base.PAGE_ENTRIES:
             await asyncio.sleep(0)
         subscriber, _ = await its.subscribe([("exact", topics[0])], Grant(), "earliest")
-        with its.connected(reader := Replay(its, subscriber, metadata=True)):
+        reader = Replay(its.delivery, its.history, its.settings, subscriber, metadata=True)
+        with its.delivery.seated(subscriber, reader) as reader._seat:
             sizes = [len(chunk) async for chunk in reader.chunks()]
     assert len(sizes) == 4  # one for each page, and the end
     assert max(sizes) < 2 * base.PAGE_ENTRIES * sum(map(len, topics))
@@ -415,7 +418,8 @@ async def test_a_position_is_that_of_the_history_in_any_epoch() -> None:
         its = app.state.hub  # type: ignore[attr-defined]
         subscriber, _ = await its.subscribe((), Grant())
         entry = base.Entry(2 * base.EPOCH + 7, Update(("a", "\r\n")), time=5)
-        assert await Replay(its, subscriber, metadata=True)._comments([entry], 'the "third"') == [
+        reader = Replay(its.delivery, its.history, its.settings, subscriber, metadata=True)
+        assert await reader._comments(Seat(subscriber, reader), [entry], 'the "third"') == [
             rb': {"topics":["a","\r\n"],"private":false,"time":5,"position":7,"epoch":"the \"third\""}' + b"\n"
         ]
 

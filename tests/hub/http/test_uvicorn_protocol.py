@@ -189,7 +189,7 @@ async def test_a_trailer_is_not_a_header(field: str) -> None:
     async with hub_served() as (hub, server), sent(server, CHUNKED + field.encode() + b"\r\n\r\n") as reply:
         assert reply.status == 200
         assert not {"preference-applied", "last-event-id"} & reply.headers.keys()
-        await until(lambda: hub.broadcaster.live == 1)
+        await until(lambda: hub.delivery.live_count == 1)
 
 
 @KINDS
@@ -273,7 +273,7 @@ async def test_ambiguous_requests_are_refused(fields: bytes, http: Any) -> None:
         answer = await said(server, QUERY + fields + LIVE)
         assert answer.count(b"HTTP/1.1 ") == 1
         check_problem(answer, 400)
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ async def test_a_topic_may_be_sent_as_utf_8() -> None:
     async with hub_served() as (hub, server):
         request = f"GET {PATH}?topic=https://exämple.com/é HTTP/1.1\r\nhost: x\r\n\r\n"
         async with sent(server, request.encode()) as reply:
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             await publish(server, ("topic", "https://exämple.com/é"), ("data", "x"))
             assert (await reply.next_event()).data == "x"
 
@@ -412,9 +412,9 @@ async def test_an_http_1_0_client_gets_no_chunks(http: Any) -> None:
             assert reply.headers["connection"] == "close"
             expected = b":\nid: 1\ndata: x\n\n"
             assert await asyncio.wait_for(reply.reader.readexactly(len(expected)), HANG) == expected
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             await publish(server, ("topic", "a"), ("data", "y"), ("id", "2"))
-            hub.broadcaster.close_all("test")
+            hub.delivery.close_all("test")
             assert await asyncio.wait_for(reply.reader.read(), HANG) == b"id: 2\ndata: y\n\n"
         for path, status in ((PATH + "/health/live", 200), (PATH + "/debug/", 200), ("/x", 404)):
             head, _, body = (await said(server, f"GET {path} HTTP/1.0\r\n\r\n".encode())).partition(b"\r\n\r\n")
@@ -562,7 +562,7 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(
     monkeypatch.setattr(open_connections, "open_file_limit", lambda: OTHER_FILES + 6)
     async with hub_served(http) as (hub, server), contextlib.AsyncExitStack() as several:
         streams = [await several.enter_async_context(sent(server, GET)) for _ in range(2)]
-        await until(lambda: hub.broadcaster.live == 2)
+        await until(lambda: hub.delivery.live_count == 2)
         post = f"POST {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(bearer(server.token))}\r\n{': '.join(FORM)}\r\n"
         publisher = await several.enter_async_context(
             sent(server, post.encode() + b"content-length: 7\r\nexpect: 100-continue\r\n\r\n")
@@ -606,7 +606,7 @@ async def test_a_new_connection_is_closed_if_all_others_are_busy(
 ) -> None:
     monkeypatch.setattr(open_connections, "open_file_limit", lambda: OTHER_FILES + 2)
     async with hub_served() as (hub, server), sent(server, GET), sent(server, GET) as reply:
-        await until(lambda: hub.broadcaster.live == 2)
+        await until(lambda: hub.delivery.live_count == 2)
         assert await said(server, LIVE) == b""
         await until(lambda: made[0].shared.open == 2)
         await hub.publish(Update(("a",), "x"))
@@ -616,7 +616,7 @@ async def test_a_new_connection_is_closed_if_all_others_are_busy(
 async def test_connections_are_counted_until_they_are_lost(made: list[HttpProtocol]) -> None:
     async with hub_served() as (hub, server):
         async with sent(server, GET), sent(server, LIVE):
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             shared = made[0].shared
             await until(lambda: (shared.open, len(shared.waiting)) == (2, 1))
         await until(lambda: (shared.open, len(shared.waiting)) == (0, 0))
@@ -645,14 +645,14 @@ async def test_a_subscriber_that_half_closes_gets_the_head_and_then_the_end(
 ) -> None:
     async with hub_served(http, subscriptions=True, history_url=f"sqlite:///{tmp_path}/log.db") as (hub, server):
         assert (await said(server, GET, ends=True)).startswith(b"HTTP/1.1 200 ")
-        await until(lambda: hub.broadcaster.connected == 0)
+        await until(lambda: hub.delivery.connection_count == 0)
         replay = await said(server, GET[:-2] + b"prefer: wait=0\r\n\r\n", ends=True)
         assert replay.endswith(b": all\n\r\n0\r\n\r\n")
         # A stream that has begun is half-closed too, for example if a tab is closed.
         async with sent(server, GET) as reply:
-            await until(lambda: hub.broadcaster.live == 1)
+            await until(lambda: hub.delivery.live_count == 1)
             reply.writer.write_eof()
-            await until(lambda: hub.broadcaster.connected == 0)
+            await until(lambda: hub.delivery.connection_count == 0)
             await asyncio.wait_for(reply.reader.read(), HANG)
         await until(lambda: made[0].shared.open == 0)
 
@@ -710,7 +710,7 @@ async def test_requests_of_a_disconnected_client_get_no_response(
 async def test_a_pipelined_stream_and_garbage_leave_nothing_behind(made: list[HttpProtocol]) -> None:
     async with hub_served() as (hub, server):
         async with sent(server, GET + GET + b"\x00"):
-            await until(lambda: hub.broadcaster.live == 1)
-        await until(lambda: hub.broadcaster.connected == 0)
+            await until(lambda: hub.delivery.live_count == 1)
+        await until(lambda: hub.delivery.connection_count == 0)
         await until(lambda: made[0].shared.open == 0)
         assert CONNECTIONS in made[0].app_state

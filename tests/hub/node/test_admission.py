@@ -96,4 +96,4 @@ async def test_n23_the_response_has_the_time_to_wait(settings: dict[str, Any], s
         answer = await ask(app, "GET", f"{PATH}?match=a")
         assert answer.status == status
         assert int(answer.headers["retry-after"]) == 100 if status == 429 else int(answer.headers["retry-after"]) <= 10
-        assert app.state.hub.broadcaster.connected == 1
+        assert app.state.hub.delivery.connection_count == 1

@@ -1,4 +1,4 @@
-"""Backpressure: which publishers wait, for how long and in which order."""
+"""The publish window: which publishers wait, for how long and in which order."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.delivery.live import Broadcaster
+from hub.delivery.audience import Audience
+from hub.delivery.live import Live
 from hub.errors import TooLarge
 from hub.history.base import Entry
-from hub.node.publish_window import Backpressure
+from hub.node.publish_window import PublishWindow
 from hub.protocol.updates import Update
 
 UPDATE = Update(("t",), id="i")
 
 
 class Log:
-    """Backpressure on a list of updates that the test dispatches."""
+    """A publish window on a list of updates that the test dispatches."""
 
     def __init__(self, *, updates: int, size: int) -> None:
-        self.broadcaster = Broadcaster(
-            heartbeat=0, cached_topics=1, cached_topics_bytes=10**6, base_url="https://hub.example/", clock=lambda: 0.0
-        )
-        self.backpressure = Backpressure(self.broadcaster, max_updates=updates, max_bytes=size)
+        self.live = Live(Audience("https://hub.example/"), clock=lambda: 0.0)
+        self.window = PublishWindow(self.live, max_updates=updates, max_bytes=size)
         self.entries: list[Entry] = []
 
     async def append(self, *updates: Update) -> None:
@@ -34,14 +33,14 @@ class Log:
             self.entries += entries
             return entries
 
-        await self.backpressure.append(updates, append)
+        await self.window.append(updates, append)
 
     @property
     def outstanding(self) -> list[Entry]:
-        return self.entries[self.broadcaster.position :]
+        return self.entries[self.live.position :]
 
     def dispatch(self, position: int) -> None:
-        self.broadcaster.move_to(position)
+        self.live.move_to(position)
 
     async def settle(self) -> None:
         for _ in range(20):
@@ -77,7 +76,7 @@ async def test_the_bound_of_bytes_is_exact() -> None:
 async def test_an_update_larger_than_the_room_goes_alone() -> None:
     log = Log(updates=100, size=3 * UPDATE.size)
     large = Update(("t",), "x" * 10 * UPDATE.size)
-    log.backpressure.check(1, large.size)
+    log.window.check(1, large.size)
     await log.append(UPDATE)
     waiting = asyncio.ensure_future(log.append(large))
     await log.settle()
@@ -96,9 +95,9 @@ async def test_an_update_larger_than_the_room_goes_alone() -> None:
     [(3, 300, True), (4, 300, False), (3, 301, False), (2, 301, False), (1, 301, True), (1, 10**9, True), (0, 0, True)],
 )
 def test_n56_a_batch_that_never_has_room_is_refused(count: int, size: int, fits: bool) -> None:
-    backpressure = Log(updates=3, size=300).backpressure
+    window = Log(updates=3, size=300).window
     with contextlib.nullcontext() if fits else pytest.raises(TooLarge, match=f"{count} updates of about {size} bytes"):
-        backpressure.check(count, size)
+        window.check(count, size)
 
 
 @pytest.mark.anyio
@@ -115,7 +114,7 @@ async def test_publishers_take_turns_so_that_single_updates_do_not_starve_a_batc
     await log.settle()
     assert order == ["first"]  # even if a small one would fit
     while len(log.outstanding):
-        log.dispatch(log.broadcaster.position + 1)
+        log.dispatch(log.live.position + 1)
         await log.settle()
     await asyncio.wait_for(asyncio.gather(*tasks), 10)
     assert order == ["first", "batch", "small", "small too"]
@@ -129,7 +128,7 @@ async def test_returned_room_goes_to_a_waiting_publisher_at_once() -> None:
     async def append() -> list[Entry]:
         return await fails
 
-    failing = asyncio.ensure_future(log.backpressure.append([UPDATE, UPDATE], append))
+    failing = asyncio.ensure_future(log.window.append([UPDATE, UPDATE], append))
     await log.settle()
     waiting = asyncio.ensure_future(log.append(UPDATE, UPDATE))
     await log.settle()
@@ -138,8 +137,8 @@ async def test_returned_room_goes_to_a_waiting_publisher_at_once() -> None:
     await asyncio.wait_for(waiting, 10)  # even if nothing is dispatched
     with pytest.raises(OSError, match="the disk is full"):
         await failing
-    assert log.backpressure._updates == 2
-    assert log.backpressure._bytes == 2 * UPDATE.size
+    assert log.window._updates == 2
+    assert log.window._bytes == 2 * UPDATE.size
 
 
 @pytest.mark.anyio
@@ -151,7 +150,7 @@ async def test_a_cancelled_publisher_takes_no_room_and_blocks_no_other() -> None
     for task in waiting[:2]:
         task.cancel()
     await asyncio.wait_for(waiting[2], 10)
-    assert len(log.outstanding) == log.backpressure._updates == 2
+    assert len(log.outstanding) == log.window._updates == 2
 
 
 @settings(deadline=None)
@@ -178,7 +177,7 @@ def test_outstanding_updates_fit_or_are_alone_and_publishers_finish_in_order(
 
         for action in actions:
             if action == "dispatch":
-                log.dispatch(min(len(log.entries), log.broadcaster.position + 1))
+                log.dispatch(min(len(log.entries), log.live.position + 1))
             elif action == "settle":
                 await log.settle()
             elif action == "cancel":
@@ -187,7 +186,7 @@ def test_outstanding_updates_fit_or_are_alone_and_publishers_finish_in_order(
             else:
                 batch = [Update(("t",), data, id=f"{len(tasks)}/{n}") for n, data in enumerate(action)]
                 try:
-                    log.backpressure.check(len(batch), sum(update.size for update in batch))
+                    log.window.check(len(batch), sum(update.size for update in batch))
                 except TooLarge:
                     assert len(batch) > updates or len(batch) > 1
                 else:
@@ -206,6 +205,6 @@ def test_outstanding_updates_fit_or_are_alone_and_publishers_finish_in_order(
         assert expected == sorted(expected, key=lambda batch: int(batch[0].split("/")[0]))
         log.dispatch(len(log.entries))
         await log.append()
-        assert (log.backpressure._updates, log.backpressure._bytes) == (0, 0)
+        assert (log.window._updates, log.window._bytes) == (0, 0)
 
     asyncio.run(run())

@@ -181,7 +181,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
             started.set()
             await stop.wait()
             app.state.hub.shutdown.begin()  # as the signal does
-            await until(lambda: not app.state.hub.broadcaster.connected)
+            await until(lambda: not app.state.hub.delivery.connection_count)
 
     async def follow() -> list[str]:
         seen: list[str] = []
@@ -223,7 +223,7 @@ async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_bac
             else:
                 stops[number - 1].set()
             before = len(published)
-            await until(lambda: hubs[number].broadcaster.live >= 20 and len(published) >= before + 20)  # noqa: B023
+            await until(lambda: hubs[number].delivery.live_count >= 20 and len(published) >= before + 20)  # noqa: B023
         done.set()
         await publishing
         for follower in followers:

@@ -1,0 +1,224 @@
+"""Delivery: who comes, who goes, and what streams and readers need.
+
+    a stream     take_seat ─► join ─► leave ─► join … ─► vacate      announced, observed
+    a reader     seated                                              neither
+
+Belongs here: what must happen together when a connection comes or goes.  Does not
+belong here: HTTP, limits, and the state of one stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from hub.delivery.follower import Follower
+from hub.delivery.heartbeats import Heartbeats
+from hub.delivery.reading import Reading
+from hub.errors import LimitExceeded
+from hub.history.base import EARLIEST
+from skipfilter import LimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from random import Random
+
+    from hub.delivery.audience import Audience
+    from hub.delivery.live import Live
+    from hub.delivery.observer import Observer
+    from hub.delivery.seat import Holder, Outlet, Seat
+    from hub.delivery.subscriber import Subscriber
+    from hub.history.base import History
+    from hub.turns import TimeSlices
+
+
+class Announcer(Protocol):
+    """What tells subscribers of all nodes who comes and goes."""
+
+    async def arrive(self, subscriber: Subscriber) -> None:
+        """Announce a connection, and wait for that, but not for long."""
+        ...
+
+    def depart(self, subscriber: Subscriber) -> None:
+        """Announce the end of a connection, after all earlier announcements."""
+        ...
+
+
+class Delivery:
+    """The delivery of updates to all connections of one node.
+
+    `heartbeat` is the interval of heartbeats in seconds; 0 turns them off.  `clock`
+    returns monotonic seconds.  Must be used from one event loop.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        audience: Audience,
+        live: Live,
+        *,
+        observer: Observer,
+        announcer: Announcer,
+        slices: TimeSlices,
+        heartbeat: float,
+        clock: Callable[[], float],
+        random: Random,
+    ) -> None:
+        self.end_reason: str | None = None
+        """Why streams end as soon as they begin; None while they do not."""
+        self.audience = audience
+        self.slices = slices
+        self._live = live
+        self._observer = observer
+        self._announcer = announcer
+        self._follower = Follower(history, audience, live, observer, random=random)
+        self._heartbeats = Heartbeats(live, interval=heartbeat, clock=clock)
+        self._left = asyncio.Event()  # set when the next connection has left
+
+    # -- running
+
+    async def start(self) -> None:
+        """Find the end of the history, where dispatch begins; see `Follower.start`."""
+        await self._follower.start()
+
+    async def run(self) -> None:
+        """Dispatch new entries and send heartbeats, indefinitely."""
+        await asyncio.gather(self._follower.run(), self._heartbeats.run())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the end of the history is known, so that connections can start."""
+        return self._follower.is_ready
+
+    @property
+    def position(self) -> int:
+        """The position up to which the history was dispatched, or is being
+        dispatched."""
+        return self._live.position
+
+    @property
+    def dispatched(self) -> int:
+        """The position at which the last finished dispatch ended."""
+        return self._live.dispatched
+
+    async def moved(self) -> None:
+        """Wait until the position is next set."""
+        await self._live.moved()
+
+    # -- coming and going
+
+    async def take_seat(self, subscriber: Subscriber, holder: Holder) -> Seat:
+        """Seat a stream, and then announce its subscriptions (N127).
+
+        In this order, a subscriber can receive its own announcement.  If the history is
+        unavailable, the stream goes on, and is announced later.  If the history is
+        slow, the call waits only for a short time.
+
+        Raises `LimitExceeded` if its patterns are too similar to those of others, and
+        any error of the announcement.  The seat is then removed, and the subscriber no
+        longer counts.  If the call is cancelled, the seat is removed too.
+        """
+        seat = self._add(subscriber, holder)
+        if subscriber.start != EARLIEST:
+            self.begin(seat, subscriber.start)
+        try:
+            await self._announcer.arrive(subscriber)
+        except asyncio.CancelledError:
+            self.vacate(seat, subscriber.start, 0)  # its arrival is still announced, so its end must be too
+            raise
+        except BaseException:
+            self._remove_observed(seat, subscriber.start, 0)  # the announcer announces its end, if that is needed
+            raise
+        return seat
+
+    def begin(self, seat: Seat, position: int) -> None:
+        """Note that a stream is sent what comes after a position.
+
+        Its owner calls this if the subscriber asked for the earliest entry, as soon as
+        the position before that is known.
+        """
+        self._observer.seated(seat, position)
+
+    def vacate(self, seat: Seat, position: int, more: int) -> None:
+        """Remove the seat of a stream, and announce that its subscriptions have ended.
+
+        The stream was sent everything up to `position`, and `more` entries after it.
+        """
+        self._remove_observed(seat, position, more)
+        self._announcer.depart(seat.subscriber)
+
+    @contextmanager
+    def seated(self, subscriber: Subscriber, holder: Holder) -> Iterator[Seat]:
+        """Seat a reader inside of the context; nobody is told.
+
+        Raises `LimitExceeded` if its patterns are too similar to those of others.  The
+        subscriber then no longer counts.
+        """
+        seat = self._add(subscriber, holder)
+        try:
+            yield seat
+        finally:
+            self._remove(seat)
+
+    def _add(self, subscriber: Subscriber, holder: Holder) -> Seat:
+        try:
+            seat = self.audience.seat(subscriber, holder)
+        except LimitError as error:
+            subscriber.leave()
+            raise LimitExceeded(str(error)) from None
+        self._heartbeats.add(seat)
+        return seat
+
+    def _remove_observed(self, seat: Seat, position: int, more: int) -> None:
+        # If it has read nothing, its beginning is not noted yet.
+        if position == EARLIEST:
+            position = self._live.position
+            self.begin(seat, position)
+        self._observer.left(seat, position, more)
+        self._remove(seat)
+
+    def _remove(self, seat: Seat) -> None:
+        self._live.leave(seat)
+        self.audience.remove(seat)
+        self._heartbeats.discard(seat)
+        seat.holder = None  # which refers to the seat: no reference cycle must stay
+        seat.subscriber.leave()
+        self._left.set()
+
+    # -- for a stream or a reader with a seat
+
+    def join(self, seat: Seat, outlet: Outlet, position: int) -> None:
+        """Make a seat live; see `Live.join`."""
+        self._live.join(seat, outlet, position)
+
+    def leave(self, seat: Seat) -> None:
+        """Remove a seat from the live seats; it may join again."""
+        self._live.leave(seat)
+
+    def reading(self, seat: Seat, after: int) -> Reading:
+        """Return a Reading of the dispatched entries after a position."""
+        return Reading(self._follower.read, self.audience, seat, after, self.slices)
+
+    # -- all connections
+
+    @property
+    def connection_count(self) -> int:
+        """The number of connections."""
+        return len(self.audience)
+
+    @property
+    def live_count(self) -> int:
+        """The number of connections that have caught up with the history."""
+        return len(self._live)
+
+    def close_all(self, reason: str) -> None:
+        """End all connections."""
+        for seat in self.audience:
+            seat.close(reason)
+
+    async def emptied(self) -> None:
+        """Wait until there are no connections.  Returns at once if there are none."""
+        while self.audience:
+            self._left.clear()
+            await self._left.wait()

@@ -1,0 +1,61 @@
+"""Seat: the place of one connection among those of a node.
+
+Belongs here: what delivery notes about a connection.  Does not belong here: anything
+that the connection itself knows, such as its position or whether it has room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hub.delivery.subscriber import Subscriber
+
+
+class Holder(Protocol):
+    """What holds a seat: a stream, or a reader that does not wait for updates."""
+
+    def close(self, reason: str) -> None:
+        """End the connection soon."""
+        ...
+
+    def is_lost(self) -> bool:
+        """Return whether the connection is lost, even if no error has reported it."""
+        ...
+
+
+class Outlet(Protocol):
+    """What a live seat is written to."""
+
+    def write(self, body: bytes, position: int) -> None:
+        """Write without waiting, and move to `position`, unless that is older.
+
+        If the connection has no room for more, it leaves the live seats.
+        """
+        ...
+
+
+class Seat:
+    """The place of one connection, which delivery alone changes.
+
+    - `id`: its id in the audience; smaller than the id of any later seat.
+    - `subscriber`: what the connection wants and may read.
+    - `holder`: what ends if the connection must end; None once it has left.
+    - `outlet`: what is written to while the seat is live; otherwise None.
+    - `written`: when delivery last wrote to it or, before that, when it came; by the
+      hub's monotonic clock.
+    """
+
+    __slots__ = ("holder", "id", "outlet", "subscriber", "written")
+
+    def __init__(self, subscriber: Subscriber, holder: Holder | None) -> None:
+        self.id = -1
+        self.subscriber = subscriber
+        self.holder = holder
+        self.outlet: Outlet | None = None
+        self.written = 0.0
+
+    def close(self, reason: str) -> None:
+        """End the connection soon, unless it has ended."""
+        if self.holder is not None:
+            self.holder.close(reason)
