@@ -34,14 +34,14 @@ from hub.delivery.observer import NoObserver
 from hub.delivery.subscriber import Subscriber
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
 from hub.event_log.recorder import EventLog
-from hub.history.base import EARLIEST
+from hub.history.start import find_start
 from hub.node.admission import Admission
 from hub.node.health import Health
+from hub.node.matchers import MatcherCompiler
 from hub.node.presence import Presence, may_want_presence
 from hub.node.publish_window import PublishWindow
 from hub.node.shutdown import Shutdown
-from hub.protocol.topics import MatcherCompiler
-from hub.protocol.updates import EARLIEST_ID, check_fields, check_topic
+from hub.protocol.updates import check_fields, check_topic
 from hub.turns import TimeSlices
 from skipfilter import PatternError
 from skipfilter.text import shown
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from hub.auth.grant import Grant
     from hub.delivery.observer import Observer
     from hub.history.base import History
+    from hub.history.start import Start
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
@@ -89,13 +90,9 @@ class Hub:
         self._has_begun = False  # whether `running` was ever entered
         self.is_running = False  # whether streams and publishers are served
         self.slices = TimeSlices()
-        self.compiler = MatcherCompiler(
-            settings.url,
-            max_url_patterns=settings.max_url_patterns,
-            reclaim=lambda: self.authorizer.forget(),  # the authorizer is created below
-            slices=self.slices,
-        )
+        self.compiler = MatcherCompiler(settings.url, max_url_patterns=settings.max_url_patterns, slices=self.slices)
         self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
+        self.compiler.reclaim = self.authorizer.forget  # verified tokens hold matchers
         self.admission = Admission(settings, clock=clock, wall_clock=wall_clock, random=random)
         audience = Audience(
             settings.url, cached_topics=settings.cached_topics, cached_topics_bytes=settings.cached_topics_bytes
@@ -187,7 +184,7 @@ class Hub:
     ) -> tuple[Subscriber, str | None]:
         """Return a new subscriber, and the id of the event before its first one.
 
-        `find_start` describes where it starts.  `address` names the client that the
+        `hub.history.start` says where it starts.  `address` names the client that the
         connection counts for if the token has no subject (N23).
 
         The subscriber counts toward the limits until its connection ends, or until
@@ -205,7 +202,7 @@ class Hub:
         try:
             matchers = await self._compile(selectors)
             presence = may_want_presence(selectors, grant, self.settings.path)
-            position, preceding = await self.find_start(last_event_id, presence=presence)
+            start = await self.find_start(last_event_id, presence=presence)
         except BaseException:
             ticket.give_back()
             raise
@@ -213,13 +210,13 @@ class Hub:
         subscriber = Subscriber(
             matchers,
             grant,
-            position,
+            start.position,
             ticket=ticket,
             deadline=deadline,
             end_reason=end_reason,
-            presence_after=position if presence else math.inf,
+            presence_after=start.position if presence else math.inf,
         )
-        return subscriber, preceding
+        return subscriber, start.preceding
 
     async def _compile(self, selectors: Sequence[Selector]) -> Iterable[TopicMatcher]:
         """Return the matchers of a request, each once (N19).
@@ -236,48 +233,20 @@ class Hub:
                 ) from None
             raise InvalidRequest(str(error)) from None
 
-    async def find_start(self, last_event_id: str | None, *, presence: bool) -> tuple[int, str | None]:
-        """Return the start position of a cursor, and the id of the event before it.
-
-        - Without a cursor: the end of the history, and None.
-        - An empty cursor: the end of the history, and `earliest` (N107).
-        - `earliest`: before the first event, and `earliest`.
-        - An id that the history has: after the first event with that id, and the id
-          (N115).
-        - Any other id: before the first event, and `earliest` (N108), so that the
-          subscriber gets what is left of the updates that it missed.  If the settings
-          turn that off, the end of the history, and `earliest` (N109).
-
-        If `presence` is true, the subscriber may want presence updates.  An id then
-        counts as unknown if the history has forgotten a later presence update.
+    async def find_start(self, last_event_id: str | None, *, presence: bool) -> Start:
+        """Return the start that belongs to a cursor; see `hub.history.start`.
 
         Raises `HistoryUnavailable`.
         """
         if not self.delivery.is_ready:
             raise HistoryUnavailable("it has not been available since this node started")
-        if not last_event_id:
-            return await self._end(), None if last_event_id is None else EARLIEST_ID
-        if last_event_id != EARLIEST_ID:
-            if (found := await self.history.find(last_event_id, presence=presence)) is not None:
-                return found, last_event_id
-            log.info("cursor not found", last_event_id=f"{last_event_id:.80}")
-            if not self.settings.replay_unknown:
-                return await self._end(), EARLIEST_ID
-        # If the history is empty, the subscriber starts at its end.  The end is read
-        # first, because an entry may be appended before the second read.
-        end = await self.history.end()
-        return EARLIEST if await self.history.newest() else end, EARLIEST_ID
-
-    async def _end(self) -> int:
-        """Return the end of the history, whether it is dispatched yet or not.
-
-        So a subscriber that starts there gets no update whose publisher already has its
-        answer.
-        """
-        try:
-            return await self.history.end()
-        except HistoryUnavailable:  # then no publisher gets an answer either
-            return self.delivery.position
+        return await find_start(
+            self.history,
+            last_event_id,
+            presence=presence,
+            replay_unknown=self.settings.replay_unknown,
+            dispatched=self.delivery.position,
+        )
 
     # -- running
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import structlog
 from cachetools import LRUCache
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from hub.auth.grant import Action
     from hub.auth.keys import KeySource, TrustedKeys
     from hub.protocol.requests import Headers
-    from hub.protocol.topics import MatcherCompiler
     from hub.settings import Settings
     from hub.settings.issuers import Keys
     from skipfilter import Selector
@@ -56,6 +55,21 @@ _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "p
 _CURRENT_TYPES: Final = ("at+jwt", "application/at+jwt")  # N64
 _CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one that is present counts (V30)
 _MAX_CLASSIC_ENTRIES: Final = 1_000  # V33
+
+
+class Compiler(Protocol):
+    """What turns the patterns of tokens into matchers."""
+
+    def compile(self, type: str, pattern: str) -> TopicMatcher:
+        """Return the matcher of a pattern."""
+        ...
+
+    async def compile_all(self, selectors: Sequence[Selector], refused: list[str]) -> dict[Selector, TopicMatcher]:
+        """Return the matchers of patterns, without hogging the event loop.
+
+        The messages of URL Patterns that are refused are added to `refused`.
+        """
+        ...
 
 
 class _Verified(NamedTuple):
@@ -83,7 +97,7 @@ class Authorizer:
     def __init__(
         self,
         settings: Settings,
-        compiler: MatcherCompiler,
+        compiler: Compiler,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from starlette.applications import Starlette
@@ -24,7 +24,7 @@ from hub.http.cors import cors
 from hub.http.endpoints import Endpoints
 from hub.http.open_connections import CONNECTIONS, Connections
 from hub.http.request import TOKENS, Request
-from hub.http.response import SERVER_SEND, EventStream
+from hub.http.response import SERVER_SEND
 from hub.hub import Hub
 from hub.logs import configure_log
 from hub.node.shutdown import before_signals
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request as StarletteRequest
     from starlette.types import Message, Receive, Scope, Send
 
-    from hub.delivery.stream import Head, Stream
     from hub.history.base import History
+    from hub.http.request import Answer
     from hub.settings import Settings
 
 
@@ -81,78 +81,67 @@ class HubApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
-        settings = self.hub.settings
-        # 1. The lifespan.
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan" and "state" in scope:
-                # uvicorn passes this state to the protocol of each connection.
-                scope["state"][CONNECTIONS] = Connections(
-                    max_header_fields=settings.max_header_fields, max_head=settings.max_head
-                )
-            await self._router(scope, receive, partial(_send_reason, send))
+        if scope["type"] == "http":
+            # The frames that hold the parts of the request have ended before the answer
+            # begins, because a stream may stay open for a long time.
+            answer = await self._answer(scope, receive, send)
+            await answer()
             return
-        # 2. Take the tokens out of the query first, and out of the server's own scope:
+        if scope["type"] == "lifespan" and "state" in scope:
+            # uvicorn passes this state to the protocol of each connection.
+            settings = self.hub.settings
+            scope["state"][CONNECTIONS] = Connections(
+                max_header_fields=settings.max_header_fields, max_head=settings.max_head
+            )
+        await self._router(scope, receive, partial(_send_reason, send))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer:
+        """Return the answer to a request.
+
+        An unexpected error is answered with 500 and raised again, so that the server
+        logs it (R24).
+        """
+        # 1. Take the tokens out of the query first, and out of the server's own scope:
         #    the server writes that query to its access log.
-        scope["query_string"], tokens = take_tokens(scope["query_string"])
+        tokens: tuple[str, ...] = ()
+        if scope["query_string"]:
+            scope["query_string"], tokens = take_tokens(scope["query_string"])
         if not self.hub.is_running:
             raise NotRunning(
                 "the hub is not running: a mounted hub must be started in the lifespan of the outer application, "
                 "see HubApplication.running"
             )
-        send_with_headers = partial(_send_with_headers, send, None)
-        own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
-        # 3. CORS: answer a preflight request, or add headers to the response.
+        settings, add_cors = self.hub.settings, None
+        # 2. CORS: answer a preflight request, or add headers to the response.
+        preflight = None
         if self._cors is not None:
             headers = Headers(scope=scope)
+            add_cors = partial(self._cors.send, request_headers=headers)
             if scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers:
-                await self._cors.preflight_response(headers)(own, receive, send_with_headers)
-                return
-            send_with_headers = partial(_send_with_headers, send, partial(self._cors.send, request_headers=headers))
-        # 4. The target * is the server as a whole, of which there is only one thing to
+                preflight, add_cors = self._cors.preflight_response(headers), None
+        own = {**scope, "root_path": "", SERVER_SEND: send, TOKENS: tokens}
+        request = Request(own, receive, partial(_send_with_headers, send, add_cors))
+        if preflight is not None:
+            return request.answer(preflight)
+        # 3. The target * is the server as a whole, of which there is only one thing to
         #    know: it answers (RFC 9110, 7.1 and 9.3.7).
         if scope["path"] == "*":
-            await _answer_asterisk(scope["method"])(own, receive, send_with_headers)
-            return
-        # 5. Everything but publishing and subscribing goes through the router.
-        if scope["path"] != settings.path or scope["method"] not in self._methods or scope["method"] == "HEAD":
-            await self._router(own, receive, send_with_headers)
-            return
-        # 6. Publish and subscribe requests.
-        stream_and_head = await self._answer_directly(own, receive, send_with_headers)
-        if stream_and_head is not None:
-            stream, head, first = stream_and_head
-            # A stream may stay open for a long time: free the objects it does not need.
-            del own, scope, receive, send, send_with_headers, tokens, stream_and_head
-            await stream.run(head, first)
-
-    async def _answer_directly(self, scope: Scope, receive: Receive, send: Send) -> tuple[Stream, Head, bytes] | None:
-        """Answer a publish or subscribe request.
-
-        Returns the stream that the caller must run, with its head, if the answer is an
-        event stream; otherwise None.  An unexpected error is answered with 500 and
-        raised again, so that the server logs it (R24).
-        """
+            return request.answer(_asterisk(request.method))
+        # 4. Everything but publishing and subscribing goes through the router.
+        if scope["path"] != settings.path or request.method not in self._methods:
+            return request.answer(self._router)
+        # 5. Publish and subscribe requests.
         try:
-            request = Request(scope, receive)
-            try:
-                answer = await self._methods[request.method](request)
-                if isinstance(answer, EventStream):
-                    stream = answer.open(self.hub, scope, receive, scope[SERVER_SEND])
-                    # Before the head is sent: if a client has the head, every later
-                    # update reaches it (R20).
-                    await stream.open(answer.subscriber)
-                    return stream, partial(cast("Any", send), answer.head), answer.first
-            except RequestError as error:
-                answer = problems.respond(error, request, self.hub.settings)
+            return await self._methods[request.method](request)
+        except RequestError as error:
+            return request.answer(problems.respond(error, request, settings))
         except Exception:
-            await PlainTextResponse("Internal Server Error", 500)(scope, receive, send)
+            await request.answer(PlainTextResponse("Internal Server Error", 500))()
             raise
-        await answer(scope, receive, send)
-        return None
 
     def _refuse(self, request: StarletteRequest, error: Exception) -> Response:
         assert isinstance(error, RequestError | HTTPException)
-        return problems.respond(error, Request(request.scope, request.receive), self.hub.settings)
+        return problems.respond(error, Request.of(request), self.hub.settings)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -210,7 +199,7 @@ def app_from_environment() -> HubApplication:
         raise SystemExit(2) from None
 
 
-def _answer_asterisk(method: str) -> Response:
+def _asterisk(method: str) -> Response:
     """Return the response to a request for the target *, which is for OPTIONS only."""
     if method == "OPTIONS":
         return Response(status_code=204)

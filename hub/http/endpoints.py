@@ -49,7 +49,7 @@ from hub.errors import (
 )
 from hub.http.replay import ReplayResponse
 from hub.http.request import Request
-from hub.http.response import EventStream
+from hub.http.response import open_stream, stream_headers
 from hub.node.presence import may_want_presence
 from hub.protocol.data import to_json
 from hub.protocol.hints import publish_hints, subscribe_hints
@@ -57,6 +57,7 @@ from hub.protocol.requests import (
     FORM,
     NDJSON,
     Headers,
+    SubscribeRequest,
     SubscriptionPath,
     content_type,
     header_values,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as StarletteRequest
 
     from hub.auth.grant import Action, Grant
+    from hub.http.request import Answer
     from hub.hub import Hub
     from hub.protocol.subscriptions import Present, Subscription
     from hub.protocol.updates import Update
@@ -89,7 +91,7 @@ _ETAG_ESCAPED: Final = frozenset([*range(0x21), ord('"'), ord("%"), 0x7F])
 """Bytes that an entity tag cannot contain, and the percent sign that escapes them."""
 
 
-Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response | EventStream]]"
+Endpoint: TypeAlias = "Callable[[Request], Awaitable[Answer]]"
 
 
 class Endpoints:
@@ -102,11 +104,11 @@ class Endpoints:
         self._hub = hub
 
     def by_method(self) -> dict[str, Endpoint]:
-        """Return the endpoints of the hub's own path, keyed by method."""
+        """Return the endpoints of the hub's own path, by method; HEAD has a route."""
         settings = self._hub.settings
         methods: dict[str, Endpoint] = {}
         if settings.can_subscribe:
-            methods |= dict.fromkeys(("GET", "HEAD", "QUERY"), self.subscribe)
+            methods |= dict.fromkeys(("GET", "QUERY"), self.subscribe)
         if settings.can_publish:
             methods["POST"] = self.publish
         return methods
@@ -149,39 +151,14 @@ class Endpoints:
         settings = self._hub.settings
         return {settings.metadata_path, unquote(urlsplit(settings.metadata_url("") or settings.metadata_path).path)}
 
-    async def subscribe(self, request: Request) -> Response | EventStream:
-        """Answer a GET, QUERY or HEAD of the hub's own path.
+    async def subscribe(self, request: Request) -> Answer:
+        """Answer a GET or QUERY of the hub's own path with a stream.
 
-        Returns an `EventStream`, or a response that ends by itself if the client
-        prefers `wait=0`.  A HEAD gets either of them, for its headers only.
+        If the client prefers `wait=0`, the stream ends by itself.
         """
         hub = self._hub
-        headers: Headers = request.headers
-        body = b""
-        if request.method == "QUERY":
-            body = await self._body(request, hub.settings.max_query)
-            if body and content_type(headers) != FORM:
-                raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
-        grant = await self._authorize("subscribe", request)
-        if hub.settings.dev:
-            _log_hints(subscribe_hints(request.query, body, hub.settings))
-        wanted = parse_subscribe(request.query, body, headers, hub.settings)
-        preferred = preferences(headers)
+        grant, wanted, preferred = await self._wanted(request)
         waits = "wait=0" not in preferred
-
-        def answer(subscriber: Subscriber, preceding: str | None) -> Response | EventStream:
-            """Return the answer for a subscriber that starts after this event id."""
-            headers = _cursor(preceding)
-            if waits:
-                return EventStream(subscriber, hub.admission.first_bytes(), headers)
-            return ReplayResponse(hub, subscriber, headers, metadata="metadata" in preferred)
-
-        # A HEAD makes no subscription: it does not count toward the limits, and its
-        # patterns are not compiled.
-        if request.method == "HEAD":
-            presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
-            position, preceding = await hub.find_start(wanted.last_event_id, presence=presence)
-            return answer(Subscriber((), grant, position), preceding)
         try:
             subscriber, preceding = await hub.subscribe(
                 wanted.selectors, grant, wanted.last_event_id, address=request.address
@@ -194,19 +171,48 @@ class Endpoints:
             log.warning("a stream ended before it began: the history is unavailable", reason=error.reason)
             ended = Response(hub.admission.first_bytes(), headers=NOT_STORED, media_type="text/event-stream")
             ended.raw_headers += _cursor(wanted.last_event_id)
-            return ended
-        return answer(subscriber, preceding)
+            return request.answer(ended)
+        if waits:
+            return await open_stream(request, hub, subscriber, _cursor(preceding))
+        metadata = "metadata" in preferred
+        return request.answer(ReplayResponse(hub, subscriber, _cursor(preceding), metadata=metadata))
 
     async def head(self, request: Request) -> Response:
-        """Return an empty response with the headers that a GET would get."""
-        response = Response()
-        response.raw_headers = (await self.subscribe(request)).raw_headers
+        """Return an empty response with the headers that a GET would get.
+
+        It makes no subscription: it does not count toward the limits, and its patterns
+        are not compiled.
+        """
+        hub = self._hub
+        grant, wanted, preferred = await self._wanted(request)
+        presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
+        start = await hub.find_start(wanted.last_event_id, presence=presence)
+        response, headers = Response(), _cursor(start.preceding)
+        if "wait=0" in preferred:
+            subscriber, metadata = Subscriber((), grant, start.position), "metadata" in preferred
+            response.raw_headers = ReplayResponse(hub, subscriber, headers, metadata=metadata).raw_headers
+        else:
+            response.raw_headers = stream_headers(headers)
         return response
 
-    async def publish(self, request: Request) -> Response:
+    async def _wanted(self, request: Request) -> tuple[Grant, SubscribeRequest, frozenset[str]]:
+        """Return the grant, the subscriptions and the preferences of a request."""
+        settings = self._hub.settings
+        body = b""
+        if request.method == "QUERY":
+            body = await self._body(request, settings.max_query)
+            if body and content_type(request.headers) != FORM:
+                raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
+        grant = await self._authorize("subscribe", request)
+        if settings.dev:
+            _log_hints(subscribe_hints(request.query, body, settings))
+        wanted = parse_subscribe(request.query, body, request.headers, settings)
+        return grant, wanted, preferences(request.headers)
+
+    async def publish(self, request: Request) -> Answer:
         """Publish one update from a form, or a batch from lines of JSON.
 
-        Returns the ids as plain text, one per line for a batch.
+        The answer is the ids as plain text, one per line for a batch.
         """
         grant = await self._authorize("publish", request)
         body = await self._body(request, self._hub.settings.max_body)
@@ -222,8 +228,8 @@ class Endpoints:
             _log_hints(publish_hints(body, type))
         await self._hub.publish(*updates, grant=grant)
         if type == NDJSON:
-            return PlainTextResponse("".join(f"{update.id}\n" for update in updates))
-        return PlainTextResponse(updates[0].id)
+            return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))
+        return request.answer(PlainTextResponse(updates[0].id))
 
     async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> Grant:
         """Return the grant of the request; see `Authorizer.authorize`."""
@@ -403,7 +409,7 @@ def _cold(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Starl
 
     async def call(request: StarletteRequest) -> Response:
         """Call the endpoint with the hub's own kind of request."""
-        return await endpoint(Request(request.scope, request.receive))
+        return await endpoint(Request.of(request))
 
     return call
 

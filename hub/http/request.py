@@ -1,9 +1,10 @@
-"""Request: the parts of an HTTP request that the endpoints use."""
+"""Request: the parts of an HTTP request that the endpoints use, and its answer."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from urllib.parse import quote
 
 from hub.errors import InvalidRequest, TooLarge
@@ -11,12 +12,23 @@ from hub.protocol.origins import normal_origin
 from hub.protocol.requests import decode_utf_8, header_values
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request as StarletteRequest
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from hub.protocol.requests import Headers
 
 TOKENS: Final = "hub.tokens"
 """The key of the scope for the tokens that were taken out of the query (V42)."""
+
+
+Answer: TypeAlias = "Callable[[], Awaitable[None]]"
+"""What sends the answer to a request when it is called, once.
+
+It refers to nothing of the request that it does not need, because a stream may stay
+open for a long time.
+"""
 
 
 class Request:
@@ -25,15 +37,21 @@ class Request:
     `origin`, `address` and `raw_path` are computed on each access.
     """
 
-    __slots__ = ("_receive", "_scope", "headers", "method", "query", "tokens")
+    __slots__ = ("headers", "method", "query", "receive", "scope", "send", "tokens")
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._scope = scope
-        self._receive = receive
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
         self.method: str = scope["method"]
         self.query: bytes = scope["query_string"]  # still encoded, without tokens
         self.tokens: tuple[str, ...] = scope[TOKENS]  # the tokens of the query
         self.headers: Headers = scope["headers"]  # (name, value) in order; names are in lower case
+
+    @classmethod
+    def of(cls, request: StarletteRequest) -> Request:
+        """Return a request that Starlette's router has passed on, and will answer."""
+        return cls(request.scope, request.receive, _answered_by_router)
 
     @property
     def raw_path(self) -> str:
@@ -41,13 +59,13 @@ class Request:
 
         Raises `InvalidRequest` if it is not UTF-8.
         """
-        return decode_utf_8("the path", self._scope.get("raw_path") or quote(self._scope["path"]).encode())
+        return decode_utf_8("the path", self.scope.get("raw_path") or quote(self.scope["path"]).encode())
 
     @property
     def origin(self) -> str:
         """The scheme and authority of the request, as the server knows them."""
         host = next(iter(header_values(self.headers, b"host")), b"").decode("latin-1")
-        return normal_origin(self._scope["scheme"], host)
+        return normal_origin(self.scope["scheme"], host)
 
     @property
     def address(self) -> str:
@@ -56,7 +74,7 @@ class Request:
         An IPv4 address, or an IPv6 network of 64 bits, because a single client has very
         many IPv6 addresses.  Other names are returned unchanged; "" if it is unknown.
         """
-        host = (self._scope.get("client") or ("",))[0]
+        host = (self.scope.get("client") or ("",))[0]
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
@@ -66,6 +84,10 @@ class Request:
             address = address.ipv4_mapped
         return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
+    def answer(self, response: ASGIApp) -> Answer:
+        """Return what sends `response` as the answer to this request."""
+        return partial(response, self.scope, self.receive, self.send)
+
     async def body(self, limit: int) -> bytes:
         """Read and return the body.
 
@@ -74,7 +96,7 @@ class Request:
         """
         body = bytearray()
         while True:
-            message = await self._receive()
+            message = await self.receive()
             if message["type"] == "http.disconnect":
                 # The answer reaches no client, but the error is logged.
                 raise InvalidRequest("the client disconnected before the whole body had arrived")
@@ -83,3 +105,7 @@ class Request:
                 raise TooLarge(f"the body is longer than {limit} bytes")
             if not message.get("more_body", False):
                 return bytes(body)
+
+
+async def _answered_by_router(_: Message) -> None:
+    raise AssertionError("the router answers this request")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sse_starlette import EventSourceResponse
 
-from hub.delivery.stream import Connection, Stream
+from hub.delivery.stream import Stream
 from hub.http.asgi_connection import NO_LINK, AsgiConnection
 from hub.http.sockets import tune
 from hub.http.uvicorn_connection import link_of
@@ -14,10 +15,13 @@ from hub.http.uvicorn_connection import link_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope
 
+    from hub.delivery.stream import Connection
     from hub.delivery.subscriber import Subscriber
+    from hub.http.request import Answer, Request
     from hub.hub import Hub
+    from hub.protocol.requests import Headers
     from hub.settings import Settings
 
     _Send: TypeAlias = Callable[[Message], Coroutine[Any, Any, None]]
@@ -26,30 +30,27 @@ SERVER_SEND: Final = "hub.send"
 """The key of the scope for the server's own `send`, which no middleware wraps."""
 
 
-class EventStream:
-    """The answer to a subscribe request: a head, then a stream that the caller runs.
+async def _nothing() -> AsyncIterator[bytes]:
+    """Yield nothing: EventSourceResponse requires content, but a `Stream` writes it."""
+    return
+    yield
 
-    `first` are the first bytes of the stream.  `headers` are added to the fixed headers
-    of a stream.
+
+def stream_headers(further: Headers) -> Headers:
+    """Return the headers of an event stream, and `further` ones."""
+    return EventSourceResponse(_nothing(), sep="\n", ping=0).raw_headers + further
+
+
+async def open_stream(request: Request, hub: Hub, subscriber: Subscriber, further: Headers) -> Answer:
+    """Return the stream of a subscriber, which begins when it is called.
+
+    Its response has `further` headers.  Raises the errors of `Stream.open`.
     """
-
-    def __init__(self, subscriber: Subscriber, first: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        self.subscriber = subscriber
-        self.first = first
-        self.raw_headers = EventSourceResponse(_nothing(), sep="\n", ping=0).raw_headers + headers
-
-    @property
-    def head(self) -> Message:
-        """The first ASGI message of the response."""
-        return {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-
-    def open(self, hub: Hub, scope: Scope, receive: Receive, server_send: Send) -> Stream:
-        """Return the stream of the response, on the connection of the request.
-
-        `server_send` is the server's own `send`.
-        """
-        connection = connection_of(scope, receive, cast("_Send", server_send), hub.settings)
-        return Stream(hub.delivery, connection)
+    head = {"type": "http.response.start", "status": 200, "headers": stream_headers(further)}
+    connection = connection_of(request.scope, request.receive, request.scope[SERVER_SEND], hub.settings)
+    stream = Stream(hub.delivery, connection)
+    await stream.open(subscriber)
+    return partial(stream.run, partial(cast("Any", request.send), head), hub.admission.first_bytes())
 
 
 def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Settings) -> Connection:
@@ -65,9 +66,3 @@ def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Setting
         tune(link.transport, settings)
     detachable = link.detachable() if scope["http_version"] == "1.1" else None
     return detachable or AsgiConnection(send, receive, link)
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    """Yield nothing: EventSourceResponse requires content, but a `Stream` writes it."""
-    return
-    yield

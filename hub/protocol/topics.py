@@ -39,22 +39,17 @@ from __future__ import annotations
 import contextlib
 import re
 import string
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary, finalize
 
 from ada_url import URL
 
-from hub.errors import InvalidRequest, LimitExceeded
-from hub.turns import COMPILED_PATTERNS, TimeSlices
+from hub.errors import InvalidRequest
 from skipfilter import Everything, Exact, PatternError, UriTemplate, UrlPattern, compile_matcher
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from skipfilter import CompiledSelector, Selector
+    from skipfilter import CompiledSelector
 
 WILDCARD: Final = "*"
 """The pattern that matches every topic, with any type (N32).  It is not a topic (N48).
@@ -115,108 +110,30 @@ class TopicMatcher:
         return sum(matcher.cost for _, matcher in self.selectors if isinstance(matcher, UrlPattern))
 
 
-class MatcherCompiler:
-    """A compiler of patterns into matchers, which are shared.
+def topic_matcher(type: str, pattern: str, *, base_url: str) -> TopicMatcher:
+    """Return a new matcher; relative URL Patterns are resolved against `base_url`.
 
-    While anything refers to the matcher of a type and pattern, `compile` returns that
-    same matcher.  `base_url` is the URL of the hub, for relative URL Patterns.
-
-    The `cost` of all URL Patterns with groups that exist at a time is at most
-    `max_url_patterns`.  Streams, readers, tokens and requests hold them.  If the limit
-    is reached, `reclaim` is called once, to free those that are not needed.
+    The classic type accepts every pattern: if it is not a valid template, it is a plain
+    string (V10).  Raises PatternError if the type refuses the pattern, and LookupError
+    if there is no such type.
     """
-
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        max_url_patterns: int = sys.maxsize,
-        reclaim: Callable[[], None] = lambda: None,
-        slices: TimeSlices | None = None,
-    ) -> None:
-        self._base_url = base_url
-        self._max_url_patterns = max_url_patterns
-        self._reclaim = reclaim
-        self._slices = slices or TimeSlices()
-        # The matchers that are referred to from outside.
-        self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
-        self._spent = 0  # the cost of all among them
-
-    def compile(self, type: str, pattern: str) -> TopicMatcher:
-        """Return the matcher of `pattern`.
-
-        The classic type accepts every pattern: if it is not a valid template, it is a
-        plain string (V10).
-
-        Raises PatternError if the type refuses the pattern, LookupError if there is no
-        such type, and LimitExceeded if there are too many URL Patterns with groups.
-        """
-        matcher = self._held.get((type, pattern))
-        if matcher is None:
-            matcher = self._compile(type, pattern)
-            if cost := matcher.cost:
-                self._require_room(cost)
-                self._spent += cost
-                finalize(matcher, self._give_back, cost).atexit = False
-            self._held[type, pattern] = matcher
-        return matcher
-
-    async def compile_all(
-        self, selectors: Sequence[Selector], refused: list[str] | None = None
-    ) -> dict[Selector, TopicMatcher]:
-        """Return the matchers of types and patterns.
-
-        If there are many, or if any is a URL Pattern, it pauses now and then, so that
-        other tasks can run.  Raises the errors of `compile`.  With a list `refused`,
-        the messages of URL Patterns are added to it, and the patterns are left out.
-        """
-        if len(selectors) <= COMPILED_PATTERNS and not any(type == "urlpattern" for type, _ in selectors):
-            return {selector: self.compile(*selector) for selector in selectors}
-        matchers: dict[Selector, TopicMatcher] = {}
-        async with self._slices:
-            for selector in selectors:
-                try:
-                    matchers[selector] = self.compile(*selector)
-                except PatternError as error:
-                    if refused is None or error.matcher_type != "urlpattern":
-                        raise
-                    refused.append(str(error))  # the error itself would keep the matchers
-                if self._slices.is_over():
-                    await self._slices.pause()
-        return matchers
-
-    def _require_room(self, cost: int) -> None:
-        """Raise LimitExceeded if there is no room for one more URL Pattern with
-        groups.
-        """
-        limit = self._max_url_patterns
-        if self._spent + cost > limit:
-            self._reclaim()
-            if self._spent + cost > limit:
-                raise LimitExceeded(f"the limit of {limit} different URL Patterns with groups is reached")
-
-    def _give_back(self, cost: int) -> None:
-        """Note that a URL Pattern with groups is no longer referred to."""
-        self._spent -= cost
-
-    def _compile(self, type: str, pattern: str) -> TopicMatcher:
-        if type != CLASSIC and type not in MATCHER_TYPES:
-            raise LookupError(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
-        if pattern == WILDCARD:
-            selectors: list[CompiledSelector] = [("everything", Everything(WILDCARD))]
-        elif type == CLASSIC:
-            # The pattern is a string that matches itself, and may also be a template
-            # (V10).
-            selectors = [("exact", Exact(pattern))]
-            if "{" in pattern:
-                with contextlib.suppress(PatternError):
-                    selectors.append(("uritemplate", UriTemplate(pattern)))
-        else:
-            try:
-                selectors = [(type, compile_matcher(type, pattern, base_url=self._base_url))]
-            except ImportError as error:
-                raise PatternError(type, pattern, "this hub cannot match groups") from error
-        return TopicMatcher(type, pattern, tuple(selectors))
+    if type != CLASSIC and type not in MATCHER_TYPES:
+        raise LookupError(f"matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
+    if pattern == WILDCARD:
+        selectors: list[CompiledSelector] = [("everything", Everything(WILDCARD))]
+    elif type == CLASSIC:
+        # The pattern is a string that matches itself, and may also be a template
+        # (V10).
+        selectors = [("exact", Exact(pattern))]
+        if "{" in pattern:
+            with contextlib.suppress(PatternError):
+                selectors.append(("uritemplate", UriTemplate(pattern)))
+    else:
+        try:
+            selectors = [(type, compile_matcher(type, pattern, base_url=base_url))]
+        except ImportError as error:
+            raise PatternError(type, pattern, "this hub cannot match groups") from error
+    return TopicMatcher(type, pattern, tuple(selectors))
 
 
 def may_match_below(type: str, pattern: str, path: str) -> bool:

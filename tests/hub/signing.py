@@ -15,7 +15,7 @@ from hub.auth.authorizer import Authorizer
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.keys import REGISTRY, import_key
 from hub.errors import InvalidToken
-from hub.protocol.topics import MatcherCompiler
+from hub.node.matchers import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:

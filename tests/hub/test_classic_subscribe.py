@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.protocol.topics import CLASSIC, MatcherCompiler, is_reserved
+from hub.node.matchers import MatcherCompiler
+from hub.protocol.topics import CLASSIC, is_reserved
 from hub.protocol.updates import Update
 from skipfilter import PatternError, UriTemplate
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow

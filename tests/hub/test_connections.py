@@ -20,7 +20,7 @@ from hub.delivery.heartbeats import LATE_SECONDS
 from hub.errors import LimitExceeded
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.protocol.topics import MatcherCompiler
+from hub.protocol import topics
 from hub.protocol.updates import Update
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.seats import Recorder
@@ -333,13 +333,13 @@ async def test_n23_too_many_patterns_get_429_and_leave_nothing_behind() -> None:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The patterns that were compiled."""
     patterns: list[str] = []
-    compile = MatcherCompiler._compile
+    compile = topics.topic_matcher
 
-    def noted(compiler: MatcherCompiler, type: str, pattern: str) -> Any:
+    def noted(type: str, pattern: str, **base_url: str) -> Any:
         patterns.append(pattern)
-        return compile(compiler, type, pattern)
+        return compile(type, pattern, **base_url)
 
-    monkeypatch.setattr(MatcherCompiler, "_compile", noted)
+    monkeypatch.setattr("hub.node.matchers.topic_matcher", noted)
     return patterns
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hub.auth.grant import ANONYMOUS, Grant
 from hub.errors import InsufficientScope
-from hub.protocol.topics import MatcherCompiler
+from hub.node.matchers import MatcherCompiler
 from tests.hub.signing import RESOURCE, SUBSCRIBER_KEY, at_once, authorizer, classic, current, detail
 
 COMPILER = MatcherCompiler("https://hub.example/.well-known/mercure")

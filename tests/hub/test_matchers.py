@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from hub.delivery.audience import Audience, Role
 from hub.history.base import Entry
-from hub.protocol.topics import CLASSIC, MATCHER_TYPES, MatcherCompiler, TopicMatcher, may_match_below
+from hub.node.matchers import MatcherCompiler
+from hub.protocol.topics import CLASSIC, MATCHER_TYPES, TopicMatcher, may_match_below
 from hub.protocol.updates import Update
 from skipfilter import PatternError
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish

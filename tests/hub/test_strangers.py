@@ -14,7 +14,8 @@ from hub import Settings, Update, create_app
 from hub.auth.grant import Grant
 from hub.errors import Closing
 from hub.history.base import Entry
-from hub.protocol.topics import MatcherCompiler, TopicMatcher
+from hub.node.matchers import MatcherCompiler
+from hub.protocol.topics import TopicMatcher
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.presence import EVERYTHING
 from tests.hub.seats import live_at, subscriber

@@ -21,8 +21,8 @@ from hub.errors import Closing
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
+from hub.node.matchers import MatcherCompiler
 from hub.protocol.subscriptions import Subscription
-from hub.protocol.topics import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import (
     FORM,

@@ -17,7 +17,8 @@ from hub.delivery.subscriber import Subscriber
 from hub.event_log.recorder import EventLog
 from hub.event_log.sessions import _Gone
 from hub.history.base import Entry, Page
-from hub.protocol.topics import MatcherCompiler
+from hub.node.matchers import MatcherCompiler
+from hub.protocol import topics
 from hub.protocol.updates import Update
 from hub.turns import SLICE_SECONDS, TimeSlices
 from skipfilter import SelectorIndex
@@ -243,13 +244,13 @@ async def test_the_event_log_yields_while_it_searches_the_end_of_a_connection(cl
 
 async def test_compiling_patterns_yields(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    compile = MatcherCompiler._compile
+    compile = topics.topic_matcher
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: str, **base_url: str) -> object:
         clock.work()
-        return compile(*arguments)  # type: ignore[arg-type]
+        return compile(*arguments, **base_url)
 
-    monkeypatch.setattr(MatcherCompiler, "_compile", counted)
+    monkeypatch.setattr("hub.node.matchers.topic_matcher", counted)
     async with world() as here:
         here.hub.slices._clock = clock
         async with clock.watched():

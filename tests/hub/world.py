@@ -13,17 +13,17 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from hub import Settings
 from hub.auth.grant import Grant
 from hub.delivery.delivery import Delivery
-from hub.delivery.stream import State
+from hub.delivery.stream import State, Stream
 from hub.delivery.subscriber import Subscriber
 from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
-from hub.http.response import EventStream
+from hub.http.response import connection_of
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.hub import Hub
 from hub.node.admission import Ticket
-from hub.protocol.topics import MatcherCompiler
+from hub.node.matchers import MatcherCompiler
 from hub.protocol.updates import Update
 from tests.waiting import HANG
 
@@ -101,11 +101,12 @@ class Connection:
         self.connected = self._world.now
         self._note("begins", self)
         try:
-            scope = {"type": "http", "http_version": "1.1", "method": "GET"}
-            answer = EventStream(self.subscriber, self._world.hub.admission.first_bytes(), [])
-            self.stream = answer.open(self._world.hub, scope, self.receive, self.send)
+            hub = self._world.hub
+            self.stream = Stream(
+                hub.delivery, connection_of({"http_version": "1.1"}, self.receive, self.send, hub.settings)
+            )
             await self.stream.open(self.subscriber)
-            await self.stream.run(lambda: self.send(answer.head), answer.first)
+            await self.stream.run(lambda: self.send({"type": "http.response.start"}), hub.admission.first_bytes())
             if self.protocol is not None:
                 await self.protocol.over.wait()
         except BaseException:

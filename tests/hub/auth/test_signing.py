@@ -19,7 +19,7 @@ from hub.auth.keys import ALGORITHMS, REGISTRY
 from hub.auth.signing import development_token, sign_classic_token, sign_token, token_command
 from hub.cli import main
 from hub.errors import InvalidToken
-from hub.protocol.topics import MatcherCompiler
+from hub.node.matchers import MatcherCompiler
 from hub.settings import DEVELOPMENT_TOKEN
 from tests.hub.signing import (
     ISSUER,

@@ -15,7 +15,7 @@ from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.live import Live
 from hub.delivery.subscriber import Subscriber
 from hub.history.base import Entry
-from hub.protocol.topics import MatcherCompiler
+from hub.node.matchers import MatcherCompiler
 from hub.protocol.updates import Update
 from skipfilter import LimitError
 from tests.hub.seats import Recorder

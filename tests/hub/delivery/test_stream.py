@@ -22,8 +22,7 @@ from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
 from hub.history import base
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
-from hub.http.asgi_connection import _finish, _step
-from hub.http.response import EventStream
+from hub.http.asgi_connection import AsgiConnection, _finish, _step
 from hub.protocol.updates import Update
 from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
 from tests.waiting import until
@@ -650,10 +649,9 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
         async def receive() -> Message:
             raise AssertionError
 
-        answer = EventStream(subscriber, b"", [])
-        stream = answer.open(here.hub, {"type": "http", "method": "GET"}, receive, fail)
+        stream = Stream(here.hub.delivery, AsgiConnection(fail, receive))
         await stream.open(subscriber)
-        await stream.run(lambda: fail(answer.head), b"")
+        await stream.run(lambda: fail({}), b"")
         assert here.hub.delivery.connection_count == 0
 
 

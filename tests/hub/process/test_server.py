@@ -15,7 +15,7 @@ import pytest
 from joserfc import jwk, jwt
 
 from hub.client import Client
-from hub.protocol.topics import MatcherCompiler
+from hub.node.matchers import MatcherCompiler
 from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import application, ask
 from tests.conftest import HubProcess

@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hub.errors import InvalidRequest
+from hub.node.matchers import MatcherCompiler
 from hub.protocol.events import frame
-from hub.protocol.topics import MatcherCompiler, is_reserved
+from hub.protocol.topics import is_reserved
 from hub.protocol.updates import Update, check_fields, check_topic, new_id
 
 HUB = "/.well-known/mercure"

@@ -1,0 +1,65 @@
+"""Start: where in the history a subscriber begins, by its cursor.
+
+cursor                        start                       event before the first one
+none                          the end of the history      unknown
+empty                         the end of the history      `earliest`            N107
+earliest                      the first event             `earliest`
+an id that the history has    after the first such event  that id               N115
+any other id                  the first event             `earliest`            N108
+                              or the end, by a setting                          N109
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from hub.errors import HistoryUnavailable
+from hub.history.base import EARLIEST
+from hub.protocol.updates import EARLIEST_ID
+
+if TYPE_CHECKING:
+    from hub.history.base import History
+
+log = structlog.stdlib.get_logger("hub")
+
+
+class Start(NamedTuple):
+    """Where a subscriber begins."""
+
+    position: int
+    """The position after which it receives entries, perhaps EARLIEST."""
+    preceding: str | None
+    """The id of the event before its first one, as far as that is known."""
+
+
+async def find_start(
+    history: History, cursor: str | None, *, presence: bool, replay_unknown: bool, dispatched: int
+) -> Start:
+    """Return the start that belongs to a cursor.
+
+    If `presence` is true, the subscriber may want presence updates.  An id then counts
+    as unknown if the history has forgotten a later presence update.  With
+    `replay_unknown`, a subscriber with an unknown id gets what is left of the updates
+    that it missed.
+
+    If the history is unavailable and there is no cursor, the start is `dispatched`.
+    With a cursor, raises `HistoryUnavailable`.
+    """
+    if cursor and cursor != EARLIEST_ID:
+        if (found := await history.find(cursor, presence=presence)) is not None:
+            return Start(found, cursor)
+        log.info("cursor not found", last_event_id=f"{cursor:.80}")
+    if cursor == EARLIEST_ID or (cursor and replay_unknown):
+        # If the history is empty, the subscriber starts at its end.  The end is read
+        # first, because an entry may be appended before the second read.
+        end = await history.end()
+        return Start(EARLIEST if await history.newest() else end, EARLIEST_ID)
+    # The end of the history, whether it is dispatched yet or not: so the subscriber
+    # gets no update whose publisher already has its answer.
+    try:
+        end = await history.end()
+    except HistoryUnavailable:  # then no publisher gets an answer either
+        end = dispatched
+    return Start(end, None if cursor is None else EARLIEST_ID)
