@@ -1,24 +1,38 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.asgi import application
-from tests.hub.world import World
+from tests.hub.http.servers import ServerWire
+from tests.hub.world import FakeConnection, World
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from hub.http.application import HubApplication
+    from tests.hub.world import Wire
 
 
-@pytest.fixture(scope="module", params=["task", "parked"])
-def streams(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run the tests of a module with each kind of stream: with a task, and parked."""
+def _wire(wire: Callable[[], Wire]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(World, "parks", request.param == "parked")
+        patch.setattr(World, "wire", staticmethod(wire))
         yield
+
+
+@pytest.fixture(scope="module", params=["task", "detached"])
+def streams(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the tests of a module with each kind of stream: with a task, and without."""
+    yield from _wire(partial(FakeConnection, detaches=request.param == "detached"))
+
+
+@pytest.fixture(scope="module", params=["task", "detached", "asgi", "uvicorn"])
+def connections(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the tests of a module also with the connections that the hub has."""
+    kind = FakeConnection if request.param in ("task", "detached") else ServerWire
+    yield from _wire(partial(kind, detaches=request.param in ("detached", "uvicorn")))
 
 
 @pytest.fixture(params=[True, False], ids=["both", "current"])

@@ -51,7 +51,7 @@ async def test_r37_a_replay_stops_if_the_client_left_even_if_nothing_is_sent(mon
         connection = await here.connect("nothing", after="earliest")
         while not connection.writes:
             await asyncio.sleep(0)
-        connection.cut = True  # nothing calls `receive`, so it does not report this
+        connection.wire.cut = True  # nothing calls `receive`, so it does not report this
         await asyncio.wait_for(connection.task, 10)
         assert connection.reason == "its connection is lost"
         assert connection.stream.position < 300
@@ -96,7 +96,7 @@ async def test_n120_presence_updates_of_very_many_matchers_do_not_disconnect_a_r
         await here.caught_up()
         assert reader.ids == ["1"]
         assert not reader.ended
-        assert other.begun  # even if its own presence updates closed it at once
+        assert other.wire.begun  # even if its own presence updates closed it at once
 
 
 async def test_presence_topics_take_no_room_in_the_cache_of_topics() -> None:

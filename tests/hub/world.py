@@ -1,14 +1,13 @@
-"""A hub whose clock the test moves, and fake connections that it blocks and closes."""
+"""A hub whose clock the test moves, and clients that it blocks and disconnects."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-from uvicorn.protocols.http.flow_control import FlowControl
 
 from hub import Settings
 from hub.auth.grant import Grant
@@ -19,8 +18,6 @@ from hub.errors import Busy, LimitExceeded, RequestError
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
-from hub.http.response import connection_of
-from hub.http.uvicorn_protocol import HttpProtocol
 from hub.hub import Hub
 from hub.node.admission import Ticket
 from hub.node.matchers import MatcherCompiler
@@ -30,13 +27,13 @@ from tests.waiting import HANG
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
-    from starlette.types import Message
-
     from hub.delivery.seat import Seat
+    from hub.delivery.stream import Connection as StreamConnection
+    from hub.delivery.stream import Head, Work
     from hub.history.base import Entry
     from hub.protocol.topics import TopicMatcher
 
-    Note: TypeAlias = Callable[[Literal["asks", "begins", "over"], "Connection"], None]
+    Note: TypeAlias = Callable[[Literal["asks", "begins", "over"], "Client"], None]
 
 COMPILER = MatcherCompiler("http://mercure.invalid/.well-known/mercure")
 EVERYTHING = Grant(publish=(COMPILER.compile("exact", "*"),))
@@ -52,22 +49,14 @@ def plain(**chosen: Any) -> Settings:
 SETTINGS = plain(heartbeat=10)
 
 
-class Connection:
-    """The server's end of a connection, which has room unless the test blocks it.
+class Wire:
+    """What a test does to the connection of a client, and sees of it.
 
-    With a server that parks streams, it has a `protocol`.  Otherwise its `send`
-    suspends while there is no room.
+    It has room unless the test blocks it.  Each kind of wire makes a `connection`,
+    which a stream writes to.
     """
 
-    def __init__(
-        self, world: World, subscriber: Subscriber, client: object = None, refusal: RequestError | None = None
-    ) -> None:
-        self.client = client
-        self.refusal = refusal
-        self.stream: Any = None
-        self.since = world.now
-        self.subscriber = subscriber
-        self.start = max(subscriber.start, 0)
+    def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.begun = False
         self.ended = False
@@ -77,14 +66,183 @@ class Connection:
         """The error that a write raises."""
         self.full_after: bytes | None = None
         """The connection is blocked after a write that contains this."""
-        self.connected = world.now
-        """The time at which its response began."""
+        self.over = asyncio.Event()
+        """Set when nothing is left to do for the response."""
+        self._gone = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def connection(self) -> StreamConnection:
+        """The server's end, which a stream writes to."""
+        raise NotImplementedError
+
+    async def head(self) -> None:
+        """Send the head of the response."""
+        if not self._room.is_set():
+            await self._room.wait()
+        if self.is_closing():
+            return
+        if self.fails is not None:
+            raise self.fails
+        if self.before_head is not None:
+            await self.before_head()
+        self.begun = True
+
+    def block(self) -> None:
+        self._room.clear()
+
+    def unblock(self) -> None:
+        self._room.set()
+
+    def go(self) -> None:
+        """Close the connection, as the client does."""
+        self._gone.set()
+        self._room.set()
+
+    def abort(self) -> None:
+        """Cut the connection off, as the hub does."""
+        self.cut = True
+        self._room.set()
+
+    @property
+    def gone(self) -> bool:
+        return self._gone.is_set()
+
+    def is_closing(self) -> bool:
+        return self.gone or self.cut
+
+    def _take(self, body: bytes) -> None:
+        """Take what was written, as a socket does that has room."""
+        self.writes.append(body)
+        if self.full_after is not None and self.full_after in body:
+            self.block()
+
+
+class FakeConnection(Wire):
+    """A wire that is its own connection: see `hub.delivery.stream.Connection`.
+
+    If it `detaches`, the response outlives the task of its request.
+    """
+
+    def __init__(self, *, detaches: bool) -> None:
+        super().__init__()
+        self._detaches = detaches
+        self._stream: Any = None
+        self._buffer: list[bytes] = []
+        self._unsent = 0
+        self._work: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+
+    @property
+    def connection(self) -> FakeConnection:
+        return self
+
+    # -- for the stream
+
+    async def begin(self, head: Head, stream: Any, *, wait: bool) -> bool:
+        self._stream = stream
+        if not wait and not self._room.is_set():
+            self.abort()
+        await head()
+        return not self.is_closing()
+
+    def write(self, body: bytes) -> bool:
+        if self.fails is not None:
+            raise self.fails
+        if self.is_closing():
+            self._unsent = 2**62
+        elif self._room.is_set():
+            self._take(body)
+        else:
+            self._buffer.append(body)
+            self._unsent = self.buffered()
+        return self._room.is_set() and not self.is_closing()
+
+    async def drain(self) -> bool:
+        await self._room.wait()
+        return not self.is_closing()
+
+    def unsent(self) -> int:
+        return self._unsent
+
+    def buffered(self) -> int:
+        return sum(map(len, self._buffer))
+
+    def start(self, work: Work) -> None:
+        self._work = asyncio.ensure_future(work())
+        self._woken.set()
+
+    def finish(self) -> bool:
+        if not self._room.is_set() or self.is_closing():
+            return False
+        self.ended = True
+        return True
+
+    def stop(self) -> None:
+        if self._work is not None and self._work is not asyncio.current_task():
+            self._work.cancel()
+        self.over.set()
+        self._woken.set()
+
+    async def serve(self) -> bool:
+        """Return at once if it detaches.
+
+        Otherwise wait for the end, and notice that the client has gone only while no
+        work runs, as a task does that either works or receives.
+        """
+        while not self._detaches and not self.over.is_set():
+            self._woken.clear()
+            if self._work is not None and not self._work.done():
+                await asyncio.wait([self._work])
+            elif self.is_closing():
+                break
+            else:
+                await self._woken.wait()
+        return not self._detaches
+
+    # -- for the test
+
+    def unblock(self) -> None:
+        super().unblock()
+        for body in self._buffer:
+            self._take(body)
+        self._buffer.clear()
+        self._unsent = 0
+
+    def go(self) -> None:
+        super().go()
+        self._lose()
+
+    def abort(self) -> None:
+        if self._stream is not None:  # before `begin`, it does nothing
+            super().abort()
+            self._lose()
+
+    def _lose(self) -> None:
+        self._buffer.clear()
+        self._woken.set()
+        if self._detaches and self.begun:
+            asyncio.get_running_loop().call_soon(self._stream.lost, ConnectionResetError())
+
+
+class Client:
+    """A client that subscribes, and the stream that it gets."""
+
+    def __init__(
+        self, world: World, subscriber: Subscriber, name: object = None, refusal: RequestError | None = None
+    ) -> None:
+        self.name = name
+        self.refusal = refusal
+        self.wire = world.wire()
+        self.stream: Any = None
+        self.since = self.connected = world.now
+        """When it subscribed, and when its response began."""
+        self.subscriber = subscriber
+        self.start = max(subscriber.start, 0)
+        self.block, self.unblock, self.go = self.wire.block, self.wire.unblock, self.wire.go
         self._world = world
         self._note = world.note
-        self._room = asyncio.Event()
-        self._gone = asyncio.Event()
-        self._room.set()
-        self.protocol = _Protocol(self) if world.parks else None
         self.task = asyncio.ensure_future(self._run())
         self.has_run = False
         self.task.add_done_callback(self._has_ended)
@@ -100,20 +258,16 @@ class Connection:
             raise self.refusal
         self.connected = self._world.now
         self._note("begins", self)
+        hub = self._world.hub
         try:
-            hub = self._world.hub
-            self.stream = Stream(
-                hub.delivery, connection_of({"http_version": "1.1"}, self.receive, self.send, hub.settings)
-            )
+            self.stream = Stream(hub.delivery, self.wire.connection)
             await self.stream.open(self.subscriber)
-            await self.stream.run(lambda: self.send({"type": "http.response.start"}), hub.admission.first_bytes())
-            if self.protocol is not None:
-                await self.protocol.over.wait()
+            await self.stream.run(self.wire.head, hub.admission.first_bytes())
+            await self.wire.over.wait()
         except BaseException:
             if not self._world.has(self.subscriber):
                 self._note("over", self)
-            if self.protocol is not None:
-                self.abort()
+            self.wire.abort()
             raise
 
     @property
@@ -121,104 +275,17 @@ class Connection:
         """Why its stream was closed."""
         return None if self.stream is None else self.stream.reason
 
-    def block(self) -> None:
-        self._room.clear()
-
-    def unblock(self) -> None:
-        self._room.set()
-        if self.protocol is not None:
-            self.protocol.flush()
-
-    def go(self) -> None:
-        self._gone.set()
-        self._room.set()
-        if self.protocol is not None:
-            self.protocol.lose()
+    @property
+    def begun(self) -> bool:
+        return self.wire.begun
 
     @property
-    def gone(self) -> bool:
-        return self._gone.is_set()
-
-    async def send(self, message: Message) -> None:
-        if not self._room.is_set():
-            await self._room.wait()
-        if self.is_closing():
-            return
-        if self.fails is not None:
-            raise self.fails
-        assert not self.ended
-        if message["type"] == "http.response.start":
-            if self.before_head is not None:
-                await self.before_head()
-            self.begun = True
-        else:
-            self.ended = not message["more_body"]
-            if message["body"]:
-                self.writes.append(message["body"])
-                self._fill(message["body"])
-
-    def _fill(self, body: bytes) -> None:
-        if self.full_after is not None and self.full_after in body:
-            self.block()
-
-    async def receive(self) -> Message:
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    # -- uvicorn's side of the connection, for what ASGI does not offer to a stream
-
-    more_body = False
-    keep_alive = True
-    response_complete = False
-    disconnected = False
+    def ended(self) -> bool:
+        return self.wire.ended
 
     @property
-    def transport(self) -> Connection:
-        return self
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-    def get_protocol(self) -> _Protocol | None:
-        return self.protocol
-
-    def set_write_buffer_limits(self, high: int | None = None) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return self.gone or self.cut
-
-    def get_write_buffer_size(self) -> int:
-        return 0 if self.protocol is None else sum(map(len, self.protocol.waiting))
-
-    def write(self, chunk: bytes) -> None:
-        assert self.protocol is not None
-        if self.fails is not None:
-            raise self.fails
-        if self.is_closing():
-            return
-        if not self._room.is_set():
-            self.protocol.flow.pause_writing()
-            self.protocol.waiting.append(chunk)
-        else:
-            self.take(chunk)
-            self._fill(chunk)
-
-    def take(self, chunk: bytes) -> None:
-        """Take a chunk, as the socket does."""
-        assert not self.ended
-        size, _, body = chunk.partition(b"\r\n")
-        assert len(body) == int(size, 16) + 2
-        if body == b"\r\n":
-            self.ended = True
-        else:
-            self.writes.append(body[:-2])
-
-    def abort(self) -> None:
-        self.cut = True
-        self._room.set()
-        if self.protocol is not None:
-            self.protocol.lose()
+    def writes(self) -> list[bytes]:
+        return self.wire.writes
 
     @property
     def ids(self) -> list[str]:
@@ -226,52 +293,16 @@ class Connection:
         return [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
 
 
-class _Protocol(HttpProtocol):
-    """A uvicorn protocol that has parsed one request."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.transport = connection  # type: ignore[assignment]
-        self.flow = FlowControl(self.transport)
-        self.cycle = connection  # type: ignore[assignment]
-        self._head_timer, self._half_closed, self._detached = None, False, None
-        self.waiting: list[bytes] = []
-        self.over = asyncio.Event()
-        self._connection = connection
-
-    def flush(self) -> None:
-        """Write the waiting chunks, because the socket has room again."""
-        for chunk in self.waiting:
-            self._connection.take(chunk)
-        self.waiting.clear()
-        self.resume_writing()
-
-    def lose(self) -> None:
-        """Lose the connection; the event loop reports the loss in its next turn."""
-        self.waiting.clear()
-        asyncio.get_running_loop().call_soon(self._report_loss)
-
-    def _report_loss(self) -> None:
-        detached, self._detached = self._detached, None
-        self._connection.disconnected = True
-        self.flow.resume_writing()
-        if detached is not None:
-            detached.lost(ConnectionResetError())
-        self.over.set()
-
-    def on_response_complete(self) -> None:
-        self.over.set()
-
-
 class World:
     """A hub, and every connection that was ever made to it."""
 
-    parks = False
-    """Whether the streams of the connections are parked."""
+    wire: Callable[[], Wire] = staticmethod(partial(FakeConnection, detaches=True))
+    """Makes the wire of each client."""
 
     def __init__(self, settings: Settings = SETTINGS, log: MemoryHistory | None = None) -> None:
         self.now = self.ticked = 1_000.0
         self.count = 0
-        self.connections: list[Connection] = []
+        self.connections: list[Client] = []
         self.note: Note = lambda what, connection: None
         self.log = log or MemoryHistory(Retention(settings.history_updates, settings.history_bytes))
         self.hub = Hub(
@@ -286,7 +317,7 @@ class World:
         await self.hub.publish(Update(topics, private=private, id=id), grant=EVERYTHING)
         return id
 
-    async def publish_and_see(self, first: Connection) -> None:
+    async def publish_and_see(self, first: Client) -> None:
         """Publish to `a` and wait until `first` has the update.
 
         With slices of one connection, no other connection has it yet.
@@ -303,7 +334,7 @@ class World:
         seconds: float | None = None,
         address: str = "",
         subject: str | None = None,
-    ) -> Connection:
+    ) -> Client:
         """Subscribe with a token that is valid for `seconds`.
 
         The task of the response has not run yet.
@@ -315,7 +346,7 @@ class World:
             subscriber, _ = await self.hub.subscribe(selectors(patterns), grant, after, address=address)
         except (LimitExceeded, Busy) as error:
             refusal, subscriber = error, Subscriber((), grant, 0)
-        connection = Connection(self, subscriber, (address, subject), refusal)
+        connection = Client(self, subscriber, (address, subject), refusal)
         self.connections.append(connection)
         self.note("asks", connection)
         return connection
@@ -345,7 +376,7 @@ class World:
                 found.append((id.replace("%3A", ":"), '"active":true' in entry.update.data))
         return found
 
-    def expected(self, connection: Connection) -> list[str]:
+    def expected(self, connection: Client) -> list[str]:
         """Return the ids that it should receive, by a naive filter of the history."""
         updates = [entry.update for entry in self.entries[connection.start :]]
         return [update.id for update in updates if wants(connection.subscriber, update)]
@@ -411,12 +442,18 @@ def check(hub: Hub) -> None:
         is_live = getattr(holder, "state", None) is State.LIVE
         assert seat.outlet is (holder if is_live else None)
         if is_live:
-            connection = holder._connection
-            assert connection._pending is None if isinstance(connection, AsgiConnection) else connection._task is None
+            assert not is_working(holder._connection)
     clients = [client_of(seat.subscriber) for seat in seats]
     admitted = hub.admission._clients  # also connections that have not begun
     assert all(admitted[client] >= clients.count(client) for client in clients)
     assert hub.admission._connections == sum(admitted.values())
+
+
+def is_working(connection: Any) -> bool:
+    """Return whether a connection runs work of its stream, or has a suspended write."""
+    if isinstance(connection, FakeConnection):
+        return connection._work is not None and not connection._work.done()
+    return (connection._pending if isinstance(connection, AsgiConnection) else connection._task) is not None
 
 
 def check_empty(hub: Hub) -> None:
@@ -448,10 +485,10 @@ async def world(settings: Settings = SETTINGS, log: MemoryHistory | None = None)
     for connection in here.connections:
         await asyncio.wait([connection.task], timeout=HANG)
         assert connection.task.done()
-        pending = getattr(connection.stream, "_pending", None)
+        pending = getattr(connection.wire.connection, "_pending", None)
         assert not pending or inspect.getcoroutinestate(pending[0]) == "CORO_CLOSED"
         if connection.task.cancelled() or isinstance(connection.task.exception(), RequestError):
             continue
         connection.task.result()
-        assert connection.ended or connection.gone or connection.cut
+        assert connection.ended or connection.wire.is_closing()
     check_empty(here.hub)

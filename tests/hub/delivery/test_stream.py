@@ -24,7 +24,7 @@ from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection, _finish, _step
 from hub.protocol.updates import Update
-from tests.hub.world import EVERYTHING, SETTINGS, Connection, World, check, plain, world
+from tests.hub.world import EVERYTHING, SETTINGS, Client, World, check, plain, world
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hub import Settings
     from hub.history.base import Entry, Page
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("streams")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections")]
 
 LIFETIME = 20
 
@@ -70,11 +70,11 @@ class Naive:
 
     def __init__(self, chosen: Settings) -> None:
         self.settings = chosen
-        self.open: list[Connection] = []
-        self.refused: list[Connection] = []
-        self.changes: list[tuple[Connection, bool]] = []
+        self.open: list[Client] = []
+        self.refused: list[Client] = []
+        self.changes: list[tuple[Client, bool]] = []
 
-    def note(self, what: str, connection: Connection) -> None:
+    def note(self, what: str, connection: Client) -> None:
         if what == "begins":
             self.changes.append((connection, True))
             return
@@ -83,7 +83,7 @@ class Naive:
                 self.open.remove(connection)
                 self.changes.append((connection, False))
             return
-        alike = [one for one in self.open if one.client == connection.client]
+        alike = [one for one in self.open if one.name == connection.name]
         if len(self.open) >= self.settings.max_connections or 0 < self.settings.max_connections_per_client <= len(
             alike
         ):
@@ -354,7 +354,7 @@ async def test_r32_a_write_that_fails_ends_that_stream_alone() -> None:
         broken, healthy = await here.connect("a"), await here.connect("a")
         await here.settle()
 
-        broken.fails = RuntimeError("broken")
+        broken.wire.fails = RuntimeError("broken")
         await here.publish("a")
         while not healthy.ids:
             await asyncio.sleep(0)
@@ -593,7 +593,7 @@ async def test_a_lost_connection_that_the_server_does_not_report_is_found() -> N
         async with world(each) as here:
             connection = await here.connect("a")
             await here.settle()
-            connection.cut = True
+            connection.wire.cut = True
             for _ in range(50):
                 here.now += 1
                 await here.hub.delivery._heartbeats.tick()
@@ -631,7 +631,7 @@ async def test_a_stream_without_room_for_its_first_bytes_is_not_live() -> None:
         async def block() -> None:
             connection.block()
 
-        connection.before_head = block
+        connection.wire.before_head = block
         await here.settle()
         assert (connection.begun, connection.writes, here.hub.delivery.live_count) == (True, [], 0)
         connection.unblock()
@@ -785,7 +785,7 @@ async def test_informing_a_stream_whose_position_is_trimmed_does_not_block() -> 
         connection.block()
         for _ in range(9):
             await here.publish("a")
-        connection.full_after = b"fell behind"
+        connection.wire.full_after = b"fell behind"
         connection.unblock()
         await asyncio.wait_for(connection.task, 10)
         connection.go()

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -31,7 +32,6 @@ from hub.history import base, codec
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.file import files_of
-from hub.http.uvicorn_connection import UvicornConnection
 from hub.protocol.updates import Update
 from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from skipfilter import compile_matcher
@@ -39,8 +39,9 @@ from tests.asgi import application as started
 from tests.asgi import follow
 from tests.asgi import publish as publish_in
 from tests.hub.delivery.test_stream import ACTIONS, CONFIGURATIONS, SlowHistory, perform
+from tests.hub.http.servers import ServerWire
 from tests.hub.presence import EVERYTHING
-from tests.hub.world import World, plain, world
+from tests.hub.world import FakeConnection, World, plain, world
 from tests.waiting import HANG, until
 from tests.wire import bearer, publish, request, subscribe
 
@@ -133,17 +134,10 @@ def sessions_in(directory: Path) -> dict[str, Session]:
     return found
 
 
-@pytest.fixture(scope="module", params=["task", "parked"])
-def streams(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(World, "parks", request.param == "parked")
-        yield
-
-
 # -- deliveries
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 @examples(max_examples=150)
 @given(actions=ACTIONS, chosen=CONFIGURATIONS)
 def test_the_lines_of_a_connection_agree_with_the_written_bytes(actions: list[Any], chosen: dict[str, Any]) -> None:
@@ -176,7 +170,7 @@ def check(here: World, directory: Path) -> None:
     assert not sessions
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 async def test_the_lines_of_a_connection_that_leaves_during_a_dispatch_are_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +192,7 @@ async def test_the_lines_of_a_connection_that_leaves_during_a_dispatch_are_exact
     assert untils == [2, 2, 2, 1]
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 async def test_updates_without_room_count_as_written_only_if_room_comes(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
         lost, kept = await here.connect("a"), await here.connect("a")
@@ -223,7 +217,7 @@ async def test_updates_without_room_count_as_written_only_if_room_comes(tmp_path
 async def test_an_update_that_was_sent_just_before_the_end_counts(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(World, "parks", True)
+    monkeypatch.setattr(World, "wire", staticmethod(partial(ServerWire, detaches=True)))
     async with world(plain(event_log=str(tmp_path))) as here:
         connection = await here.connect("a")
         await here.settle()
@@ -232,12 +226,12 @@ async def test_an_update_that_was_sent_just_before_the_end_counts(
         await here.settle()
         # The stream has no time to notice the room before it ends.
         connection.unblock()
-        {"close": lambda: connection.stream.close("a test"), "go": connection.go, "abort": connection.abort}[end]()
+        {"close": lambda: connection.stream.close("a test"), "go": connection.go, "abort": connection.wire.abort}[end]()
     check(here, tmp_path)
     assert connection.ids == ["1"]
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 async def test_of_a_page_that_is_cut_off_the_sent_part_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hub.delivery.stream.CHUNK_BYTES", 1)
     async with world(plain(event_log=str(tmp_path))) as here:
@@ -245,7 +239,7 @@ async def test_of_a_page_that_is_cut_off_the_sent_part_counts(tmp_path: Path, mo
             await here.publish("a")
         await here.caught_up()
         connection = await here.connect("a", after="earliest")
-        connection.full_after = b"id: 3\n"
+        connection.wire.full_after = b"id: 3\n"
         await here.settle()
         connection.go()
         await here.settle()
@@ -253,7 +247,7 @@ async def test_of_a_page_that_is_cut_off_the_sent_part_counts(tmp_path: Path, mo
     assert connection.ids == ["1", "2", "3"]
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 async def test_updates_after_an_unnoticed_disconnect_do_not_count(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
         connection = await here.connect("a")
@@ -266,7 +260,7 @@ async def test_updates_after_an_unnoticed_disconnect_do_not_count(tmp_path: Path
     assert connection.ids == ["1"]
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 async def test_a_connection_without_matches_is_recorded_too(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
         connection = await here.connect("b")
@@ -278,7 +272,7 @@ async def test_a_connection_without_matches_is_recorded_too(tmp_path: Path) -> N
     assert (session.come["after"], session.until, connection.ids) == (0, 3, [])
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 async def test_a_connection_from_earliest_begins_at_the_start_of_the_history(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path), history_updates=8)) as here:
         for _ in range(20):
@@ -356,7 +350,7 @@ def events(stream: bytes) -> list[str]:
 # -- the files of a killed node
 
 
-@pytest.mark.usefixtures("streams")
+@pytest.mark.usefixtures("connections")
 @examples(max_examples=100)
 @given(actions=ACTIONS, chosen=CONFIGURATIONS, survives=st.booleans())
 def test_missing_lines_of_a_killed_node_are_after_its_mark(
@@ -1059,8 +1053,7 @@ async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_o
 
 
 async def test_a_connection_whose_end_is_unknown_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "parks", True)
-    monkeypatch.setattr(UvicornConnection, "unsent", lambda self: 1)
+    monkeypatch.setattr(FakeConnection, "unsent", lambda self: 1)
     async with world(plain(event_log=str(tmp_path), history_updates=10)) as here:
         connection = await here.connect("a")
         await here.settle()

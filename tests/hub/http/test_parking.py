@@ -8,6 +8,7 @@ import gc
 import socket
 import ssl
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,9 @@ from hub.http.asgi_connection import AsgiConnection
 from hub.http.sockets import tune
 from hub.http.uvicorn_connection import UvicornConnection
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
+from tests.hub.http.servers import ServerWire
 from tests.hub.serving import sent, served
-from tests.hub.world import world
+from tests.hub.world import World, world
 from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, Reply, bearer, publish, subscribe
 
@@ -353,16 +355,18 @@ def test_the_socket_of_a_disconnected_client_is_not_used() -> None:
     tune(transport, Settings(dev=True))
 
 
-@pytest.mark.usefixtures("streams")
-async def test_a_client_that_disconnected_before_the_response_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("detaches", [False, True])
+async def test_the_socket_of_a_client_that_left_before_its_response_is_not_used(
+    detaches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(wire: ServerWire, name: str) -> None:
+        raise ValueError("negative file descriptor")
+
+    monkeypatch.setattr(ServerWire, "get_extra_info", fail)
+    monkeypatch.setattr(World, "wire", staticmethod(partial(ServerWire, detaches=detaches)))
     async with world() as here:
         connection = await here.connect("a")
-        connection.cut = True
-
-        def fail(name: str) -> None:
-            raise ValueError("negative file descriptor")
-
-        monkeypatch.setattr(connection, "get_extra_info", fail)
+        connection.wire.cut = True
         await here.settle()
         connection.go()
         await asyncio.wait_for(connection.task, HANG)
