@@ -6,12 +6,12 @@ the cursor, marks where they start.
 
     ids            0   1   2   3   4   5     the value at id 2 was removed:
     values         a   b   -   c   d   e     alive = {0, 1, 3, 4, 5}
-    entry["even"]  passed = {0, 2, 3}   cursor = 4
+    entry["even"]  matched = {0, 2, 3}   cursor = 4
                    match_any("even") tests only d and e
 
 A removal does not look for cached bitmaps: it takes the id out of `alive` and
 increments a counter.  If an entry has not seen all removals when it is next used, it is
-intersected with `alive` first; above, `passed` then loses the 2.
+intersected with `alive` first; above, `matched` then loses the 2.
 
 Source: K. Burns, skipfilter (Go), 2022.
 """
@@ -96,7 +96,7 @@ class SkipFilter(Generic[Value, Key]):
             self._source = GroupedPredicate(source, self._values, group)
         self._needs_selectors = bool(getattr(source, "needs_selectors", False))
         self._entries = Entries(self._values, self._source, capacity, max_bytes)
-        self._passed = self._entries.passed
+        self._matched = self._entries.matched
         self._lock = threading.RLock() if lock is None else lock
 
     __reduce__ = not_copied
@@ -198,7 +198,7 @@ class SkipFilter(Generic[Value, Key]):
         them; an index only looks up selectors that are new.
         """
         with self._lock:
-            return self._resolve(self._passed(keys[0]) if len(keys) == 1 else self._any(keys))
+            return self._resolve(self._matched(keys[0]) if len(keys) == 1 else self._any(keys))
 
     def match_all(self, *keys: Key) -> list[Value]:
         """Return the values that match all of `keys`, oldest first; all values without
@@ -208,10 +208,10 @@ class SkipFilter(Generic[Value, Key]):
         """
         with self._lock:
             if len(keys) == 1:
-                return self._resolve(self._passed(keys[0]))
+                return self._resolve(self._matched(keys[0]))
             left = self._values.alive
             for key in keys:
-                left = left & self._passed(key)
+                left = left & self._matched(key)
                 if not left:
                     return []
             # The predicate of a later key may have removed values.
@@ -220,14 +220,14 @@ class SkipFilter(Generic[Value, Key]):
     def matches(self, *keys: Key) -> bool:
         """Return whether any value matches any of `keys`.  Stops at the first match."""
         with self._lock:
-            return any(self._entries.passes(key) for key in keys)
+            return any(self._entries.matches(key) for key in keys)
 
     def bitmap(self, *keys: Key) -> BitMap64:
         """Return the ids of the values that match any of `keys`, as a bitmap of the
         caller's own.
         """
         with self._lock:
-            return self._passed(keys[0]).copy() if len(keys) == 1 else self._any(keys)
+            return self._matched(keys[0]).copy() if len(keys) == 1 else self._any(keys)
 
     def values(self, ids: BitMap64) -> list[Value]:
         """Return the values with these ids, oldest first, without ids that are not in
@@ -283,7 +283,7 @@ class SkipFilter(Generic[Value, Key]):
     def _any(self, keys: tuple[Key, ...]) -> BitMap64:
         """Return the union over `keys`, as a new bitmap."""
         removals = self._values.removals
-        found = union([self._passed(key) for key in keys])
+        found = union([self._matched(key) for key in keys])
         # The predicate of a later key may have removed values.
         return found if removals == self._values.removals else found & self._values.alive
 

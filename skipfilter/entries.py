@@ -1,13 +1,13 @@
 """Entries: for each cached key the ids of the values that match it.
 
-    entry["even"]       passed = {0, 2, 3}   cursor = 4   ids from 4 on are untested
+    entry["even"]       matched = {0, 2, 3}   cursor = 4   ids from 4 on are untested
 
 An index has posting lists: bitmaps of ids that it keeps up to date.  The entry of a key
 refers to those of the key, and takes its ids from them, from the cursor on.  If there
-is only one, `passed` is that list itself: a key that costs no bitmap.
+is only one, `matched` is that list itself: a key that costs no bitmap.
 
-    entry["/books/1"]   lists = [{0, 4}, {3, 4, 5}]   passed = {0, 3, 4}   cursor = 5
-    entry["/books/2"]   lists = [{3, 4, 5}]           passed is lists[0]
+    entry["/books/1"]   lists = [{0, 4}, {3, 4, 5}]   matched = {0, 3, 4}   cursor = 5
+    entry["/books/2"]   lists = [{3, 4, 5}]           matched is lists[0]
 
 Source: K. Burns, skipfilter (Go), 2022, for the cursor and the lazy eviction; the
 inverted bitmaps of Svalgaard and Tveden, 1980, for the rest.
@@ -36,19 +36,19 @@ Key = TypeVar("Key")
 
 
 class _Entry:
-    """The state of a key: each id below `cursor` is decided, and in `passed` if it
+    """The state of a key: each id below `cursor` is decided, and in `matched` if it
     matched.
 
-    `removals` is the number of the filter's removals that `passed` has taken account
-    of.  `lists` are the posting lists of an index.  If there is only one, `passed` is
+    `removals` is the number of the filter's removals that `matched` has taken account
+    of.  `lists` are the posting lists of an index.  If there is only one, `matched` is
     that list, and must not be changed.  `size` is about how many bytes all this takes
     beyond the entry itself.
     """
 
-    __slots__ = ("cursor", "lists", "passed", "removals", "size")
+    __slots__ = ("cursor", "lists", "matched", "removals", "size")
 
-    def __init__(self, passed: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = ()) -> None:
-        self.passed = passed
+    def __init__(self, matched: BitMap64, cursor: int, removals: int, lists: tuple[BitMap64, ...] = ()) -> None:
+        self.matched = matched
         self.cursor = cursor
         self.removals = removals
         self.lists = lists
@@ -56,7 +56,7 @@ class _Entry:
 
     @property
     def borrows(self) -> bool:
-        """Whether `passed` is a posting list."""
+        """Whether `matched` is a posting list."""
         return len(self.lists) == 1
 
     def refer(self, fresh: Sequence[BitMap64], cursor: int, removals: int) -> None:
@@ -68,24 +68,24 @@ class _Entry:
         #    the index returns it again.
         if fresh:
             self.lists = _distinct((*self.lists, *fresh))
-            self.passed = self.lists[0] if self.borrows else union(self.lists)
+            self.matched = self.lists[0] if self.borrows else union(self.lists)
             self.removals = removals
         # 2. The same lists: the ids from the cursor on.  One list needs no bitmap.
         elif not self.borrows:
             for ids in self.lists:
                 if ids and ids.max() >= self.cursor:
                     if cursor - self.cursor > FEW_IDS:
-                        self.passed |= ids
+                        self.matched |= ids
                     else:
                         for id in ids.iter_equal_or_larger(self.cursor):
-                            self.passed.add(id)
+                            self.matched.add(id)
         self.cursor = cursor
 
     def take(self, fresh: BitMap64, cursor: int, removals: int) -> None:
         """Add the ids that matched, of those below `cursor`, at the time of `removals`
         removals.
         """
-        self.passed |= fresh
+        self.matched |= fresh
         self.cursor = max(self.cursor, cursor)
         self.removals = min(self.removals, removals)  # an id in `fresh` may have been removed since
 
@@ -121,7 +121,7 @@ class Entries(Generic[Value, Key]):
         """Forget a key, and return whether it was cached."""
         return self._cache.pop(key) is not None
 
-    def passed(self, key: Key) -> BitMap64:
+    def matched(self, key: Key) -> BitMap64:
         """Return the ids of the values that match `key`, which must not be changed."""
         entry = self._cache.get(key)
         values = self._values
@@ -131,9 +131,9 @@ class Entries(Generic[Value, Key]):
             entry = self._test(key, entry)
         if entry.removals != values.removals:
             self._evict(entry)
-        return entry.passed
+        return entry.matched
 
-    def passes(self, key: Key) -> bool:
+    def matches(self, key: Key) -> bool:
         """Return whether any value matches `key`; stops at the first match."""
         entry = self._cache.get(key)
         # 1. A known match is enough, however many values are undecided.
@@ -159,14 +159,14 @@ class Entries(Generic[Value, Key]):
             lists = self._index.posting_lists(key, 0)
             if not values.alive and any(lists):
                 raise ValueError("the index has the values of another filter: an index serves one SkipFilter")
-            passed = lists[0] if len(lists) == 1 else union(lists)
+            matched = lists[0] if len(lists) == 1 else union(lists)
             # A lookup is cheap, so only a key that comes again is cached.
             if self._cache.seen(key):
-                entry = _Entry(passed, end, values.removals, tuple(lists))
+                entry = _Entry(matched, end, values.removals, tuple(lists))
                 entry.size = _size(entry, end)
                 self._cache.pop(key)  # a matcher of the caller's own may have asked, too
                 self._cache.keep(key, entry)
-            return passed
+            return matched
         fresh = self._index.posting_lists(key, entry.cursor)
         if fresh or len(entry.lists) > 1:
             entry.refer(fresh, end, values.removals)
@@ -210,9 +210,9 @@ class Entries(Generic[Value, Key]):
         """Return the bitmap of an entry, without ids that are no longer in use."""
         if entry.removals != self._values.removals:
             if not entry.borrows:
-                entry.passed &= self._values.alive
+                entry.matched &= self._values.alive
             entry.removals = self._values.removals
-        return entry.passed
+        return entry.matched
 
     def _check(self) -> None:
         """Assert all invariants; for tests."""
@@ -222,14 +222,14 @@ class Entries(Generic[Value, Key]):
             assert entry.removals <= self._values.removals
             if self._index is None:
                 assert not entry.lists
-                assert not entry.passed or entry.passed.max() < entry.cursor
+                assert not entry.matched or entry.matched.max() < entry.cursor
             elif not entry.lists:
-                assert not entry.passed
+                assert not entry.matched
             elif entry.borrows:
-                assert entry.passed is entry.lists[0]
-                assert entry.passed <= self._values.alive
-            if entry.passed and entry.removals == self._values.removals:
-                assert entry.passed <= self._values.alive
+                assert entry.matched is entry.lists[0]
+                assert entry.matched <= self._values.alive
+            if entry.matched and entry.removals == self._values.removals:
+                assert entry.matched <= self._values.alive
 
 
 def _distinct(lists: Iterable[BitMap64]) -> tuple[BitMap64, ...]:
@@ -245,5 +245,5 @@ def _size(entry: _Entry, end: int) -> int:
     """
     if entry.borrows:
         return 0
-    containers = min(len(entry.passed), (end >> 16) + 1)
-    return 8 * len(entry.lists) + 100 * containers + min(2 * len(entry.passed), containers << 13)
+    containers = min(len(entry.matched), (end >> 16) + 1)
+    return 8 * len(entry.lists) + 100 * containers + min(2 * len(entry.matched), containers << 13)

@@ -171,7 +171,7 @@ class GroupedPredicate(Generic[Value, Key]):
 
     def matching(self, key: Key, start: int) -> BitMap64:
         """Test one value of each group, and return the ids of the groups that match."""
-        passed = BitMap64()
+        matched = BitMap64()
         for value, members in self._batches(start):
             try:
                 matches = self._test(value, key)
@@ -179,8 +179,8 @@ class GroupedPredicate(Generic[Value, Key]):
                 _name(error, value, key)
                 raise
             if matches:
-                passed |= members
-        return passed
+                matched |= members
+        return matched
 
     def _batches(self, start: int) -> list[tuple[Value, BitMap64]]:
         """Return (one value, the ids from `start` on) for each group.

@@ -41,8 +41,12 @@ def serve(
             "and read everything.",
         ),
     ] = False,
-    park: Annotated[
-        bool, typer.Option(help="Serve streams without a task for each, which takes half the memory.")
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--park/--no-park",
+            help="Detach each stream from the task of its request, which takes half the memory.",
+        ),
     ] = True,
     workers: Annotated[int, typer.Option(help="Number of processes, which share the history.", min=1)] = 1,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
@@ -83,9 +87,9 @@ def serve(
     sys.stdout.flush()
     if workers > 1:
         with listener:
-            raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, park=park)))
+            raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, detach=detach)))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
-        run(app, listener, park=park)
+        run(app, listener, detach=detach)
 
 
 class _Address(NamedTuple):

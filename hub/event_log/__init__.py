@@ -52,8 +52,9 @@ What is exact:
 Not marked: what a node did before its first write, if it was killed then.  A connection
 that is open when its node is killed counts as having received all it wanted up to
 `until`, even if it was slow.  A connection that is reset while a write waits for room
-ends with what was handed over at once.  On a server without parking (`uvicorn
-hub:app`), what the server has accepted counts as handed over; it buffers up to 64 KiB.
+ends with what was handed over at once.  On a server without detached streams
+(`uvicorn hub:app`), what the server has accepted counts as handed over; it buffers up
+to 64 KiB.
 
 The directory is for the processes of one machine, because its locks need one kernel.
 

@@ -19,7 +19,7 @@ import structlog
 
 from hub.errors import HistoryUnavailable
 from hub.event_log.marks import Marks
-from hub.event_log.segments import LOOK_SECONDS, Beat, Directory, own_position
+from hub.event_log.segments import LOOK_SECONDS, Directory, LogBeat, own_position
 from hub.event_log.sessions import Sessions
 from hub.event_log.updates import Updates
 from hub.history import base
@@ -189,12 +189,12 @@ class EventLog:
         # there or later.
         return dispatched if dispatched // base.EPOCH == position // base.EPOCH else position
 
-    async def _beat(self, position: int, moment: int) -> Beat:
+    async def _beat(self, position: int, moment: int) -> LogBeat:
         """Return the beat for a position and a time."""
         epoch = None
         with contextlib.suppress(HistoryUnavailable):
             epoch = await self._marks.epoch(position)
-        return Beat(self._marks.url, epoch, own_position(position), moment)
+        return LogBeat(self._marks.url, epoch, own_position(position), moment)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run `work` in the log's thread."""

@@ -45,7 +45,7 @@ _CLOSED: Final = ".jsonl"
 _PART: Final = ".jsonl.part"
 
 
-class Beat(NamedTuple):
+class LogBeat(NamedTuple):
     """How far the log of a node is exact.
 
     It has the connections before `time`, and deliveries and updates up to `until`.  A
@@ -83,7 +83,7 @@ class Directory:
         self._wall_clock = wall_clock
         self._sessions = _Segments(Path(self.path, "sessions"), self.node, settings, clock, wall_clock)
         self._updates = _Segments(Path(self.path, "updates"), self.node, settings, clock, wall_clock)
-        self._said: Beat | None = None  # the last beat
+        self._said: LogBeat | None = None  # the last beat
         self._self: int | None = None  # the open and locked file of this node
         self._lock: int | None = None  # the open and locked file of the leading node
         self._looked = self._pruned = float("-inf")  # the times of the last checks
@@ -97,7 +97,7 @@ class Directory:
     def _nodes(self) -> Path:
         return Path(self.path, "nodes")
 
-    def step(self, records: Sequence[dict[str, Any]], beat: Beat) -> None:
+    def step(self, records: Sequence[dict[str, Any]], beat: LogBeat) -> None:
         """Write records, after all work that is due.
 
         `beat` is for a node that has not had one.  Raises OSError, and then has written
@@ -112,7 +112,7 @@ class Directory:
             segments.close_if_due()
         self._sessions.write(records)
 
-    def beat(self, beat: Beat) -> None:
+    def beat(self, beat: LogBeat) -> None:
         """Record how far the log is exact."""
         assert self._self is not None
         # Shorter than an earlier line: the rest of that stays, but is not read.
@@ -159,7 +159,7 @@ class Directory:
                 raise OSError(f"{segment} does not end with an update") from None
         return None
 
-    def close(self, beat: Beat, is_clean: bool) -> None:
+    def close(self, beat: LogBeat, is_clean: bool) -> None:
         """Close the open segments, and record the end of this node."""
         try:
             if self._sessions.is_used or not is_clean:
@@ -180,7 +180,7 @@ class Directory:
                 os.close(descriptor)
         self._self = self._lock = None
 
-    def _open(self, beat: Beat) -> None:
+    def _open(self, beat: LogBeat) -> None:
         """Register this node with a file that is locked while this process lives."""
         if self._self is not None:
             return
@@ -250,7 +250,7 @@ class Directory:
         finally:
             os.close(descriptor)
 
-    def _unclean_end(self, node: str, beat: Beat, *, updates: bool) -> dict[str, Any]:
+    def _unclean_end(self, node: str, beat: LogBeat, *, updates: bool) -> dict[str, Any]:
         """Return the line that ends a killed node: later lines may be missing."""
         line = {"event": "end", "node": node, "time": beat.time, "until": beat.until, "clean": False}
         line |= {"hub": beat.hub, "epoch": beat.epoch}
@@ -396,20 +396,20 @@ def _line(record: dict[str, Any]) -> bytes:
     return to_json(record).encode("utf-8") + b"\n"
 
 
-def _clean_end(node: str, beat: Beat) -> dict[str, Any]:
+def _clean_end(node: str, beat: LogBeat) -> dict[str, Any]:
     return {"event": "end", "node": node, "time": beat.time, "until": beat.until, "clean": True}
 
 
-def _read_beat(descriptor: int) -> Beat:
+def _read_beat(descriptor: int) -> LogBeat:
     """Return the beat in a node's file; if it is unreadable, nothing is exact."""
     line = os.pread(descriptor, 2**16, 0).partition(b"\n")[0]
     try:
         if line.startswith(b"{"):
-            beat = Beat(**json.loads(line))
+            beat = LogBeat(**json.loads(line))
             if type(beat.until) is type(beat.time) is int:
                 return beat
             raise ValueError
         until, moment = map(int, line.split())  # the format of 0.1.0
     except (ValueError, TypeError):
         until, moment = 0, int(os.fstat(descriptor).st_ctime * 1_000_000)
-    return Beat(None, None, until, moment)
+    return LogBeat(None, None, until, moment)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hub.delivery.seat import Seat
     from hub.delivery.subscriber import Subscriber
     from hub.event_log.marks import Marks
-    from hub.event_log.segments import Beat, Directory
+    from hub.event_log.segments import Directory, LogBeat
     from hub.history.base import History
     from hub.protocol.topics import TopicMatcher
     from hub.turns import TimeSlices
@@ -131,7 +131,7 @@ class Sessions:
         written = now - int((self._clock() - seat.written) * 1_000_000)
         self._records.append(_Gone(seat.subscriber, seat.id, position, more, written, now))
 
-    async def write(self, first: Beat) -> bool:
+    async def write(self, first: LogBeat) -> bool:
         """Write some records; return whether all were written.
 
         `first` is the beat if this node has not had one.

@@ -124,17 +124,17 @@ def raised_file_limit() -> int:
     return _UNLIMITED if hard == resource.RLIM_INFINITY else hard
 
 
-def run(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
+def run(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
     """Serve until SIGINT or SIGTERM, and then until the responses have ended.
 
-    After a second signal, it waits for no response.  If `park` is true, event streams
-    need no task; see `hub.http.uvicorn_connection`.  Exits the process with
+    After a second signal, it waits for no response.  If `detach` is true, event
+    streams need no task; see `hub.http.uvicorn_connection`.  Exits the process with
     STARTUP_FAILURE if the server does not start.
     """
     settings: Settings = app.hub.settings
     config = uvicorn.Config(
         app,
-        http=HttpProtocol if park else AttachedProtocol,
+        http=HttpProtocol if detach else AttachedProtocol,
         access_log=False,
         log_config=None,
         server_header=False,

@@ -37,7 +37,7 @@ _JWT: Final = re.compile(r"(?i)^\s*(bearer\s+)?ey[\w-]+\.[\w-]+\.")
 
 
 @dataclass(frozen=True)
-class Connection:
+class SparkOptions:
     """Where a hub is, and where its token is; `retries` bounds consecutive failures."""
 
     url: str
@@ -90,7 +90,7 @@ def _host() -> str:
     return os.uname().nodename
 
 
-def parse_connection(options: Mapping[str, str]) -> Connection:
+def parse_connection(options: Mapping[str, str]) -> SparkOptions:
     """Parse the options url, tokenEnv, tokenFile and retries.
 
     Raises BadInput, whose text never has a token.
@@ -114,7 +114,7 @@ def parse_connection(options: Mapping[str, str]) -> Connection:
         raise BadInput("only one of the options tokenEnv and tokenFile can be given")
     if _JWT.match(env or "") or _JWT.match(file or ""):
         raise BadInput("tokenEnv must name an environment variable and tokenFile a file, and not be the token")
-    return Connection(url, env, file, retries=whole_number(options, "retries", 8, least=0))
+    return SparkOptions(url, env, file, retries=whole_number(options, "retries", 8, least=0))
 
 
 def require_known(options: Mapping[str, str], *known: str) -> None:

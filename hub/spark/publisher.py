@@ -17,7 +17,7 @@ from hub.spark.retry import PASSING, Attempts, reason_of, retry_after, said
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hub.spark.options import Connection
+    from hub.spark.options import SparkOptions
 
 
 # -- publishing
@@ -29,7 +29,7 @@ class Publisher:
     `most` is the maximum number of updates in a request, which the hub may lower.
     """
 
-    def __init__(self, connection: Connection, *, most: int) -> None:
+    def __init__(self, connection: SparkOptions, *, most: int) -> None:
         self._connection = connection
         self._client = connection.open()
         self._attempts = Attempts(connection.url, connection.retries)

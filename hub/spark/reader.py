@@ -20,7 +20,7 @@ import httpx2
 from hub.protocol.events import Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from hub.spark.errors import DataLoss, Refused, Silent
-from hub.spark.options import OFF, REQUIRED, Connection
+from hub.spark.options import OFF, REQUIRED, SparkOptions
 from hub.spark.retry import PASSING, Attempts, reason_of, retry_after, said
 from skipfilter.spark.errors import BadInput
 
@@ -113,7 +113,7 @@ class EventParser:
 
 
 def follow(
-    connection: Connection, wanted: Sequence[tuple[str, str]], after: str, *, idle: float, metadata: str = OFF
+    connection: SparkOptions, wanted: Sequence[tuple[str, str]], after: str, *, idle: float, metadata: str = OFF
 ) -> Iterator[list[Event]]:
     """Yield the events after an event that match any of the parameters `wanted`.
 
@@ -188,7 +188,7 @@ _TELLS_NO_METADATA: Final = (
 )
 
 
-def require_metadata(connection: Connection, wanted: Sequence[tuple[str, str]]) -> None:
+def require_metadata(connection: SparkOptions, wanted: Sequence[tuple[str, str]]) -> None:
     """Raise BadInput if the hub answers without metadata.
 
     Reading reports other errors.
@@ -215,7 +215,7 @@ def _require_known(response: httpx2.Response, after: str) -> None:
         )
 
 
-def knows(connection: Connection, wanted: Sequence[tuple[str, str]], id: str) -> bool:
+def knows(connection: SparkOptions, wanted: Sequence[tuple[str, str]], id: str) -> bool:
     """Return whether the hub still has the event with this id."""
     with connection.open() as client:
         response = client.head(connection.url, params=list(wanted), headers=_cursor(id) + connection.headers())

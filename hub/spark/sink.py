@@ -60,7 +60,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import ArrayType, BooleanType, IntegralType, StringType, TimestampType
 
 from hub.spark.errors import NotTaken
-from hub.spark.options import Connection, flag, parse_connection, require_known, whole_number
+from hub.spark.options import SparkOptions, flag, parse_connection, require_known, whole_number
 from hub.spark.publisher import Publisher
 from skipfilter.spark.errors import BadInput
 
@@ -80,7 +80,7 @@ _PLACE: Final = ("ts", "position", "epoch")
 class Sink:
     """The parsed options of a writer."""
 
-    connection: Connection
+    connection: SparkOptions
     max_rows: int
     max_bytes: int
     private: bool | None = None

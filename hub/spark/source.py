@@ -95,7 +95,7 @@ from hub.spark.options import (
     AUTO,
     OFF,
     REQUIRED,
-    Connection,
+    SparkOptions,
     flag,
     parse_connection,
     require_known,
@@ -163,7 +163,7 @@ log = logging.getLogger("hub.spark")
 class Source:
     """The parsed options of a reader."""
 
-    connection: Connection
+    connection: SparkOptions
     wanted: tuple[tuple[str, str], ...]
     """The parameters of the subscribe request."""
     starting_from: str

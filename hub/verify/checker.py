@@ -69,7 +69,7 @@ EXAMPLES: Final = 5
 
 
 @dataclass(slots=True)
-class Update:
+class Published:
     """One attempt to publish a number.
 
     Its serial is its index among all updates, which are in order of `began`.
@@ -118,7 +118,7 @@ class Corrupted(NamedTuple):
 
 
 @dataclass(slots=True)
-class History:
+class Seen:
     """All that one client received.
 
     Its events are counted from 0 over its stretches.
@@ -167,7 +167,7 @@ class Findings:
         return self.counts.total() - (self.counts["lost"] if may_lose else 0)
 
 
-def check(updates: Sequence[Update], histories: Iterable[History], last: History, closing: int) -> Findings:
+def check(updates: Sequence[Published], histories: Iterable[Seen], last: Seen, closing: int) -> Findings:
     """Return the violations in `histories`, given the final read of the hub's history.
 
     `closing` is the serial of the last update, which all clients must reach; what they
@@ -179,7 +179,7 @@ def check(updates: Sequence[Update], histories: Iterable[History], last: History
 class _Check:
     """One check: each client's stretches, and then the history as a whole."""
 
-    def __init__(self, updates: Sequence[Update], histories: list[History], last: History, closing: int) -> None:
+    def __init__(self, updates: Sequence[Published], histories: list[Seen], last: Seen, closing: int) -> None:
         self.findings = Findings()
         self._updates, self._closing = updates, closing
         self._began = [update.began for update in updates]  # ascending
@@ -203,7 +203,7 @@ class _Check:
             self._check_history(history)
         self._check_log()
 
-    def _check_history(self, history: History) -> None:
+    def _check_history(self, history: Seen) -> None:
         """Find the violations of one client."""
         note, client, position, missed = self.findings.note, history.client, 0, set[int]()
         for corrupted in history.corrupted:
@@ -305,7 +305,7 @@ class _Check:
                 self.findings.note("corruption", "", None, f"{update} came with the id {update.id}")
 
 
-def _end(history: History, closing: int) -> None:
+def _end(history: Seen, closing: int) -> None:
     """Drop the events after the closing update: unanswered attempts, or a replay."""
     for index, stretch in enumerate(history.stretches):
         if closing in stretch.serials:

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from hub.protocol.events import Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
-from hub.verify.checker import Corrupted, History, Stretch, Update, check
+from hub.verify.checker import Corrupted, Published, Seen, Stretch, check
 from hub.verify.client import ANSWER_TIMEOUT, SLOW_BUFFER, Connection, Node
 from hub.verify.report import Plan, Progress, Report
 
@@ -52,7 +52,7 @@ class _Run:
         self.headers = {} if plan.token is None else {"Authorization": f"Bearer {plan.token}"}
         self.stream_headers = self.headers | {"Accept": "text/event-stream"}
         self.query = ""
-        self.updates: list[Update] = []
+        self.updates: list[Published] = []
         self.opening = self.closing = 0
         """The serials of the last update before the run, and of the one that
         ends it."""
@@ -215,7 +215,7 @@ class _Publisher:
             node.refused[error.strerror or "no connection"] += 1
             return "refused"
         serial = len(run.updates)
-        run.updates.append(update := Update(self._name, number, time.monotonic()))
+        run.updates.append(update := Published(self._name, number, time.monotonic()))
         padding = "".join(run.random.choices(_PADDING, k=run.random.randrange(100)))
         form = {"topic": f"{_TOPIC}{run.name}/{self._name}", "data": run.data(serial, padding)}
         if run.random.random() < run.plan.private:
@@ -262,7 +262,7 @@ class _Client:
     def __init__(self, run: _Run, number: int | None) -> None:
         self._run = run
         self._is_last = number is None
-        self.history = History("the final read" if number is None else f"client {number}")
+        self.history = Seen("the final read" if number is None else f"client {number}")
         self.ends: set[int] = set()
         """The serials of received updates that may be the last one."""
         self._kind = 8 if number is None else number % 10

@@ -42,7 +42,7 @@ from skipfilter.bulk.deliveries import OUTPUTS
 from skipfilter.bulk.matching import require_by
 from skipfilter.bulk.ranges import BROADCAST_BYTES, NARROW_BYTES
 from skipfilter.bulk.wide_selectors import find_numbers
-from skipfilter.spark.partition import Part, parts_of
+from skipfilter.spark.partition import IdRange, parts_of
 from skipfilter.spark.session import forget, persisted
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _required(column: str, value: Column | None = None) -> Column:
 # -- the keys
 
 
-def _found_by(topics: DataFrame, part: Part) -> DataFrame:
+def _found_by(topics: DataFrame, part: IdRange) -> DataFrame:
     """Return topic, subscribed, authorised, wide, declared of each topic.
 
     These are the two bitmaps of its narrow selector, or nulls, the numbers of the
@@ -269,7 +269,7 @@ def _found_by(topics: DataFrame, part: Part) -> DataFrame:
     )
 
 
-def _references(keys: DataFrame, part: Part) -> DataFrame:
+def _references(keys: DataFrame, part: IdRange) -> DataFrame:
     """Return a row for each key, with references to the matching selectors.
 
     The columns subscribed and authorised are lists of bitmaps, and wide is a sorted

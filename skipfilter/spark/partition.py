@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
-class Part(NamedTuple):
+class IdRange(NamedTuple):
     """The sessions of one range of ids."""
 
     narrow: DataFrame
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 def parts_of(
     sessions: DataFrame, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep
-) -> Iterator[Part]:
+) -> Iterator[IdRange]:
     """Yield the sessions in parts, at least one.
 
     No part has ids of two shards.  `keep` persists a table that a part uses repeatedly.
@@ -54,7 +54,7 @@ def parts_of(
 
 def _part(
     sessions: DataFrame, narrow_bytes: int, max_broadcast_bytes: int, base_url: str | None, keep: Keep, ids: range
-) -> Part | int:
+) -> IdRange | int:
     """Return the part of the sessions of `ids`, or its size if that is too large."""
     mine = sessions.filter(F.col("subscriber_id").between(ids.start, ids.stop - 1))
     posted = keep(postings(mine))
@@ -72,4 +72,4 @@ def _part(
     times = mine.select("subscriber_id", "begins", "ends").toArrow()
     selectors, held = shared(ids, wide.toArrow(), times, base_url)
     exact = posted.filter(narrow).select(F.col("selector").alias("topic"), "subscribed", "authorised", "n_subscribed")
-    return Part(exact, selectors, held)
+    return IdRange(exact, selectors, held)

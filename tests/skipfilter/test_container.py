@@ -188,11 +188,11 @@ def test_removal_touches_no_cached_bitmap() -> None:
     numbers = filled(range(10))
     numbers.match_any(2)
     (entry,) = numbers._entries._cache.entries()
-    before = entry.passed.copy()
+    before = entry.matched.copy()
     numbers.remove(4)
-    assert entry.passed == before
+    assert entry.matched == before
     assert numbers.match_any(2) == [0, 2, 6, 8]
-    assert 4 not in entry.passed
+    assert 4 not in entry.matched
 
 
 def test_r9_the_cache_holds_no_more_keys_than_its_capacity() -> None:
@@ -449,7 +449,7 @@ def test_the_bitmap_of_a_source_is_not_changed() -> None:
 def test_as_many_keys_of_an_index_are_cached_as_the_capacity_says() -> None:
     readers: SkipFilter[str, str] = SkipFilter(SelectorIndex(), capacity=10)
     readers.add("alice", [("everything", "*")])
-    for _ in range(20):
+    for _ in range(1_000):  # how often depends on the hashes of the keys
         for number in range(10):
             assert readers.match_any(f"{number}") == ["alice"]
     assert len(readers._entries) == 10

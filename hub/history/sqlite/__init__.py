@@ -5,7 +5,7 @@
       ├► commits        runs all waiting jobs in one commit
       └► database       the file that is at the path now, and the threads that use it
            └► repair         copies the readable part of a damaged file into a new one
-                └► transaction    Writing: append, trim; Reading: find, read
+                └► transaction    Writing: append, trim; ReadTransaction: find, read
                      └► file           opens, locks, upgrades the file; defines damage
     wakeup         notifies other processes of new entries, and is notified by them
 

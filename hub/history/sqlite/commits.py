@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from hub.errors import HistoryUnavailable
 from hub.history.sqlite.file import Replaced, busy_until, give_back, identity_of, transaction
 from hub.history.sqlite.transaction import Writing
-from hub.history.sqlite.wakeup import ring
+from hub.history.sqlite.wakeup import wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,10 +146,10 @@ class Commits:
                     writing = Writing(file, self._clock())
                     results = [job(writing) for job in jobs]
                     has_more = writing.trim_some(self._retention)
-                    bells = writing.bells(self._node) if writing.entries else []
+                    ports = writing.wake_ports(self._node) if writing.entries else []
                     writing.finish()
                 # After the commit, so that the other processes find the new entries.
-                ring(bells)
+                wake(ports)
                 give_back(file.writer)
                 return _Committed(results, writing.entries, has_more)
             except Replaced:  # try again with the new file

@@ -20,7 +20,7 @@ import structlog
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history.sqlite.file import File, alone, identity_of, is_busy, is_damage, lasting_reason, reason_of
 from hub.history.sqlite.repair import salvage
-from hub.history.sqlite.transaction import Reading
+from hub.history.sqlite.transaction import ReadTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ class Database:
 
     # -- from the event loop
 
-    async def read(self, question: Callable[[Reading], T]) -> T:
+    async def read(self, question: Callable[[ReadTransaction], T]) -> T:
         """Run `question` in a transaction of a reader thread, and return its result.
 
         At most READERS questions run at once, and the others wait.  If the call is
@@ -124,13 +124,13 @@ class Database:
         """Return whether `file` is the open file, and still the one at the path."""
         return self._file is file and identity_of(self.path) == file.identity
 
-    def _ask(self, question: Callable[[Reading], T]) -> T:
+    def _ask(self, question: Callable[[ReadTransaction], T]) -> T:
         """Run `question` on a connection; try again after a repair or a replacement."""
         for attempt in range(3):
             file = self.opened()
             try:
                 with file.reading() as connection:
-                    return question(Reading(file, connection))
+                    return question(ReadTransaction(file, connection))
             except sqlite3.Error as error:
                 if is_damage(error) and attempt < 2:
                     # Only the writer thread puts files aside.

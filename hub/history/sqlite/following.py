@@ -1,8 +1,8 @@
-"""Following: new entries of this process come at once, others when the bell rings.
+"""Following: new entries of this process come at once, others after a datagram.
 
     commit here ─── its entries ──────────────► fresh ─┐
                                                        ├─► pages
-    bell, or every POLL_SECONDS ─── new end ──► file ──┘
+    wake, or every POLL_SECONDS ─── new end ──► file ──┘
 
 A follower takes fresh entries from memory, and reads all others from the file.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hub.errors import HistoryUnavailable
 from hub.history.sqlite.file import connect, last_position
-from hub.history.sqlite.wakeup import Bell
+from hub.history.sqlite.wakeup import WakeSocket
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,7 +34,7 @@ class Following:
     """
 
     def __init__(self, database: Database) -> None:
-        self.bell = Bell()
+        self.wake_socket = WakeSocket()
         self._database = database
         self._listening: asyncio.Task[None] | None = None  # begins with the first follower
         self._followers = 0  # the number of followers
@@ -55,8 +55,9 @@ class Following:
         """Yield the entries after a position, without end.
 
         `read` returns the page after a position, and `touch` writes the port of the
-        bell.  Any number of iterators may run at once.  Raises what `read` raises, and
-        PositionExpired if presence updates after the position are forgotten.
+        wake socket.  Any number of iterators may run at once.  Raises what `read`
+        raises, and PositionExpired if presence updates after the position are
+        forgotten.
         """
         self._followers += 1
         if self._listening is None:
@@ -105,15 +106,15 @@ class Following:
         self._grown = asyncio.Event()
 
     async def _listen(self, touch: Callable[[], Awaitable[None]]) -> None:
-        """Listen to the bell, and look for entries of other processes."""
-        with self.bell.listening():
+        """Listen on the wake socket, and look for entries of other processes."""
+        with self.wake_socket.listening():
             # Write the port.  If that fails, the next beat writes it.
             with contextlib.suppress(HistoryUnavailable):
                 await touch()
             await self._look()
 
     async def _look(self) -> None:
-        """Look, at each ring and every POLL_SECONDS, for new entries or another file.
+        """Look for new entries or another file: at a datagram, and every POLL_SECONDS.
 
         SQLite's data_version changes if another connection has written.
         """
@@ -123,7 +124,7 @@ class Following:
         seen = None  # the last data_version
         try:
             while True:
-                await self.bell.wait()
+                await self.wake_socket.wait()
                 try:
                     # 1. No file is open, or it was replaced: open the one at the path,
                     #    and wake all followers.

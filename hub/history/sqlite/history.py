@@ -133,8 +133,8 @@ class SqliteHistory:
         await self._commits.write(self._touch)
 
     def _touch(self, writing: Writing) -> None:
-        """Write that this node is alive, and the port of its bell."""
-        writing.touch(self.node, self._since_boot(), self._following.bell.port)
+        """Write that this node is alive, and the port of its wake socket."""
+        writing.touch(self.node, self._since_boot(), self._following.wake_socket.port)
 
     async def prune(self, *, max_updates: int, max_bytes: int, max_age: float) -> int:
         """Forget some thousands of the oldest updates in the next transaction."""

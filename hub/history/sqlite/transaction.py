@@ -1,10 +1,10 @@
 """Transactions of a history: what one can write, what one can read, and their rows.
 
-    Writing     append             ─► log, presence, seen
-                trim, prune        ─► forget the oldest
-                arrives, departs   ─► present
-                beat, touch, leave ─► node
-    Reading     find, newest, end, read, present, stats, back_up
+    Writing            append             ─► log, presence, seen
+                       trim, prune        ─► forget the oldest
+                       arrives, departs   ─► present
+                       beat, touch, leave ─► node
+    ReadTransaction    find, newest, end, read, present, stats, back_up
 
 Positions in the file count from 1; `offset` is added for the positions of this process.
 """
@@ -239,16 +239,16 @@ class Writing:
         """Remove a subscriber from the list; return whether it was there."""
         return self._connection.execute("DELETE FROM present WHERE id = ?", (id,)).rowcount > 0
 
-    def touch(self, node: str, now: float, bell: int) -> None:
-        """Write that a node is alive at `now`, and the port of its bell.
+    def touch(self, node: str, now: float, port: int) -> None:
+        """Write that a node is alive at `now`, and the port of its wake socket.
 
         Here and below, `now` is in seconds of a clock since boot.
         """
-        self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", (node, now, bell))
+        self._connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", (node, now, port))
 
-    def bells(self, node: str) -> list[int]:
-        """Return the ports of the bells of all nodes except `node`."""
-        return [bell for (bell,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
+    def wake_ports(self, node: str) -> list[int]:
+        """Return the ports of the wake sockets of all nodes except `node`."""
+        return [port for (port,) in self._connection.execute("SELECT bell FROM node WHERE bell AND name <> ?", (node,))]
 
     def give_time(self, now: float, timeout: float) -> None:
         """Count all nodes as alive at `now` if none has reported for half of `timeout`.
@@ -280,7 +280,7 @@ class Writing:
         self._connection.execute("UPDATE state SET boot = '' WHERE boot <> '' AND NOT EXISTS (SELECT 1 FROM node)")
 
 
-class Reading:
+class ReadTransaction:
     """What a transaction can read, on its own connection: the history at one moment.
 
     The methods do what those of `base.History` with the same names do.

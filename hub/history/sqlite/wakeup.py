@@ -1,8 +1,8 @@
 """Wakeup: each process that follows gets a datagram if the history has new entries.
 
-A process listens on a UDP port of 127.0.0.1, its bell, and writes the port into the
-table `node`.  A datagram has no content: it only means that the process should look for
-new entries.  It may be lost, because every process also looks every POLL_SECONDS.
+A process listens on a UDP port of 127.0.0.1, its wake socket, and writes the port into
+the table `node`.  A datagram has no content: it only means that the process should look
+for new entries.  It may be lost, because every process also looks every POLL_SECONDS.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ POLL_SECONDS: Final = 0.1
 """Seconds between two checks for entries of other processes, if no datagram arrives."""
 
 
-def ring(bells: Sequence[int]) -> None:
-    """Send a datagram to each of these ports of bells.
+def wake(ports: Sequence[int]) -> None:
+    """Send a datagram to each of these ports.
 
     Errors are ignored, because the processes also look by themselves.
     """
-    if bells:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
-            for port in bells:
-                bell.sendto(b"", ("127.0.0.1", port))
+    if ports:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for port in ports:
+                sender.sendto(b"", ("127.0.0.1", port))
 
 
-class Bell:
+class WakeSocket:
     """A UDP port to which other processes send datagrams."""
 
     def __init__(self) -> None:
         self.port = 0
-        """The port, or 0 while the bell does not listen."""
-        self._socket: socket.socket | None = None  # None while the bell does not listen
-        self._rung = asyncio.Event()  # set if a datagram has arrived since the last wait
+        """The port, or 0 while it does not listen."""
+        self._socket: socket.socket | None = None  # None while it does not listen
+        self._woken = asyncio.Event()  # set if a datagram has arrived since the last wait
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -46,16 +46,16 @@ class Bell:
         If no port can be bound, `wait` still returns after POLL_SECONDS.
         """
         loop = asyncio.get_running_loop()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bell:
-            bell.setblocking(False)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+            receiver.setblocking(False)
             with contextlib.suppress(OSError):
-                bell.bind(("127.0.0.1", 0))
-                self._socket, self.port = bell, bell.getsockname()[1]
-                loop.add_reader(bell, self._hear)
+                receiver.bind(("127.0.0.1", 0))
+                self._socket, self.port = receiver, receiver.getsockname()[1]
+                loop.add_reader(receiver, self._hear)
             try:
                 yield
             finally:
-                loop.remove_reader(bell)
+                loop.remove_reader(receiver)
                 self._socket, self.port = None, 0
 
     async def wait(self) -> None:
@@ -65,8 +65,8 @@ class Bell:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
-                await self._rung.wait()
-        self._rung.clear()
+                await self._woken.wait()
+        self._woken.clear()
 
     def _hear(self) -> None:
         """Receive the datagrams that have arrived, and let `wait` return."""
@@ -74,4 +74,4 @@ class Bell:
         with contextlib.suppress(OSError):
             for _ in range(100):  # a bound, so that a flood does not hold the event loop
                 self._socket.recv(1)
-                self._rung.set()
+                self._woken.set()

@@ -95,8 +95,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of the hubs that would run if `run` were not replaced."""
     started: list[Settings] = []
 
-    def serve(app: HubApplication, listener: socket.socket, *, park: bool) -> None:
-        assert park
+    def serve(app: HubApplication, listener: socket.socket, *, detach: bool) -> None:
+        assert detach
         listener.close()
         started.append(app.state.hub.settings)
 

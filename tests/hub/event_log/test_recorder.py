@@ -27,7 +27,7 @@ from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
 from hub.event_log import segments
 from hub.event_log.recorder import EventLog
-from hub.event_log.segments import _PART, Beat, Directory, _last_line, _salvage, _Segments
+from hub.event_log.segments import _PART, Directory, LogBeat, _last_line, _salvage, _Segments
 from hub.history import base, codec
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
@@ -444,9 +444,9 @@ async def test_a_mark_is_not_ahead_of_waiting_or_new_connections(
             await come()
             return more
 
-        def mark() -> Beat:
+        def mark() -> LogBeat:
             [file] = (tmp_path / "nodes").glob("[!.]*")
-            return Beat(**json.loads(file.read_bytes()))
+            return LogBeat(**json.loads(file.read_bytes()))
 
         began = mark()
         await come()
@@ -699,8 +699,8 @@ def directory_of(path: Path, clock: Clock, **chosen: Any) -> Directory:
     return Directory(plain(event_log=str(path), **chosen), clock, clock)
 
 
-def said(directory: Directory, until: int = 0, epoch: str | None = "e") -> Beat:
-    return Beat("h", epoch, until, int(directory._wall_clock() * 1_000_000))
+def said(directory: Directory, until: int = 0, epoch: str | None = "e") -> LogBeat:
+    return LogBeat("h", epoch, until, int(directory._wall_clock() * 1_000_000))
 
 
 def step(directory: Directory, until: int = 0, *records: Record, epoch: str | None = "e") -> None:
@@ -1033,7 +1033,7 @@ async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_o
     step, late = Directory.step, SimpleNamespace(subscriber=SimpleNamespace(), id=99)
     came: list[object] = []
 
-    def meanwhile(directory: Directory, records: list[Record], beat: Beat) -> None:
+    def meanwhile(directory: Directory, records: list[Record], beat: LogBeat) -> None:
         if not came and any(line["event"] == "gap" for line in records):
             log.seated(cast("Any", late), 0)
             came.append(late)
@@ -1053,6 +1053,7 @@ async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_o
 
 
 async def test_a_connection_whose_end_is_unknown_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "wire", staticmethod(partial(FakeConnection, detaches=True)))
     monkeypatch.setattr(FakeConnection, "unsent", lambda self: 1)
     async with world(plain(event_log=str(tmp_path), history_updates=10)) as here:
         connection = await here.connect("a")

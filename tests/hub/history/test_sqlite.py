@@ -29,7 +29,7 @@ from hub.history.base import EARLIEST, Change, Retention
 from hub.history.sqlite import file as sqlite_file
 from hub.history.sqlite import repair, transaction, wakeup
 from hub.history.sqlite.history import SqliteHistory
-from hub.history.sqlite.wakeup import Bell
+from hub.history.sqlite.wakeup import WakeSocket
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
 from tests.hub.history.test_contract import everything, ids_of, named
@@ -691,7 +691,7 @@ async def test_a_node_that_is_notified_of_new_entries_does_not_poll(path: str, m
         assert ids_of(await asyncio.wait_for(anext(pages), HANG)) == ["first"]
         for n in range(5):
             waiting = asyncio.ensure_future(anext(pages))
-            await other.check()  # so the file has the port of its bell
+            await other.check()  # so the file has the port of its wake socket
             await one.append(named(str(n)))
             assert ids_of(await asyncio.wait_for(waiting, HANG)) == [str(n)]
         await pages.aclose()  # type: ignore[attr-defined]
@@ -705,11 +705,11 @@ async def test_a_flood_of_datagrams_takes_a_bounded_time_per_turn() -> None:
             self.heard += 1
             return b"x" * size
 
-    bell = Bell()
-    bell._socket = flooded = Flooded()  # type: ignore[assignment]
-    bell._hear()
+    waking = WakeSocket()
+    waking._socket = flooded = Flooded()  # type: ignore[assignment]
+    waking._hear()
     assert flooded.heard == 100
-    assert bell._rung.is_set()
+    assert waking._woken.is_set()
 
 
 @pytest.mark.processes

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol], ids=["task", "parked"])
+KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol], ids=["task", "detached"])
 LIVE = f"GET {PATH}/health/live HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 GET = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 QUERY = f"QUERY {PATH} HTTP/1.1\r\nhost: x\r\n{': '.join(FORM)}\r\n".encode()

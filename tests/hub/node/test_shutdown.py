@@ -160,7 +160,7 @@ async def test_a_second_signal_ends_the_hub_now(
         await reader.close()
 
 
-@pytest.mark.parametrize("http", ["httptools", HttpProtocol], ids=["task", "parked"])
+@pytest.mark.parametrize("http", ["httptools", HttpProtocol], ids=["task", "detached"])
 async def test_r36_t71_a_rolling_restart_loses_nothing_for_clients_that_come_back(
     http: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

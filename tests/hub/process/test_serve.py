@@ -81,9 +81,9 @@ def test_too_few_files_for_one_subscriber_prevent_the_start(limit: int, monkeypa
     assert fitting(Settings(dev=True)).max_connections == 1
 
 
-@pytest.mark.parametrize(("park", "protocol"), [(True, HttpProtocol), (False, AttachedProtocol)])
+@pytest.mark.parametrize(("detach", "protocol"), [(True, HttpProtocol), (False, AttachedProtocol)])
 def test_the_server_waits_for_streams_as_long_as_they_drain(
-    park: bool, protocol: type, monkeypatch: pytest.MonkeyPatch
+    detach: bool, protocol: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[_Server] = []
 
@@ -93,7 +93,7 @@ def test_the_server_waits_for_streams_as_long_as_they_drain(
 
     monkeypatch.setattr(_Server, "run", serve)
     with socket.socket() as listener:
-        server.run(create_app(Settings(dev=True, drain=17.5)), listener, park=park)
+        server.run(create_app(Settings(dev=True, drain=17.5)), listener, detach=detach)
     config = ran[0].config
     assert config.timeout_graceful_shutdown is not None
     assert config.timeout_graceful_shutdown > 18

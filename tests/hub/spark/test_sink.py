@@ -23,7 +23,7 @@ from hub.protocol.requests import FORM, NDJSON
 from hub.protocol.updates import EARLIEST_ID
 from hub.spark import register
 from hub.spark.errors import NotTaken, Unreachable
-from hub.spark.options import Connection
+from hub.spark.options import SparkOptions
 from hub.spark.publisher import Publisher, as_form
 from hub.spark.sink import Sink, check_columns, publish, requests, row_id, to_update
 from hub.spark.source import SCHEMA, Reader, Source, Span
@@ -221,7 +221,7 @@ def lines_of(*rows: dict[str, Any]) -> list[bytes]:
     return [json.dumps(to_update({"private": False} | row)).encode() for row in rows]
 
 
-def published(connection: Connection, lines: Sequence[bytes], *, most: int = 1_000) -> Publisher:
+def published(connection: SparkOptions, lines: Sequence[bytes], *, most: int = 1_000) -> Publisher:
     publisher = Publisher(connection, most=most)
     try:
         publisher.publish(lines)
@@ -233,14 +233,14 @@ def published(connection: Connection, lines: Sequence[bytes], *, most: int = 1_0
 def test_a_hub_with_a_lower_limit_gets_smaller_requests(start_hub: Callable[..., HubProcess], tmp_path: Path) -> None:
     hub = start_hub(HUB_MAX_BATCH="7", HUB_SUBSCRIPTIONS="false")
     rows = [{"topic": "a", "id": str(n)} for n in range(40)]
-    publisher = published(Connection(hub.url, token_file=token_file(hub, tmp_path)), lines_of(*rows))
+    publisher = published(SparkOptions(hub.url, token_file=token_file(hub, tmp_path)), lines_of(*rows))
     assert [event.id for event in events_in(hub)] == [row["id"] for row in rows]
     assert publisher.takes_lines
     assert 3 < publisher.most <= 7
 
 
 def test_a_refused_row_is_named_and_nothing_of_its_request_is_published(hub: HubProcess, tmp_path: Path) -> None:
-    sink = Sink(Connection(hub.url, token_file=token_file(hub, tmp_path)), 3, 2**19, private=False)
+    sink = Sink(SparkOptions(hub.url, token_file=token_file(hub, tmp_path)), 3, 2**19, private=False)
     rows = [{"topic": "a", "id": str(n)} for n in range(5)]
     for bad, told in [
         ({"topic": "*", "id": "5"}, "topic '\\*' is reserved"),
@@ -259,7 +259,7 @@ def test_a_refused_row_is_named_and_nothing_of_its_request_is_published(hub: Hub
 
 
 def test_a_single_refused_update_is_not_taken_for_a_hub_without_ndjson(hub: HubProcess, tmp_path: Path) -> None:
-    publisher = Publisher(Connection(hub.url, token_file=token_file(hub, tmp_path)), most=10)
+    publisher = Publisher(SparkOptions(hub.url, token_file=token_file(hub, tmp_path)), most=10)
     with pytest.raises(NotTaken, match="is reserved"):
         publisher.publish(lines_of({"topic": "*"}))
     assert publisher.takes_lines
@@ -268,7 +268,7 @@ def test_a_single_refused_update_is_not_taken_for_a_hub_without_ndjson(hub: HubP
 
 def test_a_missing_grant_to_publish_blames_no_row(hub: HubProcess, tmp_path: Path) -> None:
     (tmp_path / "bad").write_text(hub.token[:-3] + "abc", "utf-8")
-    for connection in (Connection(hub.url), Connection(hub.url, token_file=str(tmp_path / "bad"))):
+    for connection in (SparkOptions(hub.url), SparkOptions(hub.url, token_file=str(tmp_path / "bad"))):
         with pytest.raises(NotTaken, match="the hub answers 401") as raised:
             published(connection, lines_of({"topic": "a"}))
         assert raised.value.index is None
@@ -286,7 +286,7 @@ def other() -> Iterator[OtherHub]:
 
 def test_a_hub_without_ndjson_is_tried_once_and_gets_forms(other: OtherHub) -> None:
     rows = [{"topics": ["a", "é b"], "data": f"{n}\n&=+%", "private": n % 2 == 0, "retry": n} for n in range(5)]
-    publisher = published(Connection(other.url), lines_of(*rows), most=2)
+    publisher = published(SparkOptions(other.url), lines_of(*rows), most=2)
     assert not publisher.takes_lines
     assert other.types == ["application/x-ndjson", *["application/x-www-form-urlencoded"] * 5]
     assert [update["topic"] for update in other.updates] == [["a", "é b"]] * 5
@@ -300,7 +300,7 @@ def test_a_hub_without_ndjson_is_tried_once_and_gets_forms(other: OtherHub) -> N
 def test_forms_that_are_refused_too_name_the_row(other: OtherHub, status: int) -> None:
     other.refusals = [status, 400]
     with pytest.raises(NotTaken, match="400: not now") as raised:
-        published(Connection(other.url), lines_of({"topic": "a"}, {"topic": "b"}))
+        published(SparkOptions(other.url), lines_of({"topic": "a"}, {"topic": "b"}))
     assert raised.value.index == 0
     assert other.updates == []
 
@@ -308,11 +308,11 @@ def test_forms_that_are_refused_too_name_the_row(other: OtherHub, status: int) -
 @pytest.mark.parametrize("status", [429, 503])
 def test_temporary_errors_are_retried_a_bounded_time(other: OtherHub, status: int) -> None:
     other.refusals = [415, status]
-    published(Connection(other.url), lines_of({"topic": "a", "id": "1"}, {"topic": "b", "id": "2"}))
+    published(SparkOptions(other.url), lines_of({"topic": "a", "id": "1"}, {"topic": "b", "id": "2"}))
     assert [update["id"] for update in other.updates] == [["1"], ["2"]]
     other.refusals = [status] * 2
     with pytest.raises(Unreachable, match=f"2 times in a row; the last reason: {status}: not now"):
-        published(Connection(other.url, retries=1), lines_of({"topic": "a"}))
+        published(SparkOptions(other.url, retries=1), lines_of({"topic": "a"}))
     assert other.refusals == []
 
 

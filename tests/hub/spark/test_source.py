@@ -26,7 +26,7 @@ from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import EARLIEST_ID, Update
 from hub.spark import register, source
 from hub.spark.errors import DataLoss, Refused, Silent, Unreachable
-from hub.spark.options import Connection
+from hub.spark.options import SparkOptions
 from hub.spark.reader import EventParser, follow
 from hub.spark.source import Reader, Source, Span, StreamReader, measure, to_arrow
 from skipfilter.spark.errors import BadInput, PipelineError
@@ -258,7 +258,7 @@ def test_the_error_of_a_missing_token_names_its_source(where: str, tmp_path: Pat
 
 def test_the_token_in_a_file_can_be_replaced_while_it_is_in_use(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    connection = Connection("http://h/", token_file=str(file))
+    connection = SparkOptions("http://h/", token_file=str(file))
     for token in ("one", "two"):
         file.write_text(f"{token}\n", "utf-8")
         assert connection.headers() == [(b"Authorization", f"Bearer {token}".encode())]
@@ -475,7 +475,7 @@ def test_a_refusal_is_reported_and_not_retried(start_hub: Callable[..., HubProce
         measure(source_of(hub, tokenFile=str(tmp_path / "bad")), EARLIEST_ID)
     assert hub.token[:-3] not in str(raised.value)
     with pytest.raises(Refused, match="400: parameter"):
-        list(follow(Connection(hub.url), [("match_regexp", "a")], EARLIEST_ID, idle=5))
+        list(follow(SparkOptions(hub.url), [("match_regexp", "a")], EARLIEST_ID, idle=5))
 
 
 def test_a_missing_hub_is_an_error(hub: HubProcess) -> None:
@@ -504,7 +504,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_repeats_nothing(
         ids += publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
     got: list[str] = []
     restarted = False
-    for events in follow(Connection(hub.url), [("match", "*")], EARLIEST_ID, idle=5):
+    for events in follow(SparkOptions(hub.url), [("match", "*")], EARLIEST_ID, idle=5):
         got += [event[0] for event in events]
         if not restarted:
             restart(start_hub, hub, **log)
@@ -516,7 +516,7 @@ def test_a_restart_that_loses_the_history_is_not_the_end_of_the_stream(start_hub
     hub = start_hub()
     for _ in range(25):
         publish(hub, *({"topic": "a", "data": "x" * 60_000} for _ in range(14)))
-    reading = follow(Connection(hub.url), [("match", "*")], EARLIEST_ID, idle=5)
+    reading = follow(SparkOptions(hub.url), [("match", "*")], EARLIEST_ID, idle=5)
     next(reading)
     restart(start_hub, hub)
     with pytest.raises(DataLoss):

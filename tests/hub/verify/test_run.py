@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from hub.verify.checker import EXAMPLES, Corrupted, Findings, History, Stretch, Update, check
+from hub.verify.checker import EXAMPLES, Corrupted, Findings, Published, Seen, Stretch, check
 from tests.conftest import HubProcess
 from tests.hub.cli.test_cli import environment
 from tests.hub.cli.test_cli import run as run_command
@@ -30,9 +30,9 @@ COUNT = 10
 CLOSING = COUNT - 1
 
 
-def made_up(**changed: Any) -> list[Update]:
+def made_up(**changed: Any) -> list[Published]:
     """Return updates; `_3={"sent": 1}` changes fields of update 3."""
-    updates = [Update(1, n, n, n + 0.5, n + 0.6, f"urn:{n}", f"urn:{n}") for n in range(COUNT)]
+    updates = [Published(1, n, n, n + 0.5, n + 0.6, f"urn:{n}", f"urn:{n}") for n in range(COUNT)]
     for name, change in changed.items():
         for field, value in change.items():
             setattr(updates[int(name[1:])], field, value)
@@ -44,12 +44,10 @@ def stretch(*serials: int, since: float = -1, after: int | None = None, announce
 
 
 def found(
-    *histories: Stretch | Sequence[Stretch], last: Sequence[int] = range(COUNT), updates: list[Update] | None = None
+    *histories: Stretch | Sequence[Stretch], last: Sequence[int] = range(COUNT), updates: list[Published] | None = None
 ) -> Findings:
-    clients = [
-        History(f"client {n}", [one] if isinstance(one, Stretch) else list(one)) for n, one in enumerate(histories)
-    ]
-    reading = History("the final read", [stretch(*last, since=COUNT)])
+    clients = [Seen(f"client {n}", [one] if isinstance(one, Stretch) else list(one)) for n, one in enumerate(histories)]
+    reading = Seen("the final read", [stretch(*last, since=COUNT)])
     return check(made_up() if updates is None else updates, clients, reading, CLOSING)
 
 
@@ -80,7 +78,7 @@ def test_a_missing_update_is_a_loss() -> None:
 
 def test_a_stretch_must_have_all_updates_of_the_final_history_after_its_first() -> None:
     # All were sent at the same time, so their times do not order them.
-    updates = [Update(n, 1, 0, 5, 5, f"urn:{n}", f"urn:{n}") for n in range(COUNT)]
+    updates = [Published(n, 1, 0, 5, 5, f"urn:{n}", f"urn:{n}") for n in range(COUNT)]
     last = [3, 1, 2, 0, *range(4, COUNT)]
     assert found(stretch(1, 0, *range(4, COUNT)), last=last, updates=updates).counts == {"loss": 1}
     assert found(stretch(2, 0, *range(4, COUNT)), last=last, updates=updates).counts == {}
@@ -157,8 +155,8 @@ def test_an_impossible_order_is_a_reordering_even_if_all_clients_agree() -> None
 def test_changed_data_and_ids_are_corruption() -> None:
     findings = check(
         made_up(_3={"id": "urn:x"}),
-        [History("client 0", [ALL], [Corrupted(4, "urn:4 has 'nonsense'")])],
-        History("the final read", [ALL]),
+        [Seen("client 0", [ALL], [Corrupted(4, "urn:4 has 'nonsense'")])],
+        Seen("the final read", [ALL]),
         CLOSING,
     )
     assert findings.counts == {"corruption": 2}
@@ -184,7 +182,7 @@ def test_updates_trimmed_from_the_start_of_the_history_are_not_lost_but_those_fr
 
 
 def test_updates_after_the_end_do_not_count() -> None:
-    updates = [*made_up(), Update(1, 10, 3.2, math.inf, 9.7)]
+    updates = [*made_up(), Published(1, 10, 3.2, math.inf, 9.7)]
     assert found(ALL, stretch(*range(COUNT), 10, 3), updates=updates).counts == {}
     assert found([ALL, stretch(0, 2, since=20, announced=True)]).counts == {}
 
@@ -210,7 +208,7 @@ def test_a_correct_hub_has_no_findings_and_planted_faults_are_found() -> None:
             ("duplicate", [*had[: n + 1], had[n - 1], *had[n + 1 :]]),
             ("reordering", [*had[:n], had[n + 1], had[n], *had[n + 2 :]]),
         ):
-            client = History("spoilt", [stretch(*spoilt, since=updates[closing].began)])
+            client = Seen("spoilt", [stretch(*spoilt, since=updates[closing].began)])
             accused = check(updates, [*clients, client], last, closing).counts - honest
             if kind == "loss" and updates[had[n]].acknowledged == math.inf:
                 kind = "disagreement"
@@ -219,19 +217,19 @@ def test_a_correct_hub_has_no_findings_and_planted_faults_are_found() -> None:
     assert planted > 300
 
 
-def simulated(random: Random) -> tuple[list[Update], list[History], History, int]:
+def simulated(random: Random) -> tuple[list[Published], list[Seen], Seen, int]:
     """Return the histories of clients of a correct hub, and its updates.
 
     The hub's history forgets its oldest entries, and sometimes loses its newest.  Each
     second one thing happens: an update is sent, is appended, or is acknowledged; a
     client reads, loses its connection, or reconnects.
     """
-    updates: list[Update] = []
+    updates: list[Published] = []
     pending: list[int] = []
     unanswered: list[int] = []
     log: list[int] = []
     fresh = 0  # entries from this index on were appended after the last loss
-    clients = [History(f"client {n}") for n in range(4)]
+    clients = [Seen(f"client {n}") for n in range(4)]
     cursors: list[int | None] = [None] * len(clients)
     places: list[int | None] = [None] * len(clients)  # the index that each connected client has read up to
 
@@ -256,7 +254,7 @@ def simulated(random: Random) -> tuple[list[Update], list[History], History, int
         n = random.randrange(len(clients))
         match random.choice(("begin", "append", "append", "answer", "read", "read", "leave", "come", "forget")):
             case "begin":
-                updates.append(Update(0, len(updates), now))
+                updates.append(Published(0, len(updates), now))
                 pending.append(len(updates) - 1)
             case "append" if pending:
                 serial = pending.pop(random.randrange(len(pending)))
@@ -284,11 +282,11 @@ def simulated(random: Random) -> tuple[list[Update], list[History], History, int
                 places = [None] * len(clients)  # the entries that they would continue from are gone
     ends = [come(n, 400) if place is None else place for n, place in enumerate(places)]
     closing = len(updates)
-    updates.append(Update(0, closing, 401, 402))
+    updates.append(Published(0, closing, 401, 402))
     log.append(closing)
     for n, place in enumerate(ends):
         read(n, place, 403, len(log))
-    return updates, clients, History("the final read", [Stretch(404, serials=array("I", log))]), closing
+    return updates, clients, Seen("the final read", [Stretch(404, serials=array("I", log))]), closing
 
 
 # -- the command

@@ -1,4 +1,4 @@
-"""Connections before, during and after a parked stream, with uvicorn and sockets."""
+"""Connections before, during and after a detached stream, with uvicorn and sockets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol], ids=["task", "parked"])
+KINDS = pytest.mark.parametrize("http", [AttachedProtocol, HttpProtocol], ids=["task", "detached"])
 GET = f"GET {PATH}?match=a HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 
 
@@ -73,7 +73,7 @@ def connections(hub: Hub) -> list[Any]:
 # -- the resources of a stream
 
 
-async def test_a_parked_stream_has_no_task_and_another_has_one() -> None:
+async def test_a_detached_stream_has_no_task_and_another_has_one() -> None:
     for http, kind, tasks in ((HttpProtocol, UvicornConnection, 0), (AttachedProtocol, AsgiConnection, 5)):
         async with hub_served(http) as (hub, server):
             replies = [await subscribe(server, ("match", "a")) for _ in range(5)]
@@ -177,7 +177,7 @@ async def test_a_connection_for_one_request_is_closed_after_its_stream(http: Any
         assert await asyncio.wait_for(reply.reader.read(), HANG) == b""
 
 
-async def test_a_connection_that_was_parked_has_the_usual_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_was_detached_has_the_usual_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(Settings(dev=True, retry=0, subscriptions=False))
     async with (
         served(app, http=HttpProtocol, timeout_keep_alive=0) as server,
@@ -202,7 +202,7 @@ async def test_a_server_that_shuts_down_closes_connections_after_their_streams()
 
 
 @pytest.mark.parametrize("more", [GET, b"x", b"\x00" * 1_000_000])
-async def test_a_client_that_sends_data_on_a_parked_stream_is_disconnected(more: bytes) -> None:
+async def test_a_client_that_sends_data_on_a_detached_stream_is_disconnected(more: bytes) -> None:
     async with hub_served() as (hub, server), sent(server, GET) as reply:
         await until(lambda: hub.delivery.live_count == 1)
         (stream,) = streams(hub)
@@ -219,7 +219,7 @@ async def test_empty_lines_after_a_request_are_ignored() -> None:
         assert (await reply.next_event()).data == "x"
 
 
-async def test_a_request_whose_body_is_still_to_come_is_not_parked() -> None:
+async def test_a_request_whose_body_is_still_to_come_is_not_detached() -> None:
     async with hub_served() as (hub, server), sent(server, GET[:-2] + b"content-length: 3\r\n\r\na") as reply:
         await until(lambda: hub.delivery.live_count == 1)
         assert type(connections(hub)[0]) is AsgiConnection
@@ -268,7 +268,7 @@ async def test_a_client_that_sends_data_before_its_stream_begins_is_disconnected
         writer.close()
 
 
-async def test_data_sent_on_a_parked_stream_is_not_taken_for_requests() -> None:
+async def test_data_sent_on_a_detached_stream_is_not_taken_for_requests() -> None:
     """If only its head were dropped, its body would be read as the next request."""
     async with hub_served() as (hub, server), sent(server, GET) as reply:
         await until(lambda: hub.delivery.live_count == 1)
@@ -291,7 +291,7 @@ async def test_a_long_body_does_not_hide_a_disconnect(monkeypatch: pytest.Monkey
         await until(lambda: hub.delivery.connection_count == 0)
 
 
-async def test_a_query_with_its_body_is_parked() -> None:
+async def test_a_query_with_its_body_is_detached() -> None:
     async with hub_served() as (hub, server):
         body = b"match=a"
         head = f"QUERY {PATH} HTTP/1.1\r\nhost: x\r\n{FORM[0]}: {FORM[1]}\r\ncontent-length: {len(body)}\r\n\r\n"
