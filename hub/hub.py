@@ -5,9 +5,11 @@
     running    ─► delivery: history ─► streams
                   presence: announcements ─► history
 
-The Hub decides in which order its parts do their work; each part has a module of its
-own.  A subscriber gets its updates from `delivery`, and `http` adds the protocol's HTTP
-interface.
+The Hub makes its parts, and decides in which order they do their work.  A subscriber
+gets its updates from `delivery`, and `http` adds the protocol's HTTP interface.
+
+Belongs here: the order of parts.  Does not belong here: anything that one part can do
+alone.
 """
 
 from __future__ import annotations

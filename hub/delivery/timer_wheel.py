@@ -3,7 +3,7 @@
     slot       1041        1042    1043   …    a slot for each tick, with unsorted items
     items      {a, d}      {}      {b}
 
-Setting or discarding an item takes O(1).  A turn takes O(1) for each slot that has
+It knows nothing of seats.  Setting or discarding an item takes O(1).  A turn takes O(1) for each slot that has
 passed and for each item that is due.
 
 Source: G. Varghese and T. Lauck, Hashed and Hierarchical Timing Wheels, 1987: the
