@@ -3,8 +3,11 @@
     slot       1041        1042    1043   …    a slot for each tick, with unsorted items
     items      {a, d}      {}      {b}
 
-It knows nothing of seats.  Setting or discarding an item takes O(1).  A turn takes O(1) for each slot that has
+Setting or discarding an item takes O(1).  A turn takes O(1) for each slot that has
 passed and for each item that is due.
+
+Belongs here: times and items of any kind.  Does not belong here: what is done with an
+item that is due (`heartbeats`).
 
 Source: G. Varghese and T. Lauck, Hashed and Hierarchical Timing Wheels, 1987: the
 simple scheme, with a dictionary instead of the ring.
