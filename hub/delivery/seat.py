@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from hub.delivery.subscriber import Subscriber
+    from hub.delivery.timer_wheel import Slot
 
 
 class Holder(Protocol):
@@ -44,9 +45,10 @@ class Seat:
     - `outlet`: what is written to while the seat is live; otherwise None.
     - `written`: when delivery last wrote to it or, before that, when it came; by the
       hub's monotonic clock.
+    - `slot`: its slot on the timer wheel, which is None if it is in none.
     """
 
-    __slots__ = ("holder", "id", "outlet", "subscriber", "written")
+    __slots__ = ("holder", "id", "outlet", "slot", "subscriber", "written")
 
     def __init__(self, subscriber: Subscriber, holder: Holder | None) -> None:
         self.id = -1
@@ -54,6 +56,7 @@ class Seat:
         self.holder = holder
         self.outlet: Outlet | None = None
         self.written = 0.0
+        self.slot: Slot | None = None
 
     def close(self, reason: str) -> None:
         """End the connection soon, unless it has ended."""

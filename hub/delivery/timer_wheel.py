@@ -1,9 +1,9 @@
 """Wheel: the due times of thousands of connections, with a single timer.
 
-    slot       1041        1042    1043   …    a slot for each tick, with unsorted items
-    items      {a, d}      {}      {b}
+    tick      1041        1042    1043   …
+    slot      {a, d}      none    {b}         the items that are due, in no order
 
-Setting or discarding an item takes O(1).  A turn takes O(1) for each slot that has
+Setting or discarding an item takes O(1).  A turn takes O(1) for each tick that has
 passed and for each item that is due.
 
 Belongs here: times and items of any kind.  Does not belong here: what is done with an
@@ -16,29 +16,45 @@ simple scheme, with a dictionary instead of the ring.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Item = TypeVar("Item")
+
+class Timed(Protocol):
+    """An item of a wheel."""
+
+    slot: Slot | None
+    """Its slot, or None if it is never due.  Only the wheel changes it."""
+
+
+class Slot(set[Any]):
+    """The items that are due at the same tick."""
+
+    __slots__ = ("tick",)
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+
+
+Item = TypeVar("Item", bound=Timed)
 
 
 class Wheel(Generic[Item]):
     """A set of items, each with a due time in seconds.
 
     Due times are rounded up to a multiple of `tick`.  `now` is the present time of the
-    caller's clock.
+    caller's clock.  An item must be in one wheel only.
     """
 
     def __init__(self, *, now: float, tick: float) -> None:
         self._tick = tick
-        self._turned = math.floor(now / tick)  # the last slot that was turned to
-        self._slots: dict[Item, int] = {}  # item -> slot
-        self._items: dict[int, set[Item]] = {}  # slot -> items; never empty
+        self._turned = math.floor(now / tick)  # the last tick that was turned to
+        self._slots: dict[int, Slot] = {}  # tick -> its slot, which is not empty
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return sum(map(len, self._slots.values()))
 
     def set(self, item: Item, at: float) -> None:
         """Make `item` due at `at`, instead of any earlier setting.
@@ -49,18 +65,21 @@ class Wheel(Generic[Item]):
         self.discard(item)
         if at == math.inf:
             return
-        # No slot that has already been turned to, because it would never be due.
-        slot = max(math.ceil(at / self._tick), self._turned + 1)
-        self._slots[item] = slot
-        self._items.setdefault(slot, set()).add(item)
+        # No tick that has already been turned to, because it would never be due.
+        tick = max(math.ceil(at / self._tick), self._turned + 1)
+        slot = self._slots.get(tick)
+        if slot is None:
+            slot = self._slots[tick] = Slot(tick)
+        slot.add(item)
+        item.slot = slot
 
     def discard(self, item: Item) -> None:
         """Remove `item`, so that it is never due.  Does nothing if it is not set."""
-        slot = self._slots.pop(item, None)
+        slot, item.slot = item.slot, None
         if slot is not None:
-            self._items[slot].discard(item)
-            if not self._items[slot]:
-                del self._items[slot]
+            slot.discard(item)
+            if not slot:
+                del self._slots[slot.tick]
 
     def turn(self, now: float) -> list[Item]:
         """Remove and return the items that are due by `now`, the earliest slot first.
@@ -70,12 +89,12 @@ class Wheel(Generic[Item]):
         due: list[Item] = []
         reached = math.floor(now / self._tick)
         passed: Sequence[int] = range(self._turned + 1, reached + 1)
-        # After a long sleep, more slots have passed than are in use: walk only these.
-        if len(passed) > len(self._items):
-            passed = sorted(slot for slot in self._items if slot <= reached)
-        for slot in passed:
-            due.extend(self._items.pop(slot, ()))
+        # After a long sleep, more ticks have passed than have slots: walk only these.
+        if len(passed) > len(self._slots):
+            passed = sorted(tick for tick in self._slots if tick <= reached)
+        for tick in passed:
+            due.extend(self._slots.pop(tick, ()))
         self._turned = max(self._turned, reached)
         for item in due:
-            del self._slots[item]
+            item.slot = None
         return due
