@@ -116,6 +116,7 @@ class Hub:
             observer=self.observer,
             announcer=self.presence,
             slices=self.slices,
+            first_bytes=self.admission.first_bytes,
             heartbeat=settings.heartbeat,
             clock=clock,
             random=random,

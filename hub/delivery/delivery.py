@@ -48,8 +48,9 @@ class Announcer(Protocol):
 class Delivery:
     """The delivery of updates to all connections of one node.
 
-    `heartbeat` is the interval of heartbeats in seconds; 0 turns them off.  `clock`
-    returns monotonic seconds.  Must be used from one event loop.
+    `first_bytes` returns what a stream begins with.  `heartbeat` is the interval of
+    heartbeats in seconds; 0 turns them off.  `clock` returns monotonic seconds.  Must
+    be used from one event loop.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Delivery:
         observer: Observer,
         announcer: Announcer,
         slices: TimeSlices,
+        first_bytes: Callable[[], bytes],
         heartbeat: float,
         clock: Callable[[], float],
         random: Random,
@@ -69,6 +71,7 @@ class Delivery:
         """Why streams end as soon as they begin; None while they do not."""
         self.audience = audience
         self.slices = slices
+        self.first_bytes = first_bytes
         self._live = live
         self._observer = observer
         self._announcer = announcer

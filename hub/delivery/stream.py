@@ -192,8 +192,8 @@ class Stream:
         self._position = subscriber.start
         self.seat = await self._delivery.take_seat(subscriber, self)
 
-    async def run(self, head: Head, first: bytes) -> None:
-        """Send the head by calling `head`, and begin the stream with the bytes `first`.
+    async def run(self, head: Head) -> None:
+        """Send the head by calling `head`, and begin the stream.
 
         Must be called in the request's task, after `open`.  Returns when the task is no
         longer needed; the stream itself may go on.  If the task is cancelled, the
@@ -209,18 +209,18 @@ class Stream:
         is_over = True
         try:
             if await connection.begin(head, self, wait=self.state is State.OPENING):
-                self._begin(first)
+                self._begin()
                 is_over = await connection.serve()
         finally:
             if is_over:
                 self.lost(None)
 
-    def _begin(self, first: bytes) -> None:
+    def _begin(self) -> None:
         """Write the first bytes, and choose the next state."""
         delivery, connection = self._delivery, self._connection
         has_room = False
         try:
-            has_room = connection.write(first)
+            has_room = connection.write(delivery.first_bytes())
         except Exception as error:
             self._must_cut = True
             self.close(f"a write failed: {error!r}")

@@ -84,8 +84,7 @@ class HubApplication:
         if scope["type"] == "http":
             # The frames that hold the parts of the request have ended before the answer
             # begins, because a stream may stay open for a long time.
-            answer = await self._answer(scope, receive, send)
-            await answer()
+            await (await self._answer(scope, receive, send))()
             return
         if scope["type"] == "lifespan" and "state" in scope:
             # uvicorn passes this state to the protocol of each connection.

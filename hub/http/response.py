@@ -50,7 +50,7 @@ async def open_stream(request: Request, hub: Hub, subscriber: Subscriber, furthe
     connection = connection_of(request.scope, request.receive, request.scope[SERVER_SEND], hub.settings)
     stream = Stream(hub.delivery, connection)
     await stream.open(subscriber)
-    return partial(stream.run, partial(cast("Any", request.send), head), hub.admission.first_bytes())
+    return partial(stream.run, partial(cast("Any", request.send), head))
 
 
 def connection_of(scope: Scope, receive: Receive, send: _Send, settings: Settings) -> Connection:

@@ -262,7 +262,7 @@ class Client:
         try:
             self.stream = Stream(hub.delivery, self.wire.connection)
             await self.stream.open(self.subscriber)
-            await self.stream.run(self.wire.head, hub.admission.first_bytes())
+            await self.stream.run(self.wire.head)
             await self.wire.over.wait()
         except BaseException:
             if not self._world.has(self.subscriber):

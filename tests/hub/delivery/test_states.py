@@ -112,6 +112,9 @@ class Case:
     async def take_seat(self, subscriber: Subscriber, holder: Stream) -> Seat:
         return Seat(subscriber, holder)
 
+    def first_bytes(self) -> bytes:
+        return events.HEARTBEAT
+
     def begin(self, seat: Seat, position: int) -> None:
         raise AssertionError
 
@@ -142,7 +145,7 @@ class Case:
 
     async def run(self) -> None:
         await self.open()
-        await self.stream.run(cast("Any", None), events.HEARTBEAT)
+        await self.stream.run(cast("Any", None))
 
     async def open(self) -> None:
         if not hasattr(self.stream, "seat"):

@@ -651,7 +651,7 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
 
         stream = Stream(here.hub.delivery, AsgiConnection(fail, receive))
         await stream.open(subscriber)
-        await stream.run(lambda: fail({}), b"")
+        await stream.run(lambda: fail({}))
         assert here.hub.delivery.connection_count == 0
 
 
