@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap64, FrozenBitMap64
 
 from hub import turns
+from hub.delivery.seat import SharedBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -102,7 +103,7 @@ class Live:
                         await turns.other_tasks()
             self.dispatched = position
 
-    async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, bytes]]:
+    async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, SharedBody]]:
         """Return (ids, body) pairs: seats that want the same frames, and these frames.
 
         No id is in two pairs, so each seat gets one write.
@@ -111,7 +112,8 @@ class Live:
         # 1. A single entry has one set of seats, and its frame is the body.
         if len(entries) == 1:
             update = entries[0].update
-            return [(await self._audience.of(update.topics, update.private, live, pace), entries[0].frame)]
+            body = SharedBody(entries[0].frame)
+            return [(await self._audience.of(update.topics, update.private, live, pace), body)]
 
         # 2. Several entries.  A choice is a set of entries, as an integer: bit n stands
         #    for entries[n].
@@ -142,7 +144,7 @@ class Live:
         # d. Join the frames of each choice.  There may be as many choices as seats, so
         #    a generator joins each body only when it is written.
         return (
-            (ids, b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1))
+            (ids, SharedBody(b"".join(entry.frame for n, entry in enumerate(entries) if choice >> n & 1)))
             for choice, ids in choosers.items()
         )
 

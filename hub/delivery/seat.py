@@ -36,6 +36,16 @@ class Outlet(Protocol):
         ...
 
 
+class SharedBody(bytes):
+    """Frames that are written to many outlets.
+
+    The connections of one kind send the same encoding of them, so the first one leaves
+    it here for the others.
+    """
+
+    encoded: bytes | None = None
+
+
 class Seat:
     """The place of one connection, which delivery alone changes.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from hub.delivery.seat import SharedBody
 from hub.http.uvicorn_protocol import HttpProtocol
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ _LINE_END: Final = b"\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _ALL: Final = 2**62
 """More bytes than any write has: the last write was dropped."""
-_chunked: tuple[bytes, bytes] = b"", b""
-"""The last body that was encoded, and its chunk."""
 
 
 class UvicornLink:
@@ -232,13 +231,10 @@ class UvicornConnection:
 
 
 def _chunk(body: bytes) -> bytes:
-    """Return `body` as one chunk of HTTP/1.1.
-
-    The last result is cached, because many streams are written the same bytes object.
-    """
-    global _chunked
-    last, chunk = _chunked
-    if last is not body:
-        chunk = b"%x\r\n%b\r\n" % (len(body), body)
-        _chunked = body, chunk
+    """Return `body` as one chunk of HTTP/1.1; a shared body keeps its chunk."""
+    if isinstance(body, SharedBody) and body.encoded is not None:
+        return body.encoded
+    chunk = b"%x\r\n%b\r\n" % (len(body), body)
+    if isinstance(body, SharedBody):
+        body.encoded = chunk
     return chunk

@@ -355,6 +355,29 @@ def test_the_socket_of_a_disconnected_client_is_not_used() -> None:
     tune(transport, Settings(dev=True))
 
 
+async def test_the_chunk_of_an_update_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks: list[bytes] = []
+    write = ServerWire.write
+
+    def noted(wire: ServerWire, chunk: bytes) -> None:
+        chunks.append(chunk)
+        write(wire, chunk)
+
+    monkeypatch.setattr(ServerWire, "write", noted)
+    monkeypatch.setattr(World, "wire", staticmethod(partial(ServerWire, detaches=True)))
+    async with world() as here:
+        for _ in range(3):
+            await here.connect("a")
+        await here.caught_up()
+        chunks.clear()
+        await here.publish("a")
+        await here.caught_up()
+        await here.tick(10)
+        assert len(chunks) == 6
+        assert {id(chunk) for chunk in chunks[:3]} == {id(chunks[0])}
+        assert {id(chunk) for chunk in chunks[3:]} == {id(chunks[3])}
+
+
 @pytest.mark.parametrize("detaches", [False, True])
 async def test_the_socket_of_a_client_that_left_before_its_response_is_not_used(
     detaches: bool, monkeypatch: pytest.MonkeyPatch
