@@ -10,7 +10,8 @@ application    ─ the ASGI application: headers of all responses, lifespan; cor
             ├ asgi_connection       ─ any server: keeps the task of the request
             └ uvicorn_connection    ─ uvicorn: the task of the request ends early
                  └► uvicorn_protocol    ─ HTTP/1.1 with limits, and detaching
-                      └► open_connections · sockets    ─ file limit, kernel buffers
+                      └► head_limit · open_connections · sockets    ─ bytes of a head,
+                                                     file limit, kernel buffers
 
 All of them use `request`, the parsed request, and `problems`, the error responses.
 

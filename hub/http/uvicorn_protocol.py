@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -33,7 +32,8 @@ import structlog
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from hub.errors import HeadTooLarge, InvalidRequest, RequestError, TargetTooLong
+from hub.errors import InvalidRequest, RequestError, TargetTooLong
+from hub.http.head_limit import HeadLimit
 from hub.http.open_connections import CONNECTIONS, Connections
 from hub.http.problems import problem
 from skipfilter.text import shown
@@ -62,9 +62,7 @@ LINGER_BYTES: Final = 2**22
 
 _MAX_TARGET: Final = 2**16 - 1
 """The longest request target, in bytes, that httptools can parse."""
-_UNBOUNDED: Final = sys.maxsize
 _HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(:[0-9]*)?")  # RFC 3986, 3.2.2; not empty
-_NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
 _NOSNIFF: Final = b"x-content-type-options", b"nosniff"
 
 
@@ -141,15 +139,14 @@ class HttpProtocol(HttpToolsProtocol):
     # than 30 entries, it would not share its keys with those of other connections.
     __slots__ = (
         "_answering",
-        "_bytes_left",
         "_detached",
+        "_dropped",
         "_ends",
         "_half_closed",
-        "_has_advanced",
         "_head_timer",
-        "_in_request_line",
         "_is_stream",
         "_keep_alive",
+        "_limit",
         "shared",
     )
 
@@ -166,15 +163,12 @@ class HttpProtocol(HttpToolsProtocol):
         if CONNECTIONS not in app_state:
             app_state[CONNECTIONS] = Connections()
         self.shared: Connections = app_state[CONNECTIONS]
-        # Bytes that may still come before the head or the trailers end; while the
-        # connection ends, bytes that may still be dropped.
-        self._bytes_left = self.shared.max_head
+        # What is left for the next head or trailers; None while a response is detached.
+        self._limit = self._new_limit()
+        self.url = b""  # uvicorn sets it when the first request begins
         self._head_timer: asyncio.TimerHandle | None = None  # aborts if the next head takes too long
-        # Whether the parser completed a head or trailers, or read a body, in the last
-        # bytes that it was given.
-        self._has_advanced = False
-        self._in_request_line: bool | None = None  # whether the parser is in one; None between requests
         self._ends = False  # whether the connection ends with the response in progress
+        self._dropped = 0  # bytes that were dropped since the connection ends
         self._half_closed = False  # whether the client has closed its half of the connection
         self._is_stream = False  # whether the response in progress is an event stream
         self._answering: RequestResponseCycle | None = None  # in progress; `cycle` is the last received
@@ -224,7 +218,7 @@ class HttpProtocol(HttpToolsProtocol):
         # returns.
         cycle.response_complete = True
         self._detached, self._keep_alive = owner, cycle.keep_alive
-        self.cycle = self.scope = self.headers = self._answering = None  # type: ignore[assignment]
+        self.cycle = self.scope = self.headers = self._answering = self._limit = None  # type: ignore[assignment]
         # A long body may have paused reading, and a pause hides a disconnect.
         self.flow.resume_reading()
         self.transport.set_write_buffer_limits(1)  # with 0, TLS never reports room again
@@ -235,7 +229,7 @@ class HttpProtocol(HttpToolsProtocol):
 
         Waits for the next request if the connection is kept alive, or else closes it.
         """
-        self._detached = None
+        self._detached, self._limit = None, self._new_limit()
         self.transport.set_write_buffer_limits()
         if self._keep_alive:
             self.on_response_complete()
@@ -262,17 +256,14 @@ class HttpProtocol(HttpToolsProtocol):
         if self._ends:
             self._drop(data)
             return
-        # 3. Parse.  No part is longer than what is left of the limit.  If the parser
-        #    did not get beyond a head or trailers, the part counts toward the limit.
-        if self._in_request_line is not False and not data.isascii():
-            data = self._escaped(data)
+        # 3. Parse, within the limits.
+        limit = self._limit
+        data = limit.escaped(data)
         try:
             while data:
-                part, self._has_advanced = data[: self._bytes_left], False
-                self.parser.feed_data(part)
+                self.parser.feed_data(part := limit.part(data))
+                limit.count(part, target=len(self.url))
                 data = data[len(part) :]
-                if not self._has_advanced:
-                    self._count(part)
         except RequestError as error:
             self._refuse(error)
         except httptools.HttpParserUpgrade:
@@ -335,8 +326,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request, and start the timer of its head unless it runs already."""
         HttpToolsProtocol.on_message_begin(self)
-        # False if the request begins behind another one in the same data.
-        self._in_request_line = not self._has_advanced
+        self._limit.begin_message()
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         if self._head_timer is None:
@@ -345,10 +335,9 @@ class HttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header field or trailer.
 
-        Raises `HeadTooLarge` if there are more than `max_header_fields`.
+        Raises `HeadTooLarge` if there are too many.
         """
-        if len(self.headers) == self.shared.max_header_fields:
-            raise HeadTooLarge(f"the request has more than {self.shared.max_header_fields} header fields and trailers")
+        self._limit.add_field(len(self.headers))
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -365,7 +354,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         self.shared.waiting.pop(self, None)
-        self._bytes_left, self._has_advanced, self._in_request_line = _UNBOUNDED, True, False
+        self._limit.end_head()
         if len(self.url) > _MAX_TARGET:
             raise TargetTooLong(f"the request target has {len(self.url)} bytes; the limit is {_MAX_TARGET}")
         scope["method"] = parser.get_method().decode("ascii")
@@ -407,16 +396,16 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         """Apply the limits of a head: trailers may follow, unless the body goes on."""
-        self._bytes_left, self._has_advanced = self.shared.max_head, True
+        self._limit.begin_chunk()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body, whose length is not limited here."""
-        self._bytes_left, self._has_advanced = _UNBOUNDED, True
+        self._limit.add_body()
         HttpToolsProtocol.on_body(self, body)  # faster than super()
 
     def on_message_complete(self) -> None:
         """End the request; the limits of a head apply to the next one."""
-        self._bytes_left, self._has_advanced, self._in_request_line = self.shared.max_head, True, None
+        self._limit.end_message()
         HttpToolsProtocol.on_message_complete(self)
 
     # -- for the server and for its responses
@@ -447,6 +436,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     # -- private
 
+    def _new_limit(self) -> HeadLimit:
+        return HeadLimit(max_head=self.shared.max_head, max_fields=self.shared.max_header_fields)
+
     def _await_head(self) -> None:
         """Start the timer of the next head."""
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
@@ -465,32 +457,6 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.transport.abort)
         self.shared.waiting[self] = None
-
-    def _count(self, part: bytes) -> None:
-        """Count bytes of a head or trailers that are still incomplete.
-
-        Raises `TargetTooLong` or `HeadTooLarge` if the limit is reached.
-        """
-        self._bytes_left -= len(part)
-        if self._bytes_left <= 0:
-            # If the target takes more than half of the limit, it is to blame.
-            limit = self.shared.max_head
-            if len(self.url) * 2 > limit:
-                raise TargetTooLong(f"the request target has {len(self.url)} bytes; a head may have {limit}")
-            raise HeadTooLarge(f"the head of the request, or its trailers, have more than {limit} bytes")
-        self._in_request_line = self._in_request_line and b"\n" not in part.lstrip(b"\r\n")
-
-    def _escaped(self, data: bytes) -> bytes:
-        """Return `data` with the non-ASCII bytes of a request line as %XX.
-
-        Browsers escape UTF-8 in the same way.  Changes only the first line of `data`.
-        """
-        # Between two requests, skip the empty lines before the request line.
-        begin = len(data) - len(data.lstrip(b"\r\n")) if self._in_request_line is None else 0
-        end = data.find(b"\n", begin)
-        if end < 0:
-            end = len(data)
-        return _NOT_ASCII.sub(lambda match: b"%%%02X" % match[0][0], data[:end]) + data[end:]
 
     def _check_host(self, version: str) -> None:
         """Check that there is one valid Host field (RFC 9112, 3.2).
@@ -542,7 +508,7 @@ class HttpProtocol(HttpToolsProtocol):
 
         Until then, the client can read the response.
         """
-        self._ends, self._bytes_left = True, LINGER_BYTES
+        self._ends = True
         if self._half_closed or not self.transport.can_write_eof():
             self.transport.close()
         else:
@@ -551,8 +517,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _drop(self, data: bytes) -> None:
         """Drop received bytes; abort the connection after LINGER_BYTES."""
-        self._bytes_left -= len(data)
-        if self._bytes_left < 0:
+        self._dropped += len(data)
+        if self._dropped > LINGER_BYTES:
             self.transport.abort()
 
 

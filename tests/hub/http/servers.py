@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from hub.http.open_connections import Connections
 from hub.http.response import connection_of
 from hub.http.uvicorn_protocol import HttpProtocol
 from tests.hub.world import SETTINGS, Wire
@@ -123,6 +124,7 @@ class _Protocol(HttpProtocol):
         self.flow = FlowControl(cast("Any", wire))
         self.cycle: Any = wire
         self._head_timer, self._half_closed, self._detached = None, False, None
+        self.shared = Connections()
         self.waiting: list[bytes] = []
         self._wire = wire
 

@@ -359,7 +359,7 @@ async def test_a_target_may_be_utf_8_in_any_chunks(made: list[HttpProtocol]) -> 
             writer.write(b"\r\n" + request[:at])
             await until(lambda: made)
             protocol = made.pop()
-            await until(lambda: not at or protocol._in_request_line is not None)  # noqa: B023
+            await until(lambda: not at or protocol._limit._in_request_line is not None)  # noqa: B023
             writer.write(request[at:])
             assert b" 204 " in await reader.readline()
             assert seen.pop() == (b"https://ex%C3%A4mple.com/%C3%A9", "é".encode())
