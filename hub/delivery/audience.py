@@ -70,7 +70,7 @@ class Audience:
 
     def remove(self, seat: Seat) -> None:
         """Remove a seat, which must be one of the audience."""
-        self._filter.remove(seat)
+        self._filter.discard(seat)
 
     def __len__(self) -> int:
         return len(self._filter)

@@ -135,7 +135,8 @@ class UvicornConnection:
 
         Returns False if there is now no room for more, or if the connection is closing.
         """
-        self._transport.write(_chunk(body))
+        chunk = body.encoded if isinstance(body, SharedBody) else None
+        self._transport.write(_chunk(body) if chunk is None else chunk)
         if self._flow.write_paused or self._transport.is_closing():
             # A closing connection accepts a write only if earlier bytes are still
             # buffered.
@@ -231,9 +232,7 @@ class UvicornConnection:
 
 
 def _chunk(body: bytes) -> bytes:
-    """Return `body` as one chunk of HTTP/1.1; a shared body keeps its chunk."""
-    if isinstance(body, SharedBody) and body.encoded is not None:
-        return body.encoded
+    """Return `body` as one chunk of HTTP/1.1; leave it in a shared body."""
     chunk = b"%x\r\n%b\r\n" % (len(body), body)
     if isinstance(body, SharedBody):
         body.encoded = chunk
