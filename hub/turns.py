@@ -7,7 +7,7 @@ All work that may take long gives turns away here, and nowhere else, in one of t
     a time slice    1 ms for all readers together; then all of         TimeSlices
                     them pause
 
-A portion suits work that happens once, whoever waits for it: a dispatch, a request.
+A portion suits work that happens once: a dispatch, a request.
 Time is shared by readers, because there may be thousands of them.  They match old
 updates and compile patterns, for as long as a client wants:
 

@@ -58,7 +58,7 @@ _MAX_CLASSIC_ENTRIES: Final = 1_000  # V33
 
 
 class Compiler(Protocol):
-    """What turns the patterns of tokens into matchers."""
+    """The part of the hub that turns patterns into matchers."""
 
     def compile(self, type: str, pattern: str) -> TopicMatcher:
         """Return the matcher of a pattern."""

@@ -5,16 +5,16 @@
        └──────► reading ────► stream ──► connection             those who catch up
                        └────► a reader with `Prefer: wait=0`    those who do not wait
 
-    delivery      ─ Delivery: who comes, who goes; what a stream and a reader need
+    delivery      ─ Delivery: arrivals and departures, and all that a stream needs
       ├► stream        ─ the state machine of one stream
-      ├► reading       ─ what one seat wants of the history, page by page
-      ├► follower      ─ the history, page by page, to the live seats
-      ├► heartbeats    ─ what is due, and when (timer_wheel)
+      ├► reading       ─ the entries of the history that one seat wants, page by page
+      ├► follower      ─ new entries of the history, page by page, to the live seats
+      ├► heartbeats    ─ heartbeats and deadlines (timer_wheel)
       ├► live          ─ dispatch: one write to each live seat that wants a page
-      ├► audience      ─ the rule that says who receives an update, and its index
+      ├► audience      ─ the rule: which seats receive an update; and its index
       ├► seat          ─ the place of one connection
-      ├► subscriber    ─ what one connection wants and may read; when it ends, and why
-      └► observer      ─ what is told of seats and dispatches: the event log
+      ├► subscriber    ─ the subscriptions, the grant and the deadline of a connection
+      └► observer      ─ the interface of listeners to all this, such as the event log
 
 All positions are on one axis.  Each of them includes the entry at this position:
 

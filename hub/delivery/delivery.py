@@ -1,9 +1,9 @@
-"""Delivery: who comes, who goes, and what streams and readers need.
+"""Delivery: the arrivals and departures of connections, and the needs of streams.
 
     a stream     take_seat ─► join ─► leave ─► join … ─► vacate      announced, observed
     a reader     seated                                              neither
 
-Belongs here: what must happen together when a connection comes or goes.  Does not
+Belongs here: all that must happen together when a connection comes or goes.  Does not
 belong here: HTTP, limits, and the state of one stream.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Announcer(Protocol):
-    """What tells subscribers of all nodes who comes and goes."""
+    """The part of the hub that announces connections to subscribers of all nodes."""
 
     async def arrive(self, subscriber: Subscriber) -> None:
         """Announce a connection, and wait for that, but not for long."""
@@ -136,7 +136,7 @@ class Delivery:
         return seat
 
     def begin(self, seat: Seat, position: int) -> None:
-        """Note that a stream is sent what comes after a position.
+        """Note the position after which a stream receives entries.
 
         Its owner calls this if the subscriber asked for the earliest entry, as soon as
         the position before that is known.
@@ -153,7 +153,7 @@ class Delivery:
 
     @contextmanager
     def seated(self, subscriber: Subscriber, holder: Holder) -> Iterator[Seat]:
-        """Seat a reader inside of the context; nobody is told.
+        """Seat a reader inside of the context, without an announcement.
 
         Raises `LimitExceeded` if its patterns are too similar to those of others.  The
         subscriber then no longer counts.

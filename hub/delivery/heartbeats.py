@@ -1,4 +1,4 @@
-"""Heartbeats: what is due for a connection when nothing happens, and when.
+"""Heartbeats: the heartbeats and the deadlines of connections.
 
     each second, for each seat that is due on the timer wheel
         its end has come     ─► close it

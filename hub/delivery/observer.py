@@ -1,7 +1,7 @@
-"""Observer: what is told of seats and dispatches, such as the event log.
+"""Observer: the interface of listeners to seats and dispatches, such as the event log.
 
-Belongs here: what an observer is told.  Does not belong here: what it does with that.
-It must not wait, and changes nothing.
+Belongs here: the events.  Does not belong here: anything that an observer does with
+them.  It must not wait, and changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Observer(Protocol):
         ...
 
     def seated(self, seat: Seat, position: int) -> None:
-        """Note that a connection begins, and is sent what comes after a position."""
+        """Note that a connection begins, and receives entries after a position."""
         ...
 
     def left(self, seat: Seat, position: int, more: int) -> None:

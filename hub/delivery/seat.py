@@ -1,6 +1,6 @@
 """Seat: the place of one connection among those of a node.
 
-Belongs here: what delivery notes about a connection.  Does not belong here: anything
+Belongs here: the notes of delivery about a connection.  Does not belong here: anything
 that the connection itself knows, such as its position or whether it has room.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Holder(Protocol):
-    """What holds a seat: a stream, or a reader that does not wait for updates."""
+    """A stream that holds a seat, or a reader that does not wait for updates."""
 
     def close(self, reason: str) -> None:
         """End the connection soon."""
@@ -26,7 +26,7 @@ class Holder(Protocol):
 
 
 class Outlet(Protocol):
-    """What a live seat is written to."""
+    """The way to the client of a live seat."""
 
     def write(self, body: bytes, position: int) -> None:
         """Write without waiting, and move to `position`, unless that is older.
@@ -51,8 +51,8 @@ class Seat:
 
     - `id`: its id in the audience; smaller than the id of any later seat.
     - `subscriber`: what the connection wants and may read.
-    - `holder`: what ends if the connection must end; None once it has left.
-    - `outlet`: what is written to while the seat is live; otherwise None.
+    - `holder`: the stream or reader that holds it; None once it has left.
+    - `outlet`: the same stream while the seat is live; otherwise None.
     - `written`: when delivery last wrote to it or, before that, when it came; by the
       hub's monotonic clock.
     - `slot`: its slot on the timer wheel, which is None if it is in none.

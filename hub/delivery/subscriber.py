@@ -1,6 +1,6 @@
-"""Subscriber: what one connection subscribes to, what it may read, and when it ends.
+"""Subscriber: the subscriptions, the grant and the deadline of one connection.
 
-Belongs here: what was decided about a connection before it has a seat.  Does not belong
+Belongs here: all decisions about a connection before it has a seat.  Does not belong
 here: anything that changes while it lasts.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Ticket(Protocol):
-    """What counts a connection toward the limits."""
+    """The count of a connection toward the limits."""
 
     def give_back(self) -> None:
         """Stop counting the connection.  A second call does nothing."""

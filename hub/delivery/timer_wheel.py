@@ -6,7 +6,7 @@
 Setting or discarding an item takes O(1).  A turn takes O(1) for each tick that has
 passed and for each item that is due.
 
-Belongs here: times and items of any kind.  Does not belong here: what is done with an
+Belongs here: times and items of any kind.  Does not belong here: the work for an
 item that is due (`heartbeats`).
 
 Source: G. Varghese and T. Lauck, Hashed and Hierarchical Timing Wheels, 1987: the

@@ -24,10 +24,10 @@ TOKENS: Final = "hub.tokens"
 
 
 Answer: TypeAlias = "Callable[[], Awaitable[None]]"
-"""What sends the answer to a request when it is called, once.
+"""A function that sends the answer to one request; it is called once.
 
-It refers to nothing of the request that it does not need, because a stream may stay
-open for a long time.
+It must not refer to parts of the request that it does not need, because a stream may
+stay open for a long time.
 """
 
 

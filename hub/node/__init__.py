@@ -1,9 +1,9 @@
-"""One node of a hub: what it owes its clients, its publishers and the other nodes.
+"""One node of a hub, among its clients, its publishers and the other nodes.
 
     admission         which connections may start, and how long they last
     matchers          the patterns of requests and tokens: compiled, shared, limited
     publish_window    how far publishers may be ahead of dispatch
-    presence          who subscribes to what, on all nodes, and the updates about that
+    presence          the subscribers of all nodes, and the updates about them
     health            whether new clients should come here, and whether the node works
     shutdown          how the node ends
 
