@@ -1,12 +1,12 @@
-"""The settings of a hub, and the checks of what an operator wrote.
+"""The settings of a hub: reading them, and refusing what is wrong.
 
 settings    ─ Settings: every setting, its meaning and its default
   ├► issuers           ─ the trusted issuers of tokens, and the sources of their keys
   ├► variable_names    ─ names of environment variables that are almost settings
-  └► checks            ─ validators, and the messages for what they refuse
+  └► texts             ─ the forms of settings that are texts, and the error messages
 
-What a setting does belongs to the part of the hub that it is for; nothing in here does
-anything but read, check and explain.
+Belongs here: reading, checking and explaining settings.  Does not belong here: the use
+of a setting.
 """
 
 from hub.settings.settings import (

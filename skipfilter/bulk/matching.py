@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from skipfilter.bulk.deliveries import OUTPUTS
 from skipfilter.bulk.errors import BadInput
 from skipfilter.bulk.posting_lists import POSTINGS, SHARD_BITS, combine, merge
-from skipfilter.bulk.ranges import BROADCAST_BYTES, NARROW_BYTES, divided, shards, shared, sizes
-from skipfilter.bulk.wide_selectors import find_numbers
+from skipfilter.bulk.ranges import BROADCAST_BYTES, divided, shards, shared, sizes
+from skipfilter.bulk.wide_selectors import NARROW_BYTES, find_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

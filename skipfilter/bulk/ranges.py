@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 
-NARROW_BYTES: Final = 2_048
-"""An exact selector is narrow if its two bitmaps have at most this number of bytes."""
 BROADCAST_BYTES: Final = 2**28
 """The maximum number of bytes of one range of ids, which every worker holds."""
 MAX_ID: Final = 2 ** (SHARD_BITS + 31)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import uuid
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skipfilter.bulk.deliveries import Sessions
+
+
+NARROW_BYTES: Final = 2_048
+"""An exact selector is not wide if its two bitmaps have at most this number of bytes."""
 
 
 class Wide:

@@ -1,4 +1,4 @@
-"""Checks of settings, and the messages for settings that fail them."""
+"""The forms of settings that are texts, and the sentences for settings that are wrong."""
 
 from __future__ import annotations
 
