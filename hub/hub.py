@@ -248,7 +248,7 @@ class Hub:
             last_event_id,
             presence=presence,
             replay_unknown=self.settings.replay_unknown,
-            dispatched=self.delivery.position,
+            live=lambda: self.delivery.position,
         )
 
     # -- running

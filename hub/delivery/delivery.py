@@ -1,7 +1,7 @@
 """Delivery: the arrivals and departures of connections, and the needs of streams.
 
     a stream     take_seat ─► join ─► leave ─► join … ─► vacate      announced, observed
-    a reader     seated                                              neither
+    a reader     reader_seat                                         neither
 
 Belongs here: all that must happen together when a connection comes or goes.  Does not
 belong here: HTTP, limits, and the state of one stream.
@@ -67,7 +67,7 @@ class Delivery:
         clock: Callable[[], float],
         random: Random,
     ) -> None:
-        self.end_reason: str | None = None
+        self.closing: str | None = None
         """Why streams end as soon as they begin; None while they do not."""
         self.audience = audience
         self.slices = slices
@@ -152,7 +152,7 @@ class Delivery:
         self._announcer.depart(seat.subscriber)
 
     @contextmanager
-    def seated(self, subscriber: Subscriber, holder: Holder) -> Iterator[Seat]:
+    def reader_seat(self, subscriber: Subscriber, holder: Holder) -> Iterator[Seat]:
         """Seat a reader inside of the context, without an announcement.
 
         Raises `LimitExceeded` if its patterns are too similar to those of others.  The
@@ -214,6 +214,10 @@ class Delivery:
     def live_count(self) -> int:
         """The number of connections that have caught up with the history."""
         return len(self._live)
+
+    def close_new(self, reason: str) -> None:
+        """From now on, end each stream as soon as it begins."""
+        self.closing = reason
 
     def close_all(self, reason: str) -> None:
         """End all connections."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hub.delivery.live import Live
-    from hub.delivery.seat import Seat
+    from hub.delivery.seat import Holder, Seat
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -94,18 +94,18 @@ class Heartbeats:
             async for seats in turns.in_turns(self._wheel.turn(now), turns.WRITES):
                 for seat in seats:
                     # Other tasks ran between two portions: it may have left.
-                    if seat.holder is not None:
-                        self._attend(seat, now)
+                    if (holder := seat.holder) is not None:
+                        self._attend(seat, holder, now)
 
-    def _attend(self, seat: Seat, now: float) -> None:
+    def _attend(self, seat: Seat, holder: Holder, now: float) -> None:
         """Close a connection that must end, or send a heartbeat if it is due."""
         # 1. Its token expires, or it has reached its maximum lifetime.
         if seat.subscriber.deadline - LATE_SECONDS <= now:
-            seat.close(seat.subscriber.end_reason)
+            holder.close(seat.subscriber.end_reason)
             return
         # 2. It is lost, and no error has reported that.
-        if seat.holder is not None and seat.holder.is_lost():
-            seat.close("its connection is lost")
+        if holder.is_lost():
+            holder.close("its connection is lost")
             return
         # 3. A heartbeat is due if nothing was written for an interval.  A seat that is
         #    not live gets none: it has not sent its head, or it is catching up, or it

@@ -101,6 +101,7 @@ class Live:
                     if left <= 0:
                         left = turns.WRITES
                         await turns.other_tasks()
+                body.encoded = None  # a slow reader may hold the body for long
             self.dispatched = position
 
     async def _choices(self, entries: list[Entry], live: BitMap64) -> Iterable[tuple[BitMap64, SharedBody]]:

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """The observer of the deliveries of one node."""
+    """The observer of the deliveries of one node, which starts and ends with it."""
 
     async def start(self) -> None:
         """Start, before any client is served."""
         ...
 
     def seated(self, seat: Seat, position: int) -> None:
-        """Note that a connection begins, and receives entries after a position."""
+        """Note that a stream begins, and receives entries after a position."""
         ...
 
     def left(self, seat: Seat, position: int, more: int) -> None:
-        """Note that a connection ends.
+        """Note that a stream ends.
 
         It was sent everything that it wants up to `position`, and `more` updates after
         it.
@@ -33,11 +33,11 @@ class Observer(Protocol):
         ...
 
     def dispatched(self, entries: list[Entry]) -> None:
-        """Note that consecutive entries were written to all live connections."""
+        """Note that entries were written to the live streams that want them."""
         ...
 
     async def aclose(self) -> None:
-        """Finish, after the last connection has ended."""
+        """Finish, after the last stream has ended."""
         ...
 
 

@@ -35,7 +35,8 @@ class Part(NamedTuple):
     """The wanted entries of one page."""
 
     start: int
-    """The position after which the page begins."""
+    """The position after which the page begins; before its first entry if the walk
+    begins at EARLIEST."""
     wanted: list[Entry]
     """The entries that the seat wants, in order; perhaps none."""
     size: int

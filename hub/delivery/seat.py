@@ -37,13 +37,13 @@ class Outlet(Protocol):
 
 
 class SharedBody(bytes):
-    """Frames that are written to many outlets.
-
-    The connections of one kind send the same encoding of them, so the first one leaves
-    it here for the others.
-    """
+    """Frames that are written to many outlets."""
 
     encoded: bytes | None = None
+    """The frames as connections send them: the first one leaves it for the others.
+
+    Only one kind of connection may use it.
+    """
 
 
 class Seat:
@@ -53,9 +53,9 @@ class Seat:
     - `subscriber`: what the connection wants and may read.
     - `holder`: the stream or reader that holds it; None once it has left.
     - `outlet`: the same stream while the seat is live; otherwise None.
-    - `written`: when delivery last wrote to it or, before that, when it came; by the
-      hub's monotonic clock.
-    - `slot`: its slot on the timer wheel, which is None if it is in none.
+    - `written`: when it was last written to while it was live or, before that, when it
+      came; by the hub's monotonic clock.
+    - `slot`: its slot on the timer wheel; None if nothing is due.
     """
 
     __slots__ = ("holder", "id", "outlet", "slot", "subscriber", "written")

@@ -204,8 +204,8 @@ class Stream:
         log.info("subscriber connected", id=subscriber.id, first_matchers=matchers)
         # During a shutdown, the stream is accepted and ends at once, because an
         # EventSource reconnects after the end of a stream, but never after a 503.
-        if delivery.end_reason is not None:
-            self.close(delivery.end_reason)
+        if delivery.closing is not None:
+            self.close(delivery.closing)
         is_over = True
         try:
             if await connection.begin(head, self, wait=self.state is State.OPENING):

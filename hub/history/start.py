@@ -1,12 +1,15 @@
 """Start: where in the history a subscriber begins, by its cursor.
 
-cursor                        start                       event before the first one
-none                          the end of the history      unknown
-empty                         the end of the history      `earliest`            N107
-earliest                      the first event             `earliest`
-an id that the history has    after the first such event  that id               N115
-any other id                  the first event             `earliest`            N108
-                              or the end, by a setting                          N109
+    cursor                        start                       event before the first one
+    none                          the end of the history      unknown
+    empty                         the end of the history      `earliest`            N107
+    earliest                      the first event             `earliest`
+    an id that the history has    after the first such event  that id               N115
+    any other id                  the first event             `earliest`            N108
+                                  or the end, by a setting    `earliest`            N109
+
+So a client that was away receives the updates that it missed, as far as the history
+still has them.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from hub.history.base import EARLIEST
 from hub.protocol.updates import EARLIEST_ID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hub.history.base import History
 
 log = structlog.stdlib.get_logger("hub")
@@ -35,7 +40,7 @@ class Start(NamedTuple):
 
 
 async def find_start(
-    history: History, cursor: str | None, *, presence: bool, replay_unknown: bool, dispatched: int
+    history: History, cursor: str | None, *, presence: bool, replay_unknown: bool, live: Callable[[], int]
 ) -> Start:
     """Return the start that belongs to a cursor.
 
@@ -44,8 +49,9 @@ async def find_start(
     `replay_unknown`, a subscriber with an unknown id gets what is left of the updates
     that it missed.
 
-    If the history is unavailable and there is no cursor, the start is `dispatched`.
-    With a cursor, raises `HistoryUnavailable`.
+    If the end of the history is the start, and the history is unavailable, the start is
+    `live()`, the position of the live streams.  In all other cases, an unavailable
+    history raises `HistoryUnavailable`.
     """
     if cursor and cursor != EARLIEST_ID:
         if (found := await history.find(cursor, presence=presence)) is not None:
@@ -61,5 +67,5 @@ async def find_start(
     try:
         end = await history.end()
     except HistoryUnavailable:  # then no publisher gets an answer either
-        end = dispatched
+        end = live()
     return Start(end, None if cursor is None else EARLIEST_ID)

@@ -82,7 +82,7 @@ class HubApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
         if scope["type"] == "http":
-            # The frames that hold the parts of the request have ended before the answer
+            # The frames that make objects for the request have ended before the answer
             # begins, because a stream may stay open for a long time.
             await (await self._answer(scope, receive, send))()
             return
@@ -97,8 +97,8 @@ class HubApplication:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer:
         """Return the answer to a request.
 
-        An unexpected error is answered with 500 and raised again, so that the server
-        logs it (R24).
+        An unexpected error of an endpoint is answered with 500 and raised again, so
+        that the server logs it (R24).
         """
         # 1. Take the tokens out of the query first, and out of the server's own scope:
         #    the server writes that query to its access log.
@@ -131,9 +131,10 @@ class HubApplication:
             return request.answer(self._router)
         # 5. Publish and subscribe requests.
         try:
-            return await self._methods[request.method](request)
-        except RequestError as error:
-            return request.answer(problems.respond(error, request, settings))
+            try:
+                return await self._methods[request.method](request)
+            except RequestError as error:
+                return request.answer(problems.respond(error, request, settings))
         except Exception:
             await request.answer(PlainTextResponse("Internal Server Error", 500))()
             raise

@@ -42,8 +42,10 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import StreamingResponse
 
 from hub.delivery.reading import CHUNK_BYTES
-from hub.errors import PositionExpired
+from hub.errors import PositionExpired, RequestError
 from hub.history import base
+from hub.http import problems
+from hub.http.request import Request
 from hub.http.response import SERVER_SEND
 from hub.http.sockets import tune
 from hub.http.uvicorn_connection import UvicornLink, link_of
@@ -72,14 +74,18 @@ class ReplayResponse(StreamingResponse):
     def __init__(
         self, hub: Hub, subscriber: Subscriber, headers: list[tuple[bytes, bytes]], *, metadata: bool = False
     ) -> None:
+        self._settings = hub.settings
         self.replay = Replay(hub.delivery, hub.history, hub.settings, subscriber, metadata=metadata)
         applied = {"Preference-Applied": "wait=0, metadata" if metadata else "wait=0"}
         super().__init__(self.replay.chunks(), headers=_HEADERS | applied, media_type="text/event-stream")
         self.raw_headers += headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
-        await self.replay.run(self._respond, scope, receive, send)
+        """Send the response, or a refusal if its patterns are too similar to others."""
+        try:
+            await self.replay.run(self._respond, scope, receive, send)
+        except RequestError as error:
+            await problems.respond(error, Request(scope, receive, send), self._settings)(scope, receive, send)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Instead of the task group of the base class, whose cancelled task is part of a
@@ -120,7 +126,7 @@ class Replay:
         self._link: UvicornLink | None = None  # the server's connection; None if the server is unknown
         self._timeout: asyncio.Timeout | None = None  # interrupts the response when it expires
         self._is_sending = True  # whether the server is still sending the head or a chunk
-        self._closed = delivery.end_reason or ""  # why it should end, or ""
+        self._closed = delivery.closing or ""  # why it should end, or ""
 
     async def run(self, respond: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response by calling `respond`, until it is complete or closed.
@@ -128,7 +134,7 @@ class Replay:
         Raises `LimitExceeded`, before anything is sent, if its patterns are too similar
         to others.
         """
-        with self._delivery.seated(self._subscriber, self) as self._seat:
+        with self._delivery.reader_seat(self._subscriber, self) as self._seat:
             self._link = link_of(scope.get(SERVER_SEND, send))
             if self._link is not None:  # the kernel then drops a client that does not read
                 tune(self._link.transport, self._settings)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -140,12 +141,12 @@ class HttpProtocol(HttpToolsProtocol):
     __slots__ = (
         "_answering",
         "_detached",
-        "_dropped",
         "_ends",
         "_half_closed",
         "_head_timer",
         "_is_stream",
         "_keep_alive",
+        "_left_to_drop",
         "_limit",
         "shared",
     )
@@ -168,7 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.url = b""  # uvicorn sets it when the first request begins
         self._head_timer: asyncio.TimerHandle | None = None  # aborts if the next head takes too long
         self._ends = False  # whether the connection ends with the response in progress
-        self._dropped = 0  # bytes that were dropped since the connection ends
+        self._left_to_drop = sys.maxsize  # bytes that may still be dropped
         self._half_closed = False  # whether the client has closed its half of the connection
         self._is_stream = False  # whether the response in progress is an event stream
         self._answering: RequestResponseCycle | None = None  # in progress; `cycle` is the last received
@@ -508,7 +509,7 @@ class HttpProtocol(HttpToolsProtocol):
 
         Until then, the client can read the response.
         """
-        self._ends = True
+        self._ends, self._left_to_drop = True, LINGER_BYTES
         if self._half_closed or not self.transport.can_write_eof():
             self.transport.close()
         else:
@@ -516,9 +517,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._wait(LINGER_SECONDS)
 
     def _drop(self, data: bytes) -> None:
-        """Drop received bytes; abort the connection after LINGER_BYTES."""
-        self._dropped += len(data)
-        if self._dropped > LINGER_BYTES:
+        """Drop received bytes; after the last answer, at most LINGER_BYTES."""
+        self._left_to_drop -= len(data)
+        if self._left_to_drop < 0:
             self.transport.abort()
 
 

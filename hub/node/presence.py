@@ -148,10 +148,13 @@ class Presence:
         self._announce(subscriber, active=True, done=done)
         if not done.done():
             await asyncio.wait([done], timeout=ANNOUNCE_TIMEOUT)
-        if done.done():
-            done.result()
-        else:
-            done.add_done_callback(_log_failure)  # no caller would see the error
+        try:
+            if done.done():
+                done.result()
+            else:
+                done.add_done_callback(_log_failure)  # no caller would see the error
+        finally:
+            del done  # an error refers to this frame, which would refer to the error
 
     def depart(self, subscriber: Subscriber) -> None:
         """Announce the end of a connection, after all earlier announcements (N120)."""
@@ -301,7 +304,7 @@ class Presence:
                 gone += [subscriber for subscriber in own if subscriber.id not in self._announced]
                 missing = self._announced - {subscriber.id for subscriber in own}
                 self._announced -= missing
-                for seat in self._audience:
+                for seat in self._audience if missing else ():
                     if seat.subscriber.id in missing:
                         self._announce(seat.subscriber, active=True)
             # 3. Announce the first of the gone subscribers, up to what fits in flight.

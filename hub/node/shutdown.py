@@ -62,7 +62,7 @@ class Shutdown:
         else:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
         self.is_closing = True
-        self._delivery.end_reason = SHUTTING_DOWN
+        self._delivery.close_new(SHUTTING_DOWN)
         # Requests that wait for their client fail now: see `until_closing`.
         for timeout in list(self._timeouts):
             if not timeout.expired():

@@ -29,8 +29,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from hub.errors import ConfigurationError
 from hub.history.base import Retention
 from hub.protocol.origins import normal_origin
-from hub.settings.texts import is_true, sentences, text_like
 from hub.settings.issuers import Algorithm, Issuer, Keys, KeySetURL, Role
+from hub.settings.texts import is_true, sentences, text_like
 from hub.settings.variable_names import PREFIX, RENAMED, renamed_variables, unknown_variables
 
 log = structlog.stdlib.get_logger("hub")

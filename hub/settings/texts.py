@@ -1,4 +1,4 @@
-"""The forms of settings that are texts, and the sentences for settings that are wrong."""
+"""The forms of settings that are texts, and the sentences for wrong settings."""
 
 from __future__ import annotations
 

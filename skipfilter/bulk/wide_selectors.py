@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 NARROW_BYTES: Final = 2_048
-"""An exact selector is not wide if its two bitmaps have at most this number of bytes."""
+"""An exact selector is wide if its two bitmaps have more bytes than this."""
 
 
 class Wide:

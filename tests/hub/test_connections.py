@@ -375,7 +375,7 @@ async def test_n23_patterns_of_a_replay_count_while_it_lasts() -> None:
         hub = app.state.hub
         await hub.publish(*(Update((f"/a/1/{n}",), data="x") for n in range(3)))
         subscriber, _ = await hub.subscribe([("urlpattern", pattern) for _, pattern in wanted], Grant(), "earliest")
-        with hub.delivery.seated(subscriber, Recorder()) as seat:
+        with hub.delivery.reader_seat(subscriber, Recorder()) as seat:
             async with follow(app, ("match_urlpattern", "/b/:id(\\d+)")) as stream:
                 assert stream.status == 429
             assert [len(part.wanted) async for part in _parts(hub.delivery.reading(seat, subscriber.start))] == [3]

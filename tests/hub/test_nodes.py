@@ -627,7 +627,7 @@ async def test_a_slow_stream_is_informed_of_trimmed_presence_updates_that_it_may
 
         async def reading(grant: Grant, cursor: str) -> Reading:
             subscriber, _ = await hub.subscribe([("exact", "*")], grant, cursor)
-            seat = stack.enter_context(hub.delivery.seated(subscriber, Recorder()))
+            seat = stack.enter_context(hub.delivery.reader_seat(subscriber, Recorder()))
             walk: Reading = hub.delivery.reading(seat, subscriber.start)
             return walk
 

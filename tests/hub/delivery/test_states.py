@@ -102,7 +102,7 @@ class Case:
         """The results of the reads: parts, exceptions or futures; then the end."""
         self.vacated: list[tuple[int, int]] = []
         """Up to where the stream was sent everything, and how many entries after it."""
-        self.end_reason = "the test closes all" if closing else None
+        self.closing = "the test closes all" if closing else None
         self.position = self.dispatched = END
         self.subscriber = Subscriber((), Grant(), position)
         self.stream = Stream(cast("Any", self), self.connection)

@@ -378,6 +378,19 @@ async def test_the_chunk_of_an_update_is_made_once(monkeypatch: pytest.MonkeyPat
         assert {id(chunk) for chunk in chunks[3:]} == {id(chunks[3])}
 
 
+async def test_a_slow_reader_keeps_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "wire", staticmethod(partial(ServerWire, detaches=True)))
+    async with world() as here:
+        slow = await here.connect("a")
+        await here.caught_up()
+        slow.block()
+        await here.publish("a")
+        await here.settle()
+        _, body = slow.stream._unwritten
+        assert body.startswith(b"id: 1\n")
+        assert body.encoded is None
+
+
 @pytest.mark.parametrize("detaches", [False, True])
 async def test_the_socket_of_a_client_that_left_before_its_response_is_not_used(
     detaches: bool, monkeypatch: pytest.MonkeyPatch

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.auth.grant import Grant
+from hub.delivery.audience import Audience
 from hub.delivery.seat import Seat
 from hub.history import base
 from hub.http import replay
 from hub.http.replay import Replay, ReplayResponse
 from hub.protocol.updates import Update
+from skipfilter import LimitError
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.seats import Recorder
 from tests.waiting import HANG, until
@@ -172,12 +174,26 @@ async def test_n23_a_replay_counts_as_a_connection_while_it_lasts() -> None:
     async with application(max_connections=1, subscriptions=False) as app:
         subscriber, _ = await app.state.hub.subscribe((), Grant())  # it counts from now on
         assert (await replayed(app)).status == 429
-        with app.state.hub.delivery.seated(subscriber, Recorder()):
+        with app.state.hub.delivery.reader_seat(subscriber, Recorder()):
             assert (await replayed(app)).status == 429
         assert ids_in(await replayed(app)) == []
     async with application(connection_rate_per_client=1, subscriptions=False) as app:
         assert ids_in(await replayed(app)) == []
         assert (await replayed(app)).status == 429
+
+
+async def test_n23_a_reader_whose_patterns_are_too_similar_to_others_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(audience: Audience, *_: object) -> None:
+        raise LimitError("too many similar patterns")
+
+    monkeypatch.setattr(Audience, "seat", refuse)
+    async with hub("1") as app:
+        answer = await replayed(app)
+        assert (answer.status, answer.detail) == (429, "too many similar patterns")
+        assert (await ask(app, "GET", f"{PATH}?match=a")).status == 429
+        assert app.state.hub.admission._clients == {}  # type: ignore[attr-defined]
 
 
 async def test_the_headers_alone_show_whether_an_event_is_known() -> None:
@@ -195,7 +211,7 @@ async def test_n82_if_the_token_expires_a_replay_ends_without_the_final_comment(
 
 async def test_if_the_hub_shuts_down_a_replay_ends_without_the_final_comment() -> None:
     async with hub("1", "2") as app:
-        app.state.hub.delivery.end_reason = "the test ends all"  # type: ignore[attr-defined]
+        app.state.hub.delivery.closing = "the test ends all"  # type: ignore[attr-defined]
         assert (await replayed(app)).text == ""
 
 
@@ -407,7 +423,7 @@ async def test_metadata_counts_as_written_bytes() -> None:
             await asyncio.sleep(0)
         subscriber, _ = await its.subscribe([("exact", topics[0])], Grant(), "earliest")
         reader = Replay(its.delivery, its.history, its.settings, subscriber, metadata=True)
-        with its.delivery.seated(subscriber, reader) as reader._seat:
+        with its.delivery.reader_seat(subscriber, reader) as reader._seat:
             sizes = [len(chunk) async for chunk in reader.chunks()]
     assert len(sizes) == 4  # one for each page, and the end
     assert max(sizes) < 2 * base.PAGE_ENTRIES * sum(map(len, topics))

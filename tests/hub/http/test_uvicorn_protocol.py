@@ -500,6 +500,26 @@ async def test_a_client_that_is_still_sending_gets_its_response(monkeypatch: pyt
         assert (await said(server, request, *[b"x" * 100_000] * 20)).startswith(b"HTTP/1.1 401 ")
 
 
+@pytest.mark.parametrize("refused", [b"POST / HTTP/1.1\r\nhost: /\r\n\r\n", b"nonsense\r\n\r\n"])
+async def test_bytes_after_a_refused_request_do_not_cost_the_answer_to_the_one_before(refused: bytes) -> None:
+    go = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await go.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(app, http=HttpProtocol, lifespan="off") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + refused)
+        for _ in range(uvicorn_protocol.LINGER_BYTES // 2**16 + 10):
+            writer.write(b"x" * 2**16)
+            await writer.drain()
+        go.set()
+        assert (await asyncio.wait_for(reader.read(2**16), HANG)).startswith(b"HTTP/1.1 204 ")
+        writer.close()
+
+
 async def test_a_client_that_keeps_sending_after_its_response_is_cut_off(
     made: list[HttpProtocol], monkeypatch: pytest.MonkeyPatch
 ) -> None:
