@@ -148,13 +148,10 @@ class Presence:
         self._announce(subscriber, active=True, done=done)
         if not done.done():
             await asyncio.wait([done], timeout=ANNOUNCE_TIMEOUT)
-        try:
-            if done.done():
-                done.result()
-            else:
-                done.add_done_callback(_log_failure)  # no caller would see the error
-        finally:
-            del done  # an error refers to this frame, which would refer to the error
+        if done.done():
+            done.result()
+        else:
+            done.add_done_callback(_log_failure)  # no caller would see the error
 
     def depart(self, subscriber: Subscriber) -> None:
         """Announce the end of a connection, after all earlier announcements (N120)."""

@@ -389,6 +389,32 @@ async def test_a_write_to_a_live_stream_advances_it_or_leaves_it_behind_or_close
     assert case.connection.calls[-2:] == ["abort", "stop"]
 
 
+@pytest.mark.parametrize("ends", ["lost", "close", "no room"])
+async def test_a_live_stream_was_sent_all_that_it_wants_up_to_the_last_dispatch(ends: str) -> None:
+    case = await live()
+    case.dispatched = END + 5  # which had nothing for this stream
+    assert case.stream.position == END + 5
+    match ends:
+        case "lost":
+            case.stream.lost(None)
+            assert case.vacated == [(END + 5, 0)]
+        case "close":
+            case.stream.close("one")
+            await turns(2)
+            assert case.vacated == [(END + 5, 0)]
+        case _:
+            case.connection.room, case.connection.left = False, 10
+            case.stream.write(b"x\n\n", END + 6)
+            assert case.stream._delivered() == (END + 5, 0)
+
+
+async def test_a_write_without_news_moves_no_stream_back() -> None:
+    case = await live()
+    case.dispatched = 0  # nothing was dispatched since the node started
+    case.stream.write(events.HEARTBEAT, 0)
+    assert case.stream.position == END
+
+
 @pytest.mark.parametrize(("left", "state"), [(0, State.CLOSED), (5, State.BEHIND)])
 async def test_a_full_connection_that_closes_is_lost_unless_its_rest_can_be_sent(left: int, state: State) -> None:
     case = await behind()

@@ -655,6 +655,22 @@ async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
         assert here.hub.delivery.connection_count == 0
 
 
+async def test_a_heartbeat_before_the_first_dispatch_repeats_no_older_update() -> None:
+    log = MemoryHistory(Retention(100, 10**6))
+    await log.append([Update(("a",), id=f"old {n}") for n in range(3)])
+    async with world(SETTINGS, log) as here:
+        connection = await here.connect("a")
+        await here.caught_up()
+        await here.pass_by(10)
+        assert connection.writes == [b":\n", b":\n"]
+        connection.block()
+        await here.publish("a")
+        await here.settle()
+        connection.unblock()
+        await here.caught_up()
+        assert connection.ids == ["1"]
+
+
 async def test_heartbeats_wait_for_the_end_of_a_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a heartbeat without room would note a position ahead of the writes."""
     monkeypatch.setattr("hub.turns.WRITES", 1)

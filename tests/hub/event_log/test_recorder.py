@@ -21,8 +21,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from hub.auth.grant import Grant
 from hub.auth.signing import sign_classic_token
 from hub.delivery.observer import NoObserver
+from hub.delivery.seat import Seat
+from hub.delivery.subscriber import Subscriber
 from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
 from hub.event_log import segments
@@ -1050,6 +1053,15 @@ async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_o
         log.left(cast("Any", late), 0, 0)
     founds = [gap["found"] is None for gap in gaps_in(tmp_path)]
     assert sorted(founds) == [False, False, True, True]
+
+
+async def test_a_node_that_ends_before_a_connection_does_not_end_clean(tmp_path: Path) -> None:
+    async with world(plain(event_log=str(tmp_path))) as here:
+        seat = Seat(Subscriber((), Grant(), 0), None)
+        log_of(here.hub).seated(seat, 0)
+        await until(lambda: not log_of(here.hub)._sessions.waiting)
+    [end] = [line for line in lines_of(tmp_path / "sessions") if line["event"] == "end"]
+    assert not end["clean"]
 
 
 async def test_a_connection_whose_end_is_unknown_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

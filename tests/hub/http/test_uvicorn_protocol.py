@@ -501,7 +501,9 @@ async def test_a_client_that_is_still_sending_gets_its_response(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("refused", [b"POST / HTTP/1.1\r\nhost: /\r\n\r\n", b"nonsense\r\n\r\n"])
-async def test_bytes_after_a_refused_request_do_not_cost_the_answer_to_the_one_before(refused: bytes) -> None:
+async def test_bytes_after_a_refused_request_do_not_cost_the_answer_to_the_one_before(
+    refused: bytes, made: list[HttpProtocol]
+) -> None:
     go = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -512,9 +514,13 @@ async def test_bytes_after_a_refused_request_do_not_cost_the_answer_to_the_one_b
     async with served(app, http=HttpProtocol, lifespan="off") as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + refused)
-        for _ in range(uvicorn_protocol.LINGER_BYTES // 2**16 + 10):
+        await until(lambda: made and made[0]._ends)
+        protocol, count = made[0], uvicorn_protocol.LINGER_BYTES // 2**16 + 10
+        before = protocol._left_to_drop
+        for _ in range(count):
             writer.write(b"x" * 2**16)
             await writer.drain()
+        await until(lambda: protocol.transport.is_closing() or protocol._left_to_drop == before - count * 2**16)
         go.set()
         assert (await asyncio.wait_for(reader.read(2**16), HANG)).startswith(b"HTTP/1.1 204 ")
         writer.close()
