@@ -86,11 +86,12 @@ class Pace(Protocol):
 class Portion:
     """The pace of work that lets other tasks run after each `size` steps.
 
-    portion = Portion(size)
-    for step in steps:
-        if portion.is_over():
-            await portion.pause()
-        do(step)
+    Ask before each step:
+
+        for step in steps:
+            if portion.is_over():
+                await portion.pause()
+            do(step)
     """
 
     def __init__(self, size: int) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pyroaring import BitMap64
@@ -27,7 +27,7 @@ from skipfilter import SelectorIndex, SkipFilter
 from skipfilter.sources import union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hub.delivery.seat import Holder
     from hub.delivery.subscriber import Subscriber
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal["subscribed", "granted"]
 Key: TypeAlias = tuple[Role, str]
 """A role and a topic: which seats subscribe to the topic, or may read it?"""
+
+_PUBLIC: Final[tuple[Role, ...]] = ("subscribed",)
+_PRIVATE: Final[tuple[Role, ...]] = ("subscribed", "granted")
+"""The roles that the receivers of an update must all have."""
 
 
 class Audience:
@@ -89,12 +93,20 @@ class Audience:
         Lets other tasks run at the `pace`.  They may remove seats whose ids are in the
         result.
         """
-        ids = await self._union("subscribed", topics, among, pace)
-        return await self._union("granted", topics, ids, pace) if private and ids else ids
-
-    async def wants(self, seat: Seat, update: Update, pace: Pace) -> bool:
-        """Return whether a seat receives an update; see `of`."""
-        return bool(await self.of(update.topics, update.private, BitMap64([seat.id]), pace))
+        find = self._find(topics)
+        # A private update needs a subscription, and of those seats a grant.
+        for role in _PRIVATE if private else _PUBLIC:
+            found = BitMap64()
+            for topic in topics:
+                if len(found) == len(among):
+                    break
+                if pace.is_over():
+                    await pace.pause()
+                ids = find((role, topic))  # a bitmap of our own
+                ids &= among
+                found = found | ids if found else ids
+            among = found
+        return among
 
     async def readable(self, seat: Seat, update: Update, pace: Pace) -> Sequence[str]:
         """Return the topics of an update that a seat may know.
@@ -104,23 +116,19 @@ class Audience:
         """
         if not update.private:
             return update.topics
-        only = BitMap64([seat.id])
-        return [topic for topic in update.topics if await self._union("granted", (topic,), only, pace)]
-
-    async def _union(self, role: Role, topics: Sequence[str], among: BitMap64, pace: Pace) -> BitMap64:
-        """Return the ids among `among` of the seats with this role for any topic."""
-        # Each presence update has a new topic.  Caching it would only evict topics that
-        # are in use.
-        is_presence = topics[0].startswith(self._presence_prefix)
-        find = self._index.bitmap if is_presence else self._filter.bitmap
-        ids = BitMap64()
-        for topic in topics:
-            if len(ids) == len(among):
-                break
+        find, topics = self._find(update.topics), []
+        for topic in update.topics:
             if pace.is_over():
                 await pace.pause()
-            ids |= find((role, topic)) & among
-        return ids
+            if seat.id in find(("granted", topic)):
+                topics.append(topic)
+        return topics
+
+    def _find(self, topics: Sequence[str]) -> Callable[[Key], BitMap64]:
+        """Return the function that finds the ids of a key, for these topics."""
+        # Each presence update has a new topic.  Caching it would only evict topics that
+        # are in use.
+        return self._index.bitmap if topics[0].startswith(self._presence_prefix) else self._filter.bitmap
 
 
 class SeatIndex:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pyroaring import BitMap64
+
 from hub.history.base import EARLIEST
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ class Reading:
     ) -> None:
         self._read = read
         self._audience = audience
-        self._seat = seat
+        self._subscriber = seat.subscriber
+        self._only = BitMap64([seat.id])
         self._slices = slices
         self._after = after  # the position up to which it has read
 
@@ -72,7 +75,7 @@ class Reading:
         `PositionExpired` if the history forgot entries that the subscriber may want, or
         has begun a new epoch, and the errors of `read`.
         """
-        page, subscriber = await self._read(self._after), self._seat.subscriber
+        page, subscriber = await self._read(self._after), self._subscriber
         # A subscriber that starts at EARLIEST asked for all that the history still has,
         # so presence updates that are already forgotten are no gap for it.
         if self._after == EARLIEST:
@@ -88,7 +91,7 @@ class Reading:
             for entry in page:
                 kind = entry.update.topics, entry.update.private
                 if kind not in verdicts:
-                    verdicts[kind] = await self._audience.wants(self._seat, entry.update, self._slices)
+                    verdicts[kind] = bool(await self._audience.of(*kind, self._only, self._slices))
                     if self._slices.is_over():
                         await self._slices.pause()
                 if verdicts[kind]:

@@ -79,15 +79,21 @@ class Wire:
 
     async def head(self) -> None:
         """Send the head of the response."""
+        if await self._is_open():
+            if self.before_head is not None:
+                await self.before_head()
+            self.begun = True
+
+    async def _is_open(self) -> bool:
+        """Wait for room, and return whether the connection is open then.
+
+        Raises the error that the test has planted.
+        """
         if not self._room.is_set():
             await self._room.wait()
-        if self.is_closing():
-            return
-        if self.fails is not None:
+        if not self.is_closing() and self.fails is not None:
             raise self.fails
-        if self.before_head is not None:
-            await self.before_head()
-        self.begun = True
+        return not self.is_closing()
 
     def block(self) -> None:
         self._room.clear()

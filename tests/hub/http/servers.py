@@ -61,12 +61,8 @@ class ServerWire(Wire):
     # -- the server's side of ASGI
 
     async def send(self, message: Message) -> None:
-        if not self._room.is_set():
-            await self._room.wait()
-        if self.is_closing():
+        if not await self._is_open():
             return
-        if self.fails is not None:
-            raise self.fails
         assert not self.ended
         self.ended = not message["more_body"]
         if message["body"]:
