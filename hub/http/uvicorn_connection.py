@@ -17,7 +17,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from hub.delivery.seat import SharedBody
-from hub.http.uvicorn_protocol import HttpProtocol
+from hub.http.uvicorn_protocol import MAX_BUFFERED, HttpProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -135,13 +135,16 @@ class UvicornConnection:
 
         Returns False if there is now no room for more, or if the connection is closing.
         """
+        transport = self._transport
         chunk = body.encoded if isinstance(body, SharedBody) else None
-        self._transport.write(_chunk(body) if chunk is None else chunk)
-        if self._flow.write_paused or self._transport.is_closing():
+        transport.write(_chunk(body) if chunk is None else chunk)
+        # The flow pauses at the same size.  Asking the flow would be slower: when many
+        # streams are written to in turn, its memory is in no cache of the processor.
+        buffered = transport.get_write_buffer_size()
+        if buffered > MAX_BUFFERED or transport.is_closing():
             # A closing connection accepts a write only if earlier bytes are still
             # buffered.
-            buffered = self._transport.get_write_buffer_size()
-            self._unsent = _ALL if not buffered and self._transport.is_closing() else buffered
+            self._unsent = _ALL if not buffered and transport.is_closing() else buffered
             return False
         return True
 

@@ -60,6 +60,11 @@ The connection then ends, even if the client is still sending.
 """
 LINGER_BYTES: Final = 2**22
 """Bytes that are read and dropped in that time; more abort the connection."""
+MAX_BUFFERED: Final = 1
+"""Bytes that a transport buffers for a detached response before its flow pauses.
+
+With 0, TLS never reports room again.
+"""
 
 _MAX_TARGET: Final = 2**16 - 1
 """The longest request target, in bytes, that httptools can parse."""
@@ -222,7 +227,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.cycle = self.scope = self.headers = self._answering = self._limit = None  # type: ignore[assignment]
         # A long body may have paused reading, and a pause hides a disconnect.
         self.flow.resume_reading()
-        self.transport.set_write_buffer_limits(1)  # with 0, TLS never reports room again
+        self.transport.set_write_buffer_limits(MAX_BUFFERED)
         return True
 
     def reattach(self) -> None:

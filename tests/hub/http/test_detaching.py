@@ -562,17 +562,37 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(folder / "certificate"), str(folder / "key")
 
 
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> set[tuple[bool, bool]]:
+    """For each write so far: whether it reported room, and whether the flow agreed."""
+    found = set()
+    write = UvicornConnection.write
+
+    def observed(connection: UvicornConnection, body: bytes) -> bool:
+        has_room = write(connection, body)
+        found.add((has_room, not connection._flow.write_paused))
+        return has_room
+
+    monkeypatch.setattr(UvicornConnection, "write", observed)
+    return found
+
+
 @KINDS
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_behind_tls_updates_arrive_and_a_slow_reader_catches_up(http: Any, loop: Any, certificate: Any) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_with_and_without_tls_updates_arrive_and_a_slow_reader_catches_up(
+    http: Any, loop: Any, tls: bool, certificate: Any, rooms: set[tuple[bool, bool]]
+) -> None:
+    files = dict(zip(("ssl_certfile", "ssl_keyfile"), certificate, strict=True)) if tls else {}
+
     async def talk() -> None:
         app = create_app(Settings(dev=True, retry=0, max_lifetime=0, subscriptions=False))
-        trusted = ssl.create_default_context(cafile=certificate[0])
-        async with served(app, http=http, ssl_certfile=certificate[0], ssl_keyfile=certificate[1]) as server:
+        trusted: Any = {}
+        if tls:
+            trusted = {"ssl": ssl.create_default_context(cafile=certificate[0]), "server_hostname": "localhost"}
+        async with served(app, http=http, **files) as server:
             hub = app.state.hub
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", server.port, ssl=trusted, server_hostname="localhost", limit=1_000
-            )
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1_000, **trusted)
             writer.write(GET)
             reply = Reply(reader, writer)
             await asyncio.wait_for(reply.read_head(), HANG)
@@ -593,3 +613,5 @@ def test_behind_tls_updates_arrive_and_a_slow_reader_catches_up(http: Any, loop:
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(talk())
+    if http is HttpProtocol:
+        assert rooms == {(True, True), (False, False)}
