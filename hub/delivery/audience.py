@@ -147,17 +147,20 @@ class SeatIndex:
         if its patterns are too similar to those of other seats.  If an error is raised,
         the seat is in neither index.
         """
-        self._subscribed.add(id, value, _selectors(value.subscriber.subscribed))
-        try:
-            self._granted.add(id, value, _selectors(value.subscriber.grant.subscribe))
-        except BaseException:
-            self._subscribed.discard(id, value)
-            raise
+        subscriber = value.subscriber
+        self._subscribed.add(id, value, _selectors(subscriber.subscribed))
+        if subscriber.grant.subscribe:
+            try:
+                self._granted.add(id, value, _selectors(subscriber.grant.subscribe))
+            except BaseException:
+                self._subscribed.discard(id, value)
+                raise
 
     def discard(self, id: int, value: Seat) -> None:
         """Remove a seat from both indexes."""
         self._subscribed.discard(id, value)
-        self._granted.discard(id, value)
+        if value.subscriber.grant.subscribe:
+            self._granted.discard(id, value)
 
     def posting_lists(self, key: Key, start: int = 0) -> list[BitMap64]:
         """Return the posting lists of the seats that subscribe to, or may read, a
