@@ -55,13 +55,7 @@ def serve(
 
     Its streams then end over HUB_DRAIN seconds.  A second signal ends them at once.
     """
-    # The log goes to stderr; the process id is in each line if there are several.
-    process = "%(process)d " if workers > 1 else ""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(message)s"))
-    logging.basicConfig(level=log_level.upper(), handlers=[handler])
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    log_to_stdlib()
+    _log_to_stderr(log_level, with_process=workers > 1)
     # An error in the settings, the address or the files stops the start here.
     try:
         chosen = {"dev": True} if dev else {}
@@ -90,6 +84,16 @@ def serve(
             raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, detach=detach)))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
         run(app, listener, detach=detach)
+
+
+def _log_to_stderr(level: str, *, with_process: bool) -> None:
+    """Write the log to stderr from `level` on, perhaps with the process id."""
+    process = "%(process)d " if with_process else ""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    log_to_stdlib()
 
 
 class _Address(NamedTuple):
