@@ -87,7 +87,7 @@ def serve(
 
 
 def _log_to_stderr(level: str, *, with_process: bool) -> None:
-    """Write the log to stderr from `level` on, perhaps with the process id."""
+    """Write log lines from `level` on to stderr, with the process id if wanted."""
     process = "%(process)d " if with_process else ""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter(f"%(asctime)s {process}%(levelname)-7s %(message)s"))

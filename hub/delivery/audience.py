@@ -141,7 +141,7 @@ class SeatIndex:
         self._subscribed, self._granted = index(), index()
 
     def add(self, id: int, value: Seat, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
-        """Add a seat to both indexes.
+        """Add a seat to the index of subscriptions, and of grants if it has any.
 
         Its subscriber has the matchers; `selectors` is not used.  Raises `LimitError`
         if its patterns are too similar to those of other seats.  If an error is raised,
@@ -157,7 +157,7 @@ class SeatIndex:
                 raise
 
     def discard(self, id: int, value: Seat) -> None:
-        """Remove a seat from both indexes."""
+        """Remove a seat from the indexes that it is in."""
         self._subscribed.discard(id, value)
         if value.subscriber.grant.subscribe:
             self._granted.discard(id, value)

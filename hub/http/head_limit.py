@@ -82,7 +82,7 @@ class HeadLimit:
         self._in_request_line = not self._has_advanced
 
     def add_field(self, present: int) -> None:
-        """Note one more header field or trailer than the `present` ones.
+        """Allow one more header field or trailer, if `present` of them came before.
 
         Raises `HeadTooLarge` if there are too many.
         """

@@ -528,7 +528,7 @@ async def test_abandoned_pipelined_requests_are_freed_without_the_garbage_collec
         gc.enable()
 
 
-# -- TLS
+# -- each event loop, with and without TLS
 
 
 @pytest.fixture(scope="module")
