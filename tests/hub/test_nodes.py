@@ -195,7 +195,9 @@ async def test_workers_are_one_hub_and_a_killed_worker_is_restarted(
     for one in seen:
         assert one == seen[0]
         assert [id for id in one if id in set(sent)] == sent
-    assert hub.log().count("a worker died") == 3
+    deaths = [line for line in hub.log().splitlines() if "a worker died" in line]
+    assert len(deaths) == 3
+    assert all(f" {hub.process.pid} " in line for line in deaths)  # each line has its process
 
 
 async def test_workers_end_with_their_parent(tmp_path: Path, start_hub: Callable[..., HubProcess]) -> None:
