@@ -29,6 +29,7 @@ import structlog
 
 from hub import turns
 from hub.auth.authorizer import Authorizer
+from hub.auth.grant import ANONYMOUS
 from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
@@ -42,6 +43,7 @@ from hub.node.health import Health
 from hub.node.matchers import MatcherCompiler
 from hub.node.presence import Presence, may_want_presence
 from hub.node.publish_window import PublishWindow
+from hub.node.shares import Client, Shares
 from hub.node.shutdown import Shutdown
 from hub.protocol.updates import check_fields, check_topic
 from hub.turns import TimeSlices
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from hub.delivery.observer import Observer
     from hub.history.base import History
     from hub.history.start import Start
+    from hub.node.admission import Ticket
     from hub.protocol.topics import TopicMatcher
     from hub.protocol.updates import Update
     from hub.settings import Settings
@@ -92,10 +95,13 @@ class Hub:
         self._has_begun = False  # whether `running` was ever entered
         self.is_running = False  # whether streams and publishers are served
         self.slices = TimeSlices()
-        self.compiler = MatcherCompiler(settings.url, max_url_patterns=settings.max_url_patterns, slices=self.slices)
+        self.shares = Shares(settings, clock=clock)
+        self.compiler = MatcherCompiler(
+            settings.url, url_patterns=self.shares.url_patterns, matchers=self.shares.matchers, slices=self.slices
+        )
         self.authorizer = Authorizer(settings, self.compiler, clock=wall_clock, monotonic=clock)
         self.compiler.reclaim = self.authorizer.forget  # verified tokens hold matchers
-        self.admission = Admission(settings, clock=clock, wall_clock=wall_clock, random=random)
+        self.admission = Admission(settings, self.shares, clock=clock, wall_clock=wall_clock, random=random)
         audience = Audience(
             settings.url, cached_topics=settings.cached_topics, cached_topics_bytes=settings.cached_topics_bytes
         )
@@ -184,11 +190,13 @@ class Hub:
         last_event_id: str | None = None,
         *,
         address: str = "",
+        waits: bool = True,
     ) -> tuple[Subscriber, str | None]:
         """Return a new subscriber, and the id of the event before its first one.
 
         `hub.history.start` says where it starts.  `address` names the client that the
-        connection counts for if the token has no subject (N23).
+        connection counts for if the token has no subject (N23).  If it `waits` for new
+        updates, it is a stream, and otherwise a reader.
 
         The subscriber counts toward the limits until its connection ends, or until
         `Subscriber.leave` is called.  If an error is raised, it does not count.
@@ -201,11 +209,16 @@ class Hub:
         pattern is invalid for its type, and `HistoryUnavailable`.
         """
         # Admission comes first, so that a refused client causes no expensive work.
-        ticket = self.admission.admit(f"address {address}" if grant.subject is None else f"subject {grant.subject}")
+        name = f"address {address}" if grant.subject is None else f"subject {grant.subject}"
+        ticket = self.admission.admit(Client(name, anonymous=grant is ANONYMOUS))
         try:
-            matchers = await self._compile(selectors)
+            if not waits:
+                ticket.begin_scan(waits=False)
+            matchers = await self._compile(selectors, ticket)
             presence = may_want_presence(selectors, grant, self.settings.path)
             start = await self.find_start(last_event_id, presence=presence)
+            if waits and start.position < self.delivery.position:
+                ticket.begin_scan(waits=True)
         except BaseException:
             ticket.give_back()
             raise
@@ -221,14 +234,14 @@ class Hub:
         )
         return subscriber, start.preceding
 
-    async def _compile(self, selectors: Sequence[Selector]) -> Iterable[TopicMatcher]:
+    async def _compile(self, selectors: Sequence[Selector], ticket: Ticket) -> Iterable[TopicMatcher]:
         """Return the matchers of a request, each once (N19).
 
         Raises `InvalidRequest` if a pattern is invalid for its type, and
-        `LimitExceeded` if the hub has too many URL Patterns with groups.
+        `LimitExceeded` if there is no room for a new matcher.
         """
         try:
-            return (await self.compiler.compile_all(selectors)).values()
+            return (await self.compiler.compile_all(selectors, ticket=ticket)).values()
         except PatternError as error:
             if error.matcher_type == "urlpattern":
                 raise InvalidRequest(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 class Ticket(Protocol):
     """The count of a connection toward the limits."""
 
+    def end_scan(self) -> None:
+        """Stop counting that the connection reads the history."""
+        ...
+
     def give_back(self) -> None:
         """Stop counting the connection.  A second call does nothing."""
         ...
@@ -60,6 +64,11 @@ class Subscriber:
         self.start = start
         self.presence_after = presence_after
         self._ticket = ticket
+
+    def caught_up(self) -> None:
+        """Stop counting that it reads the history.  A second call does nothing."""
+        if self._ticket is not None:
+            self._ticket.end_scan()
 
     def leave(self) -> None:
         """Stop counting toward the limits.  A second call does nothing."""

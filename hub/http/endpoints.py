@@ -161,7 +161,7 @@ class Endpoints:
         waits = "wait=0" not in preferred
         try:
             subscriber, preceding = await hub.subscribe(
-                wanted.selectors, grant, wanted.last_event_id, address=request.address
+                wanted.selectors, grant, wanted.last_event_id, address=request.address, waits=waits
             )
         except HistoryUnavailable as error:
             if not waits:

@@ -2,8 +2,8 @@
 
     admit ──► Ticket ──► compile patterns, look up the cursor, stream ──► give_back
 
-A subscriber is admitted before any expensive work is done for it.  Its ticket counts
-from then on until its connection ends.
+A subscriber is admitted before any expensive work is done for it.  From then on until
+its connection ends, its ticket counts all that it uses (`shares`).
 
 Source: the rates are token buckets.  J. Turner, New directions in communications, 1986,
 describes the same as a leaky bucket, which fills up instead of running empty.
@@ -12,7 +12,6 @@ describes the same as a leaky bucket, which fills up instead of running empty.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from hub.auth.grant import Grant
+    from hub.node.shares import Client, Held, Shares
+    from hub.protocol.topics import TopicMatcher
     from hub.settings import Settings
 
 MAX_BUCKETS: Final = 10_000
@@ -40,15 +41,22 @@ EXPIRES: Final = "its token expires"
 
 
 class Admission:
-    """The limits and rates of one hub, and the number of connections of each client.
+    """The rates of connections of one hub, and the limit for each client.
 
     `clock` returns monotonic seconds, and `wall_clock` seconds since the epoch.
     """
 
     def __init__(
-        self, settings: Settings, *, clock: Callable[[], float], wall_clock: Callable[[], float], random: Random
+        self,
+        settings: Settings,
+        shares: Shares,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        random: Random,
     ) -> None:
         self._settings = settings
+        self._shares = shares
         self._clock = clock
         self._wall_clock = wall_clock
         self._random = random
@@ -56,10 +64,8 @@ class Admission:
         self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
         per_client = settings.connection_rate_per_client
         self._rates = Rates(per_client, clock=clock) if per_client else None
-        self._clients: Counter[str] = Counter()  # client -> its connections; never 0
-        self._connections = 0  # of all clients
 
-    def admit(self, client: str) -> Ticket:
+    def admit(self, client: Client) -> Ticket:
         """Count one more connection of `client`, until the ticket is given back.
 
         Raises `LimitExceeded` if `client` connects too often, or if it or all clients
@@ -67,23 +73,18 @@ class Admission:
         often.  A refused connection does not count, but it may have used up a token of
         a rate.
         """
-        settings = self._settings
+        connections, limit = self._shares.connections, self._settings.max_connections_per_client
         # The client's own rate comes first, so that a client that connects too often
         # does not use up the tokens of all.
-        if self._rates is not None and (wait := self._rates.take(client)):
+        if self._rates is not None and (wait := self._rates.take(client.name)):
             raise LimitExceeded("the limit of new subscribers a second for one client is exceeded").retry_after(wait)
         if self._rate is not None and self._rate.take(self._clock()):
             # A random time, because clients with the same time would return together.
             raise Busy("the limit of new subscribers a second is exceeded").retry_after(self._random.uniform(1, 10))
-        if self._connections >= settings.max_connections:
-            raise LimitExceeded(f"the limit of {settings.max_connections} subscribers is reached")
-        if 0 < settings.max_connections_per_client <= self._clients[client]:
-            raise LimitExceeded(
-                f"the limit of {settings.max_connections_per_client} subscribers for one client is reached"
-            )
-        self._clients[client] += 1
-        self._connections += 1
-        return Ticket(self, client)
+        if 0 < limit <= connections.held(client):
+            raise LimitExceeded(f"the limit of {limit:,} subscribers for one client is reached")
+        connections.take(client)
+        return Ticket(self._shares, client)
 
     def deadline(self, grant: Grant) -> tuple[float, str]:
         """Return when a connection that starts now must end, and why (N82, R33).
@@ -110,28 +111,50 @@ class Admission:
         retry = events.retry(seconds * self._random.uniform(0.5, 1.5)) if seconds else b""
         return events.HEARTBEAT + retry
 
-    def leave(self, client: str) -> None:
-        """Count one connection of `client` less.  Called by the ticket."""
-        self._connections -= 1
-        self._clients[client] -= 1
-        if not self._clients[client]:
-            del self._clients[client]
-
 
 class Ticket:
-    """One connection of `client`, which counts until the ticket is given back."""
+    """All that one connection of `client` uses, until the ticket is given back."""
 
-    __slots__ = ("_admission", "client")
+    __slots__ = ("_is_given_back", "_matchers", "_scan", "_shares", "_url_patterns", "client")
 
-    def __init__(self, admission: Admission, client: str) -> None:
+    def __init__(self, shares: Shares, client: Client) -> None:
         self.client = client
-        self._admission: Admission | None = admission  # None after it is given back
+        self._shares = shares
+        self._matchers = 0  # the bytes of its matchers
+        self._url_patterns = 0  # their URL Patterns with groups
+        self._scan: Held | None = None  # the resource that it uses while it reads the history
+        self._is_given_back = False
+
+    def hold(self, matcher: TopicMatcher) -> None:
+        """Count a matcher of the connection."""
+        self._matchers += matcher.size
+        self._shares.matchers.hold(self.client, matcher.size)
+        self._url_patterns += matcher.cost
+        self._shares.url_patterns.hold(self.client, matcher.cost)
+
+    def begin_scan(self, *, waits: bool) -> None:
+        """Count a scan of the history, by a stream or by a reader that does not wait.
+
+        Raises `LimitExceeded`.
+        """
+        scan = self._shares.catching_up if waits else self._shares.readers
+        scan.take(self.client)
+        self._scan = scan
+
+    def end_scan(self) -> None:
+        """Stop counting a scan of the history.  Does nothing if there is none."""
+        if self._scan is not None:
+            self._scan.give_back(self.client)
+            self._scan = None
 
     def give_back(self) -> None:
         """Stop counting the connection.  A second call does nothing."""
-        if self._admission is not None:
-            self._admission.leave(self.client)
-            self._admission = None
+        if not self._is_given_back:
+            self._is_given_back = True
+            self.end_scan()
+            self._shares.matchers.release(self.client, self._matchers)
+            self._shares.url_patterns.release(self.client, self._url_patterns)
+            self._shares.connections.give_back(self.client)
 
 
 class TokenBucket:

@@ -8,19 +8,18 @@ pattern means is in `protocol.topics`.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary, finalize
+from weakref import ref
 
-from hub.errors import LimitExceeded
-from hub.protocol.topics import topic_matcher
+from hub.node.shares import ISSUER, RESOURCES, Held
+from hub.protocol.topics import TopicMatcher, topic_matcher
 from hub.turns import COMPILED_PATTERNS, TimeSlices
 from skipfilter import PatternError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hub.protocol.topics import TopicMatcher
+    from hub.node.admission import Ticket
     from skipfilter import Selector
 
 
@@ -30,59 +29,65 @@ class MatcherCompiler:
     While anything refers to the matcher of a type and pattern, `compile` returns that
     same matcher.  `base_url` is the URL of the hub, for relative URL Patterns.
 
-    The `cost` of all URL Patterns with groups that exist at a time is at most
-    `max_url_patterns`.  Streams, readers, tokens and requests hold them.
+    Streams, readers, tokens and requests refer to matchers.  All matchers that exist
+    count toward the limits of `url_patterns` and `matchers`, each once.
     """
 
     def __init__(
         self,
         base_url: str,
         *,
-        max_url_patterns: int = sys.maxsize,
+        url_patterns: Held | None = None,
+        matchers: Held | None = None,
         slices: TimeSlices | None = None,
     ) -> None:
         self.reclaim: Callable[[], None] = lambda: None
-        """Called once if the limit is reached; it frees matchers that are not needed.
-        """
+        """Called once if a limit is reached; it frees matchers that are not needed."""
         self._base_url = base_url
-        self._max_url_patterns = max_url_patterns
+        self._url_patterns = url_patterns or Held(RESOURCES["url_patterns"])
+        self._matchers = matchers or Held(RESOURCES["matchers"])
         self._slices = slices or TimeSlices()
         # The matchers that are referred to from outside.
-        self._held: WeakValueDictionary[Selector, TopicMatcher] = WeakValueDictionary()
-        self._spent = 0  # the cost of all among them
+        self._existing: dict[Selector, _Existing] = {}
 
-    def compile(self, type: str, pattern: str) -> TopicMatcher:
-        """Return the matcher of `pattern`.
+    def compile(self, type: str, pattern: str, ticket: Ticket | None = None) -> TopicMatcher:
+        """Return the matcher of `pattern`, which a token has or the client of `ticket`.
 
-        Raises the errors of `topic_matcher`, and LimitExceeded if there are too many
-        URL Patterns with groups.
+        Raises the errors of `topic_matcher`, and LimitExceeded if there is no room for
+        a new matcher.
         """
-        matcher = self._held.get((type, pattern))
+        found = self._existing.get((type, pattern))
+        matcher = None if found is None else found()
         if matcher is None:
             matcher = topic_matcher(type, pattern, base_url=self._base_url)
-            if cost := matcher.cost:
-                self._require_room(cost)
-                self._spent += cost
-                finalize(matcher, self._give_back, cost).atexit = False
-            self._held[type, pattern] = matcher
+            if matcher.cost:
+                self._require_room(self._url_patterns, matcher.cost, ticket)
+            self._require_room(self._matchers, matcher.size, ticket)
+            self._url_patterns.used += matcher.cost
+            self._matchers.used += matcher.size
+            existing = _Existing(matcher, self._forget)
+            existing.selector, existing.cost, existing.size = (type, pattern), matcher.cost, matcher.size
+            self._existing[type, pattern] = existing
         return matcher
 
     async def compile_all(
-        self, selectors: Sequence[Selector], refused: list[str] | None = None
+        self, selectors: Sequence[Selector], refused: list[str] | None = None, *, ticket: Ticket | None = None
     ) -> dict[Selector, TopicMatcher]:
-        """Return the matchers of types and patterns.
+        """Return the matchers of types and patterns, and count them for `ticket`.
 
         If there are many, or if any is a URL Pattern, it pauses now and then, so that
         other tasks can run.  Raises the errors of `compile`.  With a list `refused`,
         the messages of URL Patterns are added to it, and the patterns are left out.
         """
-        if len(selectors) <= COMPILED_PATTERNS and not any(type == "urlpattern" for type, _ in selectors):
-            return {selector: self.compile(*selector) for selector in selectors}
         matchers: dict[Selector, TopicMatcher] = {}
+        if len(selectors) <= COMPILED_PATTERNS and not any(type == "urlpattern" for type, _ in selectors):
+            for selector in selectors:
+                self._add(matchers, selector, ticket)
+            return matchers
         async with self._slices:
             for selector in selectors:
                 try:
-                    matchers[selector] = self.compile(*selector)
+                    self._add(matchers, selector, ticket)
                 except PatternError as error:
                     if refused is None or error.matcher_type != "urlpattern":
                         raise
@@ -91,16 +96,35 @@ class MatcherCompiler:
                     await self._slices.pause()
         return matchers
 
-    def _require_room(self, cost: int) -> None:
-        """Raise LimitExceeded if there is no room for one more URL Pattern with
-        groups.
-        """
-        limit = self._max_url_patterns
-        if self._spent + cost > limit:
-            self.reclaim()
-            if self._spent + cost > limit:
-                raise LimitExceeded(f"the limit of {limit} different URL Patterns with groups is reached")
+    def _add(self, matchers: dict[Selector, TopicMatcher], selector: Selector, ticket: Ticket | None) -> None:
+        """Add the matcher of a selector, unless it is there already."""
+        if selector not in matchers:
+            matchers[selector] = matcher = self.compile(*selector, ticket)
+            if ticket is not None:
+                ticket.hold(matcher)
 
-    def _give_back(self, cost: int) -> None:
-        """Note that a URL Pattern with groups is no longer referred to."""
-        self._spent -= cost
+    def _require_room(self, held: Held, more: int, ticket: Ticket | None) -> None:
+        """Raise LimitExceeded if there is no room for one more matcher."""
+        client, own = (ISSUER, 0) if ticket is None else (ticket.client, held.held(ticket.client) + more)
+        if held.used + more > held.bound:
+            self.reclaim()
+        held.require(client, used=held.used, held=own, more=more)
+
+    def _forget(self, existing: ref[TopicMatcher]) -> None:
+        """Note that a matcher is no longer referred to."""
+        assert isinstance(existing, _Existing)
+        self._url_patterns.used -= existing.cost
+        self._matchers.used -= existing.size
+        # Not if the same pattern was compiled again in the meantime.
+        if self._existing.get(existing.selector) is existing:
+            del self._existing[existing.selector]
+
+
+class _Existing(ref[TopicMatcher]):
+    """A weak reference to a matcher, and what it counts for."""
+
+    __slots__ = ("cost", "selector", "size")
+
+    selector: Selector
+    cost: int
+    size: int

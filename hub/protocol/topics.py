@@ -91,6 +91,13 @@ def check_text(name: str, value: str) -> None:
         raise InvalidRequest(f"{name} {shown(value)} contains the control, format or surrogate character U+{code:04X}")
 
 
+# The memory of a matcher as it was measured; the first number includes some words.
+_MATCHER_BYTES: Final = 1_500
+_BYTES_OF_A_CHARACTER: Final = 4
+_BYTES_OF_A_WORD: Final = 256
+_WORDS: Final = 8
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TopicMatcher:
     """One matcher of a subscription or a grant."""
@@ -99,15 +106,15 @@ class TopicMatcher:
     pattern: str
     selectors: tuple[CompiledSelector, ...] = field(compare=False, repr=False)
     """The compiled selectors of the library; any of them may match."""
+    cost: int = field(compare=False, repr=False)
+    """How many URL Patterns with groups it counts for; 0 for all other matchers."""
+    size: int = field(compare=False, repr=False)
+    """About how many bytes it takes in memory, with its part of an index, and without
+    the automata of groups."""
 
     def match(self, topic: str) -> bool:
         """Whether the matcher matches `topic`."""
         return any(matcher.match(topic) for _, matcher in self.selectors)
-
-    @property
-    def cost(self) -> int:
-        """How many URL Patterns with groups it counts for; 0 for all other matchers."""
-        return sum(matcher.cost for _, matcher in self.selectors if isinstance(matcher, UrlPattern))
 
 
 def topic_matcher(type: str, pattern: str, *, base_url: str) -> TopicMatcher:
@@ -133,7 +140,10 @@ def topic_matcher(type: str, pattern: str, *, base_url: str) -> TopicMatcher:
             selectors = [(type, compile_matcher(type, pattern, base_url=base_url))]
         except ImportError as error:
             raise PatternError(type, pattern, "this hub cannot match groups") from error
-    return TopicMatcher(type, pattern, tuple(selectors))
+    cost = sum(matcher.cost for _, matcher in selectors if isinstance(matcher, UrlPattern))
+    words = pattern.count("/") + pattern.count(".")  # a word may be a node of a trie
+    size = _MATCHER_BYTES + _BYTES_OF_A_CHARACTER * len(pattern) + _BYTES_OF_A_WORD * max(0, words - _WORDS)
+    return TopicMatcher(type, pattern, tuple(selectors), cost, size)
 
 
 def may_match_below(type: str, pattern: str, path: str) -> bool:

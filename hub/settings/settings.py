@@ -415,11 +415,41 @@ class Settings(BaseModel):
 
     The server, or a proxy, may have a lower limit.
     """
+    client_share: Annotated[float, Unit("a fraction")] = Field(0.02, gt=0, le=1)
+    """The part of each resource below that one client may use while more than half of
+    it is in use; clients are told apart as in `max_connections_per_client`.  A client
+    above its share gets 429, and its open streams go on.
+
+    Near the bound of a resource, the clients that use most are refused first, and those
+    without a token before the others.
+    """
     max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(10_000, ge=1, le=1_000_000)
     """The maximum number of different URL Patterns with groups in parentheses in use at
     a time.  Each takes about 7 KB of memory, and at worst 32 KB for each component with
     groups.  One whose groups need more than 50 instructions counts as several.  URL
     Patterns without groups do not count.
+    """
+    max_matchers_memory: Bytes = Field(2**30, ge=2**20, le=2**50)
+    """About how many bytes of memory all different patterns in use may take, without
+    the groups of URL Patterns: 1.5 KB each, and 4 bytes for each character.
+    """
+    max_alike: Annotated[int, Unit("patterns")] = Field(1_024, ge=16, le=1_000_000)
+    """The maximum number of URI templates, or URL Patterns without groups, with the
+    same fixed text.  They must be tested one by one, at some 2 µs for each new topic.
+    """
+    max_readers: Annotated[int, Unit("readers")] = Field(200, ge=1, le=1_000_000)
+    """The maximum number of readers with `Prefer: wait=0` at a time."""
+    max_catching_up: Annotated[int, Unit("streams")] = Field(10_000, ge=1, le=10_000_000)
+    """The maximum number of new streams that read old updates at a time, because they
+    came with the id of their last event.
+    """
+    max_requests: Annotated[int, Unit("requests")] = Field(4_000, ge=1, le=1_000_000)
+    """The maximum number of requests in progress that are not streams or readers."""
+    max_announcements: Annotated[int, Unit("presence updates")] = Field(100_000, ge=1, le=10**9)
+    """The maximum number of presence updates that wait until the history has them."""
+    publish_rate: Annotated[float, Unit("updates per second")] = Field(100_000.0, gt=0, le=10**9)
+    """The maximum number of updates published per second.  The client of its share is
+    the publisher, as in `idempotency_window`.
     """
     cached_topics: Annotated[int, Unit("topics")] = Field(100_000, ge=1, le=10**9)
     """The number of topics whose receivers are cached."""

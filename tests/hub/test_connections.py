@@ -224,7 +224,7 @@ async def test_n23_n94_a_subscriber_above_the_limit_gets_429(classic: bool, meth
         async with following(app, 2) as streams:
             answer = await refused(app, method=method)
             assert (answer.status, answer.headers["retry-after"]) == (429, "10")
-            assert answer.detail == "the limit of 2 subscribers is reached"
+            assert answer.detail == "the limit of 2 subscribers is reached (max_connections)"
             assert "www-authenticate" not in answer.headers
             assert (await ask(app, "HEAD", f"{PATH}?match=a")).status == 200  # HEAD does not subscribe
             await publish(app, current_token(["a"]), ("topic", "a"), ("data", "x"))
@@ -276,7 +276,7 @@ async def test_n23_anonymous_subscribers_count_by_address_and_by_network_of_ipv6
             assert "limit of 1 subscribers" in answer.detail
         async with following(app, 1, client=(other, 1)) as (stream,):
             assert stream.status == 200
-    assert app.state.hub.admission._clients == {}
+    assert app.state.hub.shares.connections.clients == {}
 
 
 async def test_n23_without_addresses_all_subscribers_are_one_client() -> None:
@@ -298,14 +298,14 @@ async def test_n23_n82_subscribers_with_a_token_count_by_its_subject(classic: bo
                 assert (await refused(app, *bob)).status == 429
         async with following(app, 2, headers=alice) as streams:
             assert [stream.status for stream in streams] == [200, 200]
-    assert app.state.hub.admission._clients == {}
+    assert app.state.hub.shares.connections.clients == {}
 
 
 async def test_n23_0_means_no_limit_and_publishing_is_not_limited() -> None:
-    async with application(max_connections=40) as app, following(app, 40):
+    async with application(max_connections=100) as app, following(app, 40):
         for _ in range(3):
             await publish(app, current_token(["a"]), ("topic", "a"))
-        assert app.state.hub.admission._clients == {"address 127.0.0.1": 40}
+        assert app.state.hub.shares.connections.clients == {"address 127.0.0.1": 40}
 
 
 async def test_n23_too_many_patterns_get_429_and_leave_nothing_behind() -> None:
@@ -321,7 +321,7 @@ async def test_n23_too_many_patterns_get_429_and_leave_nothing_behind() -> None:
             async with follow(app, wanted[0]) as other:
                 assert other.status == 200  # an existing pattern needs no room
             assert hub.delivery.connection_count == 1
-            assert hub.admission._clients == {"address 127.0.0.1": 1}
+            assert hub.shares.connections.clients == {"address 127.0.0.1": 1}
             await publish(app, current_token(["*"]), ("topic", "/a/1/0"), ("data", "x"))
             assert (await stream.next_event()).data == "x"
         async with follow(app, wanted[1]) as stream:
@@ -362,16 +362,16 @@ async def test_n23_nothing_is_compiled_for_a_client_that_is_refused(
 async def test_n23_patterns_of_a_request_that_fails_are_given_back(headers: list[tuple[str, str]]) -> None:
     fine = "&".join(f"match_urlpattern=https://e.com/{n}/(a)" for n in range(3))
     too_many = "match_urlpattern=/more/(a)&match_urlpattern=/and/more/(a)"
-    async with application(max_url_patterns=4) as app:
+    async with application(max_url_patterns=4, client_share=1) as app:
         hub = app.state.hub
         for wrong, status in (("match_urlpattern=(", 400), (too_many, 429)):
             assert (await ask(app, "GET", f"{PATH}?{fine}&{wrong}", headers)).status == status
-            assert (hub.compiler._spent, hub.admission._clients) == (0, {})
+            assert (hub.compiler._url_patterns.used, hub.shares.connections.clients) == (0, {})
 
 
 async def test_n23_patterns_of_a_replay_count_while_it_lasts() -> None:
     wanted = [("match_urlpattern", f"/a/:id(\\d+)/{n}") for n in range(3)]
-    async with application(max_url_patterns=3, subscriptions=False) as app:
+    async with application(max_url_patterns=3, client_share=1, subscriptions=False) as app:
         hub = app.state.hub
         await hub.publish(*(Update((f"/a/1/{n}",), data="x") for n in range(3)))
         subscriber, _ = await hub.subscribe([("urlpattern", pattern) for _, pattern in wanted], Grant(), "earliest")

@@ -401,9 +401,9 @@ async def test_n37_a_pattern_that_is_left_out_keeps_no_other_in_memory() -> None
         matchers = await compiler.compile_all([("urlpattern", "/(a)"), ("urlpattern", "/(")], refused)
         assert [matcher.pattern for matcher in matchers.values()] == ["/(a)"]
         assert refused == ["urlpattern pattern '/(': the ( at 1 is never closed"]
-        assert compiler._spent == 1
+        assert compiler._url_patterns.used == 1
         del matchers
-        assert compiler._spent == 0
+        assert compiler._url_patterns.used == 0
     finally:
         gc.enable()
 
@@ -512,7 +512,7 @@ def test_an_unused_matcher_is_released() -> None:
     compiler = MatcherCompiler(HUB)
     held = compiler.compile("exact", "a")
     compiler.compile("exact", "b")
-    assert list(compiler._held) == [(held.type, held.pattern)]
+    assert list(compiler._existing) == [(held.type, held.pattern)]
 
 
 def test_t26_two_hubs_do_not_share_compiled_matchers() -> None:

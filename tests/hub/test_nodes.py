@@ -361,7 +361,7 @@ async def test_an_unavailable_history_is_503_with_retry_after(quick: None) -> No
             assert int(answer.headers["retry-after"]) > 0
             assert "secret" not in answer.text
         assert app.state.hub.delivery.connection_count == 0
-        assert app.state.hub.admission._clients == {}
+        assert app.state.hub.shares.connections.clients == {}
         log.works = True
         assert (await ask(app, "POST", PATH, [FORM, bearer(EVERYTHING)], b"topic=a")).status == 200
         assert len(log._entries) == 1
@@ -376,7 +376,7 @@ async def test_n107_a_stream_whose_cursor_cannot_be_looked_up_ends_and_keeps_its
         assert (answer.status, answer.headers["mercure-last-event-id"]) == (200, "x")
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert re.fullmatch(r":\nretry: [0-9]+\n", answer.text)
-        assert app.state.hub.admission._clients == {}
+        assert app.state.hub.shares.connections.clients == {}
 
 
 async def test_n120_n127_a_stream_without_a_cursor_begins_while_the_history_is_unavailable_and_is_announced_later(

@@ -304,7 +304,7 @@ def test_hubs_that_stop_in_the_order_of_their_start_restore_the_signal_handlers(
 async def test_n23_patterns_of_each_user_are_not_limited() -> None:
     # Each of 20 clients has 100 patterns of its own: twice as many as all could have
     # once.
-    async with application(max_url_patterns=10) as app, contextlib.AsyncExitStack() as stack:
+    async with application(max_url_patterns=10, client_share=1) as app, contextlib.AsyncExitStack() as stack:
         streams = []
         for client in range(20):
             asked = [("match_urlpattern", f"/users/{client}/{n}/:x") for n in range(100)]

@@ -432,7 +432,7 @@ async def test_n120_a_request_that_is_cancelled_at_any_point_leaves_no_ghost(tur
             await asyncio.wait_for(other_task, HANG)
         of_it = [one for one in await settled(app) if one[0] != "other"]
         assert app.state.hub.delivery.connection_count == 0
-        assert not app.state.hub.admission._clients
+        assert not app.state.hub.shares.connections.clients
     assert of_it in ([], [("a", True), ("b", True), ("a", False), ("b", False)])
 
 
@@ -587,7 +587,7 @@ async def test_n127_a_stopped_hub_accepts_no_subscriber() -> None:
     with pytest.raises(Closing):
         await Stream(hub.delivery, AsgiConnection(never, never)).open(subscriber)
     assert hub.delivery.connection_count == 0
-    assert not hub.admission._clients
+    assert not hub.shares.connections.clients
 
 
 @pytest.mark.parametrize("classic", [True, False])

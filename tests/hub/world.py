@@ -434,7 +434,7 @@ def _any_match(matchers: tuple[TopicMatcher, ...], update: Update) -> bool:
 def client_of(subscriber: Subscriber) -> str:
     """Return the name under which the subscriber was admitted and is counted."""
     assert isinstance(subscriber._ticket, Ticket)
-    return subscriber._ticket.client
+    return subscriber._ticket.client.name
 
 
 def check(hub: Hub) -> None:
@@ -450,9 +450,14 @@ def check(hub: Hub) -> None:
         if is_live:
             assert not is_working(holder._connection)
     clients = [client_of(seat.subscriber) for seat in seats]
-    admitted = hub.admission._clients  # also connections that have not begun
+    shares = hub.shares
+    admitted = shares.connections.clients  # also connections that have not begun
     assert all(admitted[client] >= clients.count(client) for client in clients)
-    assert hub.admission._connections == sum(admitted.values())
+    for held in (shares.connections, shares.readers, shares.catching_up, shares.requests, shares.announcements):
+        assert held.used == sum(held.clients.values())
+        assert all(amount > 0 for amount in held.clients.values())
+    assert shares.matchers.used == sum(one.size for one in hub.compiler._existing.values())
+    assert shares.url_patterns.used == sum(one.cost for one in hub.compiler._existing.values())
 
 
 def is_working(connection: Any) -> bool:
@@ -469,7 +474,9 @@ def check_empty(hub: Hub) -> None:
     for index in (delivery.audience._index._subscribed, delivery.audience._index._granted):
         index._check()
         assert index.distinct == 0
-    assert hub.admission._clients == {}
+    shares = hub.shares
+    for held in (shares.connections, shares.readers, shares.catching_up, shares.url_patterns, shares.matchers):
+        assert held.clients == {}
     assert (delivery.connection_count, delivery.live_count, len(delivery._heartbeats._wheel)) == (0, 0, 0)
 
 

@@ -193,7 +193,7 @@ async def test_n23_a_reader_whose_patterns_are_too_similar_to_others_is_refused(
         answer = await replayed(app)
         assert (answer.status, answer.detail) == (429, "too many similar patterns")
         assert (await ask(app, "GET", f"{PATH}?match=a")).status == 429
-        assert app.state.hub.admission._clients == {}  # type: ignore[attr-defined]
+        assert app.state.hub.shares.connections.clients == {}  # type: ignore[attr-defined]
 
 
 async def test_the_headers_alone_show_whether_an_event_is_known() -> None:
@@ -302,14 +302,14 @@ async def test_nothing_of_a_reader_that_leaves_in_the_middle_waits_for_the_garba
         gone = [weakref.ref(response), *map(weakref.ref, subscriber.subscribed)]
         task = asyncio.create_task(response({"type": "http", "method": "GET"}, receive, send))
         await asyncio.wait_for(blocked.wait(), HANG)
-        assert its.compiler._spent == 1
+        assert its.shares.url_patterns.used == 1
         gc.disable()
         try:
             leaving.set()
             await asyncio.wait_for(task, HANG)
             del subscriber, response, task
             await until(lambda: not any(ref() for ref in gone))
-            assert its.compiler._spent == 0
+            assert its.shares.url_patterns.used == 0
         finally:
             gc.enable()
 

@@ -1,0 +1,213 @@
+"""Shares: how much of each costly thing the clients use, and how much one may use.
+
+    in use      0 ──────────── half ────────────────────────── bound
+    refused     nobody         clients above their share       everybody
+                               near the bound: also clients that hold more
+                               than PATIENCE times what is free
+
+So a greedy client meets its own limit before anyone else meets one.  While half of a
+resource is free, nobody is refused, and many people may share an address.  Near the
+bound, the clients that hold most are refused first, and those without a token before
+the others.  A share ends no stream that is open.
+
+A client is the subject of a token or, without one, an address or an IPv6 network.
+
+Source: the limit that shrinks with what is free is A. Choudhury and E. Hahne, Dynamic
+Queue Length Thresholds for Shared-Memory Packet Switches, 1998.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hub.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hub.settings import Settings
+
+PATIENCE: Final = 16
+"""Near the bound, a client may hold up to this many times what is free."""
+KEPT: Final = 16
+"""One part in this many of each bound is kept for clients with a token."""
+
+
+class Client(NamedTuple):
+    """A client that resources are counted for."""
+
+    name: str
+    """`subject …` if its token has a subject, otherwise `address …`."""
+    anonymous: bool = False
+    """Whether it has no token."""
+
+
+ISSUER: Final = Client("issuer")
+"""The client that the patterns of all tokens count for: the issuers chose them."""
+
+
+class Resource(NamedTuple):
+    """Something of which a client can use more and more."""
+
+    counted: str
+    """What is counted, in the plural."""
+    setting: str
+    """The setting with the bound of all clients together."""
+    until: str
+    """Until when one of them counts."""
+
+
+RESOURCES: Final = {
+    "connections": Resource("subscribers", "max_connections", "the connection ends"),
+    "url_patterns": Resource(
+        "URL Patterns with groups", "max_url_patterns", "no connection, request or cached token has the pattern"
+    ),
+    "matchers": Resource(
+        "bytes of matchers", "max_matchers_memory", "no connection, request or cached token has the pattern"
+    ),
+    "alike": Resource("patterns with the same fixed text", "max_alike", "no connection has the pattern"),
+    "readers": Resource("readers that do not wait", "max_readers", "the response is complete"),
+    "catching_up": Resource("streams that catch up", "max_catching_up", "the stream has caught up once"),
+    "requests": Resource("requests that are not streams", "max_requests", "the request is answered"),
+    "announcements": Resource("presence updates in the queue", "max_announcements", "the update is in the history"),
+    "publishes": Resource("updates a second", "publish_rate", "the second is over"),
+}
+"""The resources of one process, by the names of the attributes of `Shares`.
+
+The share of a client is the part `client_share` of the bound.  Connections have a limit
+for each client instead: `max_connections_per_client`.  The share of updates a second
+belongs to a publisher (`Grant.publisher`).
+"""
+
+
+class Share:
+    """The bound of one resource, and the share of each client.  `most` is the share."""
+
+    __slots__ = ("_half", "_most", "_resource", "bound")
+
+    def __init__(self, resource: Resource, bound: float = math.inf, most: float = math.inf) -> None:
+        self.bound = bound
+        self._resource = resource
+        self._half = bound / 2
+        self._most = most
+
+    def require(self, client: Client, *, used: float, held: float, more: float = 1) -> None:
+        """Raise LimitExceeded if a client must not use `more` of the resource.
+
+        All clients use `used` now, and the client would hold `held` afterwards.
+        """
+        if used + more <= self._half:
+            return
+        free = self.bound - used
+        if client.anonymous:
+            free -= self.bound // KEPT
+        if more <= free and held <= min(self._most, PATIENCE * free):
+            return
+        counted, setting, _ = self._resource
+        if held > self._most:
+            raise LimitExceeded(
+                f"the limit of {self._most:,.0f} {counted} for one client is reached (client_share); it applies while "
+                f"more than half of {self.bound:,.0f} are in use ({setting})"
+            )
+        limit = f"the limit of {self.bound:,.0f} {counted}"
+        if used + more > self.bound:
+            raise LimitExceeded(f"{limit} is reached ({setting})")
+        raise LimitExceeded(f"{limit} is nearly reached ({setting}): clients that have few, or a token, come first")
+
+
+class Held(Share):
+    """A resource that clients hold for some time."""
+
+    __slots__ = ("_held", "used")
+
+    def __init__(self, resource: Resource, bound: float = math.inf, most: float = math.inf) -> None:
+        super().__init__(resource, bound, most)
+        self.used = 0
+        """What all clients use together.  What several clients share counts once."""
+        self._held: dict[str, int] = {}  # client -> what it holds; never 0
+
+    def held(self, client: Client) -> int:
+        """Return what one client holds; what it shares with others counts too."""
+        return self._held.get(client.name, 0)
+
+    def take(self, client: Client, amount: int = 1) -> None:
+        """Count what a client begins to use, or raise LimitExceeded."""
+        if amount:
+            self.require(client, used=self.used, held=self.held(client) + amount, more=amount)
+            self.used += amount
+            self.hold(client, amount)
+
+    def give_back(self, client: Client, amount: int = 1) -> None:
+        """Count what a client no longer uses."""
+        self.used -= amount
+        self.release(client, amount)
+
+    def hold(self, client: Client, amount: int) -> None:
+        """Count what a client begins to use, and others may share, for it alone."""
+        if amount:
+            self._held[client.name] = self._held.get(client.name, 0) + amount
+
+    def release(self, client: Client, amount: int) -> None:
+        """Undo `hold`."""
+        if left := self._held.get(client.name, 0) - amount:
+            self._held[client.name] = left
+        elif amount:
+            del self._held[client.name]
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """What each client holds, by its name; clients that hold nothing are absent."""
+        return dict(self._held)
+
+
+class Rate(Held):
+    """A resource that is counted anew each second.
+
+    A client may exceed its share by its last use, so that it can use much at once.
+    `clock` returns seconds.
+    """
+
+    __slots__ = ("_clock", "_ends")
+
+    def __init__(self, resource: Resource, bound: float, most: float, *, clock: Callable[[], float]) -> None:
+        super().__init__(resource, bound, most)
+        self._clock = clock
+        self._ends = -math.inf  # when the present second is over
+
+    def take(self, client: Client, amount: int = 1) -> None:
+        """Count what a client uses now, or raise LimitExceeded."""
+        now = self._clock()
+        if now >= self._ends:
+            self._ends = now + 1
+            self.used = 0
+            self._held.clear()
+        try:
+            self.require(client, used=self.used, held=self.held(client) + 1)
+        except LimitExceeded as error:
+            raise error.retry_after(self._ends - now) from None
+        self.used += amount
+        self.hold(client, amount)
+
+
+class Shares:
+    """The resources of one hub, each with what its clients use.
+
+    `clock` returns monotonic seconds.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float]) -> None:
+        def of(name: str) -> tuple[Resource, float, float]:
+            """Return a resource, its bound, and the share of a client."""
+            bound: float = getattr(settings, RESOURCES[name].setting)
+            return RESOURCES[name], bound, max(1, math.floor(bound * settings.client_share))
+
+        self.connections = Held(*of("connections")[:2], math.inf)
+        self.url_patterns = Held(*of("url_patterns"))
+        self.matchers = Held(*of("matchers"))
+        self.alike = Share(*of("alike"))
+        self.readers = Held(*of("readers"))
+        self.catching_up = Held(*of("catching_up"))
+        self.requests = Held(*of("requests"))
+        self.announcements = Held(*of("announcements"))
+        self.publishes = Rate(*of("publishes"), clock=clock)
