@@ -103,7 +103,10 @@ class Hub:
         self.compiler.reclaim = self.authorizer.forget  # verified tokens hold matchers
         self.admission = Admission(settings, self.shares, clock=clock, wall_clock=wall_clock, random=random)
         audience = Audience(
-            settings.url, cached_topics=settings.cached_topics, cached_topics_bytes=settings.cached_topics_bytes
+            settings.url,
+            cached_topics=settings.cached_topics,
+            cached_topics_bytes=settings.cached_topics_bytes,
+            max_alike=settings.max_alike // 2,  # below that, no share applies
         )
         live = Live(audience, clock=clock)
         # Publishers may be ahead of dispatch by half of what the history keeps, so that

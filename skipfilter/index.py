@@ -39,6 +39,7 @@ from skipfilter.errors import LimitError, PatternError, not_copied, not_text
 from skipfilter.explanation import explain
 from skipfilter.matchers import MATCHERS, UrlPattern
 from skipfilter.tables import (
+    AlikeLimit,
     EverythingTable,
     ExactTable,
     LinearTable,
@@ -78,7 +79,10 @@ class SelectorIndex:
     Patterns with groups in parentheses (some 7 KB each, and up to 32 KB; one with more
     than 50 instructions counts as several, see `UrlPattern.cost`), or more than
     `max_alike` URI templates or other URL Patterns that no fixed text distinguishes,
-    each of which must be tested against each new topic.  If `regexp_groups` is True,
+    each of which must be tested against each new topic.  With `above_max_alike`, that
+    function is called instead: with the value, and with the ids of the values that
+    declare each of the others, which are empty for those that this value declares too.
+    It raises an error to refuse the value.  If `regexp_groups` is True,
     a URL Pattern is trusted with up to 8 MB; otherwise one that needs more than 32 KB
     raises PatternError.
 
@@ -112,8 +116,10 @@ class SelectorIndex:
         max_selectors: int = 100,
         max_url_patterns: int = 10_000,
         max_alike: int = 256,
+        above_max_alike: Callable[[object, list[BitMap64]], None] | None = None,
     ) -> None:
-        url_patterns = UrlPatternTable(base_url, max_url_patterns, max_alike, regexp_groups=regexp_groups)
+        self._alike = AlikeLimit(max_alike, above_max_alike)
+        url_patterns = UrlPatternTable(base_url, max_url_patterns, self._alike, regexp_groups=regexp_groups)
         compile_url_pattern = partial(UrlPattern, base_url=base_url, regexp_groups=regexp_groups)
         of_words = {grammar.name: word_table(grammar) for grammar in grammars}
         self._compile: dict[str, Callable[[str], Matcher]] = {
@@ -125,7 +131,7 @@ class SelectorIndex:
         tables: dict[str, Table] = {
             "exact": ExactTable(),
             "everything": EverythingTable(),
-            "uritemplate": UriTemplateTable(max_alike),
+            "uritemplate": UriTemplateTable(self._alike),
             "urlpattern": url_patterns,
             "amqp": amqp_table(),
             "mqtt": mqtt_table(),
@@ -185,6 +191,7 @@ class SelectorIndex:
             raise ValueError("another value was added while the selectors of this one were compiled")
         # A dict, because selectors that mean the same have one posting list.
         posting_lists: dict[PostingList, Matcher] = {}
+        self._alike.value = value
         try:
             for table, matcher in compiled:
                 posting_lists.setdefault(table.declare(matcher), matcher)
@@ -193,6 +200,8 @@ class SelectorIndex:
                 if not postings.ids:
                     postings.table.remove(postings)
             raise
+        finally:
+            self._alike.value = None
         for postings, matcher in posting_lists.items():
             if not postings.ids:
                 self._begin(id, postings, matcher)

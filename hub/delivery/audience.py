@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pyroaring import BitMap64
@@ -50,11 +50,19 @@ class Audience:
 
     Relative patterns and topics are resolved against `base_url`, the hub's URL.  The
     seats of up to `cached_topics` topics are cached, in up to `cached_topics_bytes`
-    bytes.  Must be used from one event loop.
+    bytes.  If `max_alike` patterns have the same fixed text, the subscriber is asked
+    whether it may have one more.  Must be used from one event loop.
     """
 
-    def __init__(self, base_url: str, *, cached_topics: int = 1_000, cached_topics_bytes: int = 2**20) -> None:
-        self._index = SeatIndex(base_url)
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        cached_topics: int = 1_000,
+        cached_topics_bytes: int = 2**20,
+        max_alike: int = 256,
+    ) -> None:
+        self._index = SeatIndex(base_url, max_alike, self._require_alike)
         # A topic takes up to two keys: one for subscriptions, and one for grants.
         self._filter: SkipFilter[Seat, Key] = SkipFilter(
             self._index, capacity=2 * cached_topics, max_bytes=cached_topics_bytes, lock=nullcontext()
@@ -65,12 +73,23 @@ class Audience:
     def seat(self, subscriber: Subscriber, holder: Holder | None = None) -> Seat:
         """Return a new seat.
 
-        Raises `LimitError`, and adds nothing, if its patterns are too similar to those
-        of other seats.
+        Raises the error of `Subscriber.require_alike`, and adds nothing, if its
+        patterns are too similar to those of other seats.
         """
         seat = Seat(subscriber, holder)
         seat.id = self._filter.add(seat)
         return seat
+
+    def _require_alike(self, seat: Seat, ids: Sequence[BitMap64]) -> None:
+        """Raise an error if a new seat must not have one more pattern beside others.
+
+        `ids` are the ids of the seats that have each of the others.  A pattern counts
+        for the seat that has had it for the longest time; without ids, for the new one.
+        """
+        oldest = [one.min() if one else None for one in ids]
+        seats = self._filter.values(BitMap64(id for id in oldest if id is not None))
+        owners: dict[int | None, Subscriber] = {one.id: one.subscriber for one in seats}
+        seat.subscriber.require_alike([owners.get(id, seat.subscriber) for id in oldest])
 
     def remove(self, seat: Seat) -> None:
         """Remove a seat, which must be one of the audience."""
@@ -134,18 +153,29 @@ class Audience:
 class SeatIndex:
     """An index of subscriptions and an index of grants, as one `skipfilter.Index`."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        max_alike: int = 256,
+        above_max_alike: Callable[[Any, list[BitMap64]], None] | None = None,
+    ) -> None:
         # The number of matchers was limited when they were parsed, and the number of
         # URL Patterns when they were compiled.  Only similar patterns are limited here.
-        index = partial(SelectorIndex, base_url=base_url, max_selectors=sys.maxsize, max_url_patterns=sys.maxsize)
+        index = partial(
+            SelectorIndex,
+            base_url=base_url,
+            max_selectors=sys.maxsize,
+            max_url_patterns=sys.maxsize,
+            max_alike=max_alike,
+            above_max_alike=above_max_alike,
+        )
         self._subscribed, self._granted = index(), index()
 
     def add(self, id: int, value: Seat, selectors: Iterable[Selector | CompiledSelector] = ()) -> None:
         """Add a seat to the index of subscriptions, and of grants if it has any.
 
-        Its subscriber has the matchers; `selectors` is not used.  Raises `LimitError`
-        if its patterns are too similar to those of other seats.  If an error is raised,
-        the seat is in neither index.
+        Its subscriber has the matchers; `selectors` is not used.  If an error is
+        raised, the seat is in neither index.
         """
         subscriber = value.subscriber
         self._subscribed.add(id, value, _selectors(subscriber.subscribed))

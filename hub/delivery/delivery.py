@@ -18,7 +18,6 @@ from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.reading import Reading
 from hub.errors import LimitExceeded
 from hub.history.base import EARLIEST
-from skipfilter import LimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,9 +166,9 @@ class Delivery:
     def _add(self, subscriber: Subscriber, holder: Holder) -> Seat:
         try:
             seat = self.audience.seat(subscriber, holder)
-        except LimitError as error:
+        except LimitExceeded:
             subscriber.leave()
-            raise LimitExceeded(str(error)) from None
+            raise
         self._heartbeats.add(seat)
         return seat
 

@@ -10,8 +10,10 @@ import math
 import uuid
 from typing import TYPE_CHECKING, Protocol
 
+from skipfilter import LimitError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hub.auth.grant import Grant
     from hub.protocol.topics import TopicMatcher
@@ -19,6 +21,18 @@ if TYPE_CHECKING:
 
 class Ticket(Protocol):
     """The count of a connection toward the limits."""
+
+    @property
+    def client(self) -> object:
+        """The client that the connection counts for."""
+        ...
+
+    def require_alike(self, owners: Sequence[object]) -> None:
+        """Raise an error if the client must not have one more pattern beside others.
+
+        `owners` are the clients that the others count for.
+        """
+        ...
 
     def end_scan(self) -> None:
         """Stop counting that the connection reads the history."""
@@ -64,6 +78,16 @@ class Subscriber:
         self.start = start
         self.presence_after = presence_after
         self._ticket = ticket
+
+    def require_alike(self, owners: Sequence[Subscriber]) -> None:
+        """Raise an error if it must not have one more pattern that is like others.
+
+        `owners` are the subscribers that the others count for.  Raises `LimitError` if
+        it has no ticket.
+        """
+        if self._ticket is None:
+            raise LimitError(f"{len(owners)} patterns have the same fixed text")
+        self._ticket.require_alike([None if one._ticket is None else one._ticket.client for one in owners])
 
     def caught_up(self) -> None:
         """Stop counting that it reads the history.  A second call does nothing."""

@@ -21,7 +21,7 @@ from hub.errors import Busy, LimitExceeded
 from hub.protocol import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from hub.auth.grant import Grant
@@ -131,6 +131,12 @@ class Ticket:
         self._shares.matchers.hold(self.client, matcher.size)
         self._url_patterns += matcher.cost
         self._shares.url_patterns.hold(self.client, matcher.cost)
+
+    def require_alike(self, owners: Sequence[object]) -> None:
+        """Raise `LimitExceeded` if the client must not have one more pattern beside
+        others, which count for the clients `owners`.
+        """
+        self._shares.alike.require(self.client, used=len(owners), held=owners.count(self.client) + 1)
 
     def begin_scan(self, *, waits: bool) -> None:
         """Count a scan of the history, by a stream or by a reader that does not wait.

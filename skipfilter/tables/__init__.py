@@ -7,12 +7,14 @@ no table, its patterns are tested one by one.
 from __future__ import annotations
 
 from skipfilter.tables.base import PostingList, Table
+from skipfilter.tables.residual import AlikeLimit
 from skipfilter.tables.simple import EverythingTable, ExactTable, LinearTable
 from skipfilter.tables.uri_templates import UriTemplateTable
 from skipfilter.tables.url_patterns import UrlPatternTable
 from skipfilter.tables.words import WordTable, amqp_table, mqtt_table, word_table
 
 __all__ = [
+    "AlikeLimit",
     "EverythingTable",
     "ExactTable",
     "LinearTable",

@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from skipfilter.errors import LimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+
+    from pyroaring import BitMap64
 
     from skipfilter.tables.base import PostingList
 
@@ -68,16 +70,38 @@ class Texts(NamedTuple):
                 yield _INSIDE, text[at : at + length]
 
 
-class Residual(Generic[Pattern]):
-    """Patterns with their posting lists.
+class AlikeLimit:
+    """The limit of the patterns that may be filed under the same piece.
 
-    Up to `max_alike` patterns may be filed under the same piece.
+    If `most` others are there, `above` is called with the value of the new pattern, and
+    with the ids of each of the others: it raises an error to refuse the pattern.
+    Without `above`, it is refused with LimitError.
     """
 
-    __slots__ = ("_max_alike", "_patterns", "_piece_of", "_under")
+    __slots__ = ("_above", "_most", "value")
 
-    def __init__(self, max_alike: int = sys.maxsize) -> None:
-        self._max_alike = max_alike
+    def __init__(self, most: int = sys.maxsize, above: Callable[[object, list[BitMap64]], None] | None = None) -> None:
+        if most <= FEW:
+            raise ValueError(f"max_alike must be more than {FEW}, not {most}")
+        self.value: object = None
+        """The value that is being added."""
+        self._most = most
+        self._above = above
+
+    def check(self, others: Collection[PostingList]) -> None:
+        """Raise an error if a pattern must not be filed beside these."""
+        if len(others) >= self._most:
+            if self._above is None:
+                raise LimitError(f"the limit of {self._most} patterns with the same fixed texts is reached")
+            self._above(self.value, [postings.ids for postings in others])
+
+
+class Residual(Generic[Pattern]):
+    """Patterns with their posting lists."""
+
+    __slots__ = ("_patterns", "_piece_of", "_under")
+
+    def __init__(self) -> None:
         self._patterns: dict[Pattern, tuple[PostingList, Texts]] = {}
         # The piece that each pattern is filed under; None while there are few patterns.
         self._piece_of: dict[Pattern, _Piece] | None = None
@@ -92,20 +116,16 @@ class Residual(Generic[Pattern]):
         found = self._patterns.get(pattern)
         return None if found is None else found[0]
 
-    def add(self, pattern: Pattern, postings: PostingList, texts: Texts, *, is_limited: bool = True) -> None:
-        """Add a pattern.
-
-        Raises LimitError if each of its pieces has `max_alike` other patterns, unless
-        `is_limited` is False.
-        """
+    def add(self, pattern: Pattern, postings: PostingList, texts: Texts, limit: AlikeLimit | None = None) -> None:
+        """Add a pattern.  Raises the errors of `limit`, if there is one."""
         if self._piece_of is not None:
-            self._file(pattern, postings, texts, self._max_alike if is_limited else sys.maxsize)
+            self._file(pattern, postings, texts, limit)
         self._patterns[pattern] = postings, texts
         if self._piece_of is None and len(self._patterns) > FEW:
             self._piece_of = {}
             self._under = {}, {}, {}, {}
             for each, (its_place, its_texts) in self._patterns.items():
-                self._file(each, its_place, its_texts, sys.maxsize)
+                self._file(each, its_place, its_texts, None)
 
     def remove(self, pattern: Pattern) -> None:
         """Remove a pattern.  Raises KeyError if it is absent."""
@@ -156,7 +176,7 @@ class Residual(Generic[Pattern]):
         """Iterate over all posting lists."""
         return (postings for postings, _ in self._patterns.values())
 
-    def _file(self, pattern: Pattern, postings: PostingList, texts: Texts, max_alike: int) -> None:
+    def _file(self, pattern: Pattern, postings: PostingList, texts: Texts, limit: AlikeLimit | None) -> None:
         """File a pattern under the piece that has the fewest others."""
         assert self._piece_of is not None
         best, fewest = (_ALWAYS, b""), -1
@@ -167,11 +187,10 @@ class Residual(Generic[Pattern]):
                 best, fewest = (kind, piece), crowd
             if not crowd:
                 break
-        if fewest < 0:  # it has no piece
-            fewest = len(self._under[_ALWAYS].get(0, {}).get(b"", ()))
-        if fewest >= max_alike:
-            raise LimitError(f"the limit of {fewest} patterns with the same fixed texts is reached")
-        kind, piece = self._piece_of[pattern] = best
+        kind, piece = best  # _ALWAYS if it has no piece
+        if limit is not None:
+            limit.check(self._under[kind].get(len(piece), {}).get(piece, {}).values())
+        self._piece_of[pattern] = best
         self._under[kind].setdefault(len(piece), {}).setdefault(piece, {})[pattern] = postings
 
     def _check(self) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from skipfilter.tables.base import Table
+    from skipfilter.tables.residual import AlikeLimit
     from skipfilter.words import Wildcard
 
 MAX_DEPTH: Final = 32
@@ -49,10 +50,10 @@ class SegmentTrie(Generic[Rest]):
     `verified` counts the candidates of residuals.
     """
 
-    def __init__(self, table: Table, max_alike: int) -> None:
+    def __init__(self, table: Table, alike: AlikeLimit | None) -> None:
         self.verified = 0
         self._table = table
-        self._max_alike = max_alike
+        self._alike = alike
         self._trie: Trie[bytes, PostingList | Residual[Rest]] = Trie()
 
     @property
@@ -64,7 +65,8 @@ class SegmentTrie(Generic[Rest]):
         """Return the posting list of a pattern, and make it if it is new.
 
         If its path ends with MANY, `rest` is what follows, with its fixed text.  Raises
-        LimitError if `max_alike` others are like it, unless `is_limited` is False.
+        the errors of the limit of patterns that are alike, unless `is_limited` is
+        False.
         """
         node = self._trie.node(path)
         # 1. Only whole segments: the node holds the posting list.
@@ -75,12 +77,12 @@ class SegmentTrie(Generic[Rest]):
             return node.value
         # 2. Other parts: the node holds a residual.
         if node.value is None:
-            node.value = Residual(self._max_alike)
+            node.value = Residual()
         assert isinstance(node.value, Residual)
         postings = node.value.get(rest)
         if postings is None:
             postings = PostingList(self._table, (path, rest))
-            node.value.add(rest, postings, texts, is_limited=is_limited)
+            node.value.add(rest, postings, texts, self._alike if is_limited else None)
         return postings
 
     def get(self, path: Path, rest: Rest) -> PostingList | None:

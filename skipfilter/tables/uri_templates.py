@@ -9,13 +9,11 @@ on a topic share its sets of positions.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cachetools import LRUCache
 
 from skipfilter.matchers.uri_template import VALUE, Subject, UriTemplate, encoded, is_value
-from skipfilter.tables.residual import FEW
 from skipfilter.tables.segments import SegmentTrie, split, texts
 
 if TYPE_CHECKING:
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from skipfilter.matchers import Matcher
     from skipfilter.matchers.uri_template import Part
     from skipfilter.tables.base import PostingList
+    from skipfilter.tables.residual import AlikeLimit
 
 COMPILED: Final = 1_000
 """The number of compiled templates that are cached."""
@@ -34,16 +33,14 @@ Rest: TypeAlias = tuple["Part", ...]
 class UriTemplateTable:
     """The templates, by meaning: the names of variables make no difference.
 
-    Raises LimitError for more than `max_alike` templates that only the matcher can
-    distinguish, because each new topic is tested against all of them.
+    `alike` limits the templates that only the matcher can distinguish, because each new
+    topic is tested against all of them.
     """
 
-    def __init__(self, max_alike: int = sys.maxsize) -> None:
-        if max_alike <= FEW:
-            raise ValueError(f"max_alike must be more than {FEW}, not {max_alike}")
+    def __init__(self, alike: AlikeLimit | None = None) -> None:
         # The newest templates, for a value that declares what another has declared.
         self._compiled: LRUCache[str, UriTemplate] = LRUCache(COMPILED)
-        self._trie: SegmentTrie[Rest] = SegmentTrie(self, max_alike)
+        self._trie: SegmentTrie[Rest] = SegmentTrie(self, alike)
         self._roots = (self._trie.root,)
 
     def compile(self, pattern: str) -> UriTemplate:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from skipfilter.matchers import Matcher
     from skipfilter.tables.base import PostingList
+    from skipfilter.tables.residual import AlikeLimit
 
 _BESIDE: Final = (HOSTNAME, SEARCH, HASH)
 """The components other than the path whose fixed text distinguishes candidates."""
@@ -49,17 +50,17 @@ class UrlPatternTable:
     """The patterns, all resolved against one base URL, by meaning: names make no
     difference.
 
-    Raises LimitError if the patterns with groups cost more than `max_cost` together,
-    and for more than `max_alike` others that only a test of each can distinguish.
-    Raises PatternError for a pattern with a large automaton, unless `regexp_groups` is
-    True (see `UrlPattern`).
+    `alike` limits the patterns without groups that only a test of each can distinguish.
+    Raises LimitError if those with groups cost more than `max_cost` together.  Raises
+    PatternError for a pattern with a large automaton, unless `regexp_groups` is True
+    (see `UrlPattern`).
     """
 
     def __init__(
         self,
         base_url: str | None,
         max_cost: int = sys.maxsize,
-        max_alike: int = sys.maxsize,
+        alike: AlikeLimit | None = None,
         *,
         regexp_groups: bool = False,
     ) -> None:
@@ -71,7 +72,7 @@ class UrlPatternTable:
         # The newest patterns, for a value that declares what another has declared.
         # Those with groups are not among them, because their automata take memory.
         self._compiled: LRUCache[str, UrlPattern] = LRUCache(COMPILED)
-        self._trie: SegmentTrie[Rest] = SegmentTrie(self, max_alike)
+        self._trie: SegmentTrie[Rest] = SegmentTrie(self, alike)
 
     def compile(self, pattern: str) -> UrlPattern:
         """Return the matcher of `pattern`, from the cache if it is there."""

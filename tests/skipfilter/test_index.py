@@ -737,6 +737,33 @@ def test_the_number_of_templates_that_only_a_matcher_can_distinguish_is_bounded(
     assert readers.match_any("/x") == [*range(10), 11]
 
 
+def test_a_function_may_decide_about_templates_above_the_limit() -> None:
+    asked: list[tuple[object, list[list[int]]]] = []
+
+    def ask(value: object, ids: list[BitMap64]) -> None:
+        asked.append((value, sorted(map(list, ids))))
+        if len(ids) == 8:
+            raise PermissionError(value)
+
+    index = SelectorIndex(max_alike=5, above_max_alike=ask)
+    readers: SkipFilter[str, str] = SkipFilter(index)
+    alike = [("uritemplate", "{+a}" + "{b}" * (n + 1)) for n in range(9)]
+    readers.add("alice", alike[:5])
+    readers.add("bob", [alike[0], ("exact", "/x")])
+    assert asked == []  # bob shares the template
+    readers.add("carol", alike[4:7])
+    first = [[0], [0], [0], [0], [0, 1]]
+    assert asked == [("carol", first), ("carol", [[], *first])]  # one is carol's own
+    with pytest.raises(PermissionError, match="dave"):
+        readers.add("dave", [("exact", "/y"), *alike[7:]])
+    index._check()
+    readers._check()
+    assert (index.distinct, readers.match_any("/y")) == (8, ["alice", "bob", "carol"])
+    readers.remove("carol")
+    readers.add("dave", alike[7:])
+    assert [value for value, _ in asked[2:]] == ["dave"] * 4
+
+
 def test_the_number_of_selectors_of_a_value_is_bounded() -> None:
     index = SelectorIndex(max_selectors=3)
     readers = SkipFilter(index)

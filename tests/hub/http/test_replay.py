@@ -15,11 +15,11 @@ import pytest
 from hub.auth.grant import Grant
 from hub.delivery.audience import Audience
 from hub.delivery.seat import Seat
+from hub.errors import LimitExceeded
 from hub.history import base
 from hub.http import replay
 from hub.http.replay import Replay, ReplayResponse
 from hub.protocol.updates import Update
-from skipfilter import LimitError
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.seats import Recorder
 from tests.waiting import HANG, until
@@ -186,7 +186,7 @@ async def test_n23_a_reader_whose_patterns_are_too_similar_to_others_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(audience: Audience, *_: object) -> None:
-        raise LimitError("too many similar patterns")
+        raise LimitExceeded("too many similar patterns")
 
     monkeypatch.setattr(Audience, "seat", refuse)
     async with hub("1") as app:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from skipfilter import LimitError, PatternError, UrlPattern
 from skipfilter.matchers.url_pattern import regexp
-from skipfilter.tables import UrlPatternTable
+from skipfilter.tables import AlikeLimit, UrlPatternTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -345,7 +345,7 @@ def alike(n: int) -> str:
 
 
 def test_the_number_of_plain_patterns_that_only_a_test_distinguishes_is_bounded() -> None:
-    table = UrlPatternTable(BASE, max_alike=10)
+    table = UrlPatternTable(BASE, alike=AlikeLimit(10))
     for n in range(1, 11):
         table.declare(table.compile(alike(n)))
     with pytest.raises(LimitError, match="the limit of 10 patterns with the same fixed texts is reached"):

@@ -1,0 +1,239 @@
+"""The rule of shares, and what is counted while clients come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hub import Settings
+from hub.auth.grant import ANONYMOUS, Grant
+from hub.errors import LimitExceeded, RequestError
+from hub.history.memory import MemoryHistory
+from hub.hub import Hub
+from hub.node.shares import KEPT, PATIENCE, RESOURCES, Client, Held, Rate, Share, Shares
+from hub.protocol.updates import Update
+from tests.hub.seats import Recorder
+from tests.hub.world import check, client_of, plain
+
+if TYPE_CHECKING:
+    from hub.delivery.seat import Seat
+    from hub.delivery.subscriber import Subscriber
+
+ONE, OTHER = Client("one"), Client("other")
+NOBODY = Client("nobody", anonymous=True)
+
+
+def refusal(held: Held, client: Client, amount: int = 1) -> str | None:
+    """Take some of a resource, and return the message of the refusal, if any."""
+    before = held.used, held.clients
+    try:
+        held.take(client, amount)
+    except LimitExceeded as error:
+        assert (held.used, held.clients) == before
+        return str(error)
+    return None
+
+
+def url_patterns(bound: int, most: float) -> Held:
+    return Held(RESOURCES["url_patterns"], bound, most)
+
+
+def test_n23_a_client_may_have_half_of_a_resource_and_then_its_share() -> None:
+    held = url_patterns(100, 10)
+    assert refusal(held, ONE, 50) is None
+    assert refusal(held, ONE) == (
+        "the limit of 10 URL Patterns with groups for one client is reached (client_share); "
+        "it applies while more than half of 100 are in use (max_url_patterns)"
+    )
+    assert refusal(held, OTHER, 10) is None
+    assert refusal(held, OTHER) is not None
+    held.give_back(ONE, 11)
+    assert refusal(held, OTHER) is None  # half is free again
+    assert refusal(held, OTHER) is not None
+    assert held.clients == {"one": 39, "other": 11}
+
+
+def test_n23_near_the_bound_the_clients_that_hold_most_are_refused_first_and_those_without_a_token() -> None:
+    held = url_patterns(16 * KEPT, math.inf)
+    free = 2 * KEPT
+    assert refusal(held, ONE, 16 * KEPT - free) is None
+    few, many = Client("few"), Client("many")
+    held.hold(few, PATIENCE * 1 - 1)
+    held.hold(many, PATIENCE * free)
+    assert refusal(held, many) == (
+        "the limit of 256 URL Patterns with groups is nearly reached (max_url_patterns): "
+        "clients that have few, or a token, come first"
+    )
+    assert [refusal(held, NOBODY) for _ in range(free - 16)] == [None] * (free - 16)
+    assert refusal(held, NOBODY) is not None  # the last part is for the others
+    assert [refusal(held, Client(str(n))) for n in range(15)] == [None] * 15
+    assert refusal(held, few) is None
+    assert refusal(held, OTHER) == "the limit of 256 URL Patterns with groups is reached (max_url_patterns)"
+    assert held.used == 256
+
+
+CLIENTS = st.builds(Client, st.sampled_from("abcde"), st.just(False)) | st.builds(
+    Client, st.sampled_from("xyz"), st.just(True)
+)
+
+
+@given(
+    st.integers(1, 400),
+    st.integers(1, 40) | st.just(math.inf),
+    st.lists(st.tuples(CLIENTS, st.integers(1, 60)), max_size=60),
+)
+def test_n23_nobody_is_refused_below_half_and_nobody_below_its_share_but_near_the_bound(
+    bound: int, most: float, takes: list[tuple[Client, int]]
+) -> None:
+    held, own = url_patterns(bound, most), Counter[str]()
+    for client, amount in takes:
+        used = sum(own.values())
+        refused = refusal(held, client, amount) is not None
+        if used + amount <= bound / 2:
+            assert not refused
+        elif own[client.name] + amount > most:
+            assert refused
+        elif PATIENCE * (bound - used - bound // KEPT) >= max(most, PATIENCE * amount):
+            assert not refused
+        if not refused:
+            own[client.name] += amount
+        assert (held.used, held.clients) == (sum(own.values()), own)
+        assert held.used <= bound
+
+
+def test_a_rate_is_counted_anew_each_second_and_allows_one_large_use() -> None:
+    now = 0.0
+    rate = Rate(RESOURCES["publishes"], 100, 10, clock=lambda: now)
+    assert refusal(rate, ONE, 1_000) is None  # all at once: there was room
+    with pytest.raises(LimitExceeded, match="the limit of 10 updates a second for one client") as refused:
+        rate.take(ONE)
+    assert refused.value.headers == {"Retry-After": "1"}
+    now = 1.0
+    assert refusal(rate, ONE, 49) is None
+    assert refusal(rate, ONE, 1) is None  # half, and no more
+    assert refusal(rate, ONE, 1) is not None
+    assert refusal(rate, OTHER, 1_000) is None  # below its share until now
+    assert refusal(rate, OTHER) is not None
+    now = 1.999
+    assert refusal(rate, ONE) is not None
+    now = 2.0
+    assert refusal(rate, ONE) is None
+
+
+def test_each_resource_is_in_the_table_with_a_setting_and_a_share() -> None:
+    chosen = Settings(dev=True)
+    all_shares = Shares(chosen, clock=lambda: 0.0)
+    assert vars(all_shares).keys() == RESOURCES.keys()
+    for name, resource in RESOURCES.items():
+        bound = getattr(chosen, resource.setting)
+        share: Share = getattr(all_shares, name)
+        assert share.bound == bound
+        assert share._most == (math.inf if name == "connections" else math.floor(bound * 0.02))
+    assert Shares(Settings(dev=True, max_readers=1), clock=lambda: 0.0).readers._most == 1
+
+
+# -- counted while clients come and go
+
+PATTERNS = [
+    ("exact", "a"), ("exact", "b" * 500), ("uritemplate", "a/{n}"), ("mqtt", "a/+/" + "/".join("b" * 50)),
+    ("urlpattern", "/a/:n"), ("urlpattern", "/a/(b)"), ("urlpattern", "/a/(b)/(c)"), ("urlpattern", "/c/(\\d+)"),
+    ("topic", "a/{n}"), ("topic", "c"),
+]  # fmt: skip
+ACTIONS = st.lists(
+    st.tuples(
+        st.just("subscribe"),
+        st.sampled_from(["one", "other"]),  # the address
+        st.sampled_from([ANONYMOUS, Grant(subject=" alice"), Grant()]),
+        st.lists(st.sampled_from(PATTERNS), max_size=4),  # perhaps one of them twice
+        st.sampled_from([None, "earliest"]),
+        st.booleans(),  # whether it waits
+    )
+    | st.tuples(st.sampled_from(["sit", "catch_up", "leave", "leave"]), st.integers(0, 10)),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+@example([("subscribe", "one", ANONYMOUS, [PATTERNS[5]], None, True)] * 3 + [("leave", 0)] * 3)
+def test_n23_nothing_is_counted_twice_or_kept_after_its_client_has_gone(actions: list[Any]) -> None:
+    asyncio.run(_come_and_go(actions))
+
+
+async def _come_and_go(actions: list[Any]) -> None:
+    # Low bounds, so that some are refused.
+    chosen = plain(max_url_patterns=6, client_share=0.5, max_readers=4, max_catching_up=4, max_connections=20)
+    hub = Hub(chosen, MemoryHistory(chosen.retention))
+    here = Crowd(hub)
+    async with hub.running():
+        await hub.publish(Update(("a",)))
+        for what, *how in actions:
+            if what == "subscribe":
+                await here.subscribe(*how)
+            elif here.seats:
+                await getattr(here, what)(list(here.seats)[how[0] % len(here.seats)])
+            here.check()
+        while here.seats:
+            await here.leave(next(iter(here.seats)))
+        here.check()
+
+
+class Crowd:
+    """The subscribers of a hub, with all that must be counted for them."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.seats: dict[Subscriber, Seat | None] = {}
+        self.scanning: dict[Subscriber, bool] = {}  # those that read the history: whether they wait
+
+    async def subscribe(
+        self, address: str, grant: Grant, selectors: list[tuple[str, str]], cursor: str | None, waits: bool
+    ) -> None:
+        with contextlib.suppress(RequestError):
+            subscriber, _ = await self.hub.subscribe(selectors, grant, cursor, address=address, waits=waits)
+            self.seats[subscriber] = None
+            if cursor is not None or not waits:
+                self.scanning[subscriber] = waits
+
+    async def sit(self, subscriber: Subscriber) -> None:
+        if self.seats[subscriber] is None:
+            self.seats[subscriber] = await self.hub.delivery.take_seat(subscriber, Recorder())
+
+    async def catch_up(self, subscriber: Subscriber) -> None:
+        subscriber.caught_up()
+        self.scanning.pop(subscriber, None)
+
+    async def leave(self, subscriber: Subscriber) -> None:
+        seat = self.seats.pop(subscriber)
+        self.scanning.pop(subscriber, None)
+        if seat is not None:
+            self.hub.delivery.vacate(seat, 0, 0)
+        subscriber.leave()
+        subscriber.caught_up()
+
+    def check(self) -> None:
+        """Assert that exactly what the subscribers use is counted, for their clients."""
+        check(self.hub)
+        expected = {
+            name: Counter[str]() for name in ("connections", "matchers", "url_patterns", "readers", "catching_up")
+        }
+        for subscriber in self.seats:
+            client = client_of(subscriber)
+            expected["connections"][client] += 1
+            for matcher in subscriber.subscribed:
+                expected["matchers"][client] += matcher.size
+                expected["url_patterns"][client] += matcher.cost
+            if subscriber in self.scanning:
+                expected["catching_up" if self.scanning[subscriber] else "readers"][client] += 1
+        for resource, held in expected.items():
+            counted: Held = getattr(self.hub.shares, resource)
+            assert counted.clients == {client: amount for client, amount in held.items() if amount}, resource
+        different = {matcher for subscriber in self.seats for matcher in subscriber.subscribed}
+        assert self.hub.shares.matchers.used == sum(matcher.size for matcher in different)
+        assert self.hub.shares.url_patterns.used == sum(matcher.cost for matcher in different)
