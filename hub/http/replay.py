@@ -35,7 +35,7 @@ polls does not find its own visits in the history.
 from __future__ import annotations
 
 import asyncio
-from itertools import chain
+from itertools import repeat
 from json.encoder import encode_basestring as quote  # a string of JSON, in which line ends are escaped
 from typing import TYPE_CHECKING, Final
 
@@ -154,17 +154,30 @@ class Replay:
                 self._timeout = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the frames that the subscriber wants, joined into chunks.
+        """Yield the frames that the subscriber wants, in chunks of up to 2 * CHUNK_BYTES.
 
         They begin at its start, and reach at least to the present end of the history.
         The last chunk ends with `events.ALL`, unless the reader is closed, or the
         history has forgotten entries that it had not read yet, or metadata is wanted
         and a new epoch has begun.
         """
-        assert self._seat is not None
-        seat, position = self._seat, self._subscriber.start  # everything up to here is sent, or in the chunk to come
-        reading = self._delivery.reading(seat, position)
         self._is_sending = False
+        async for body in self._bodies():
+            start = 0
+            while start < len(body):
+                # A client that does not read costs no more than such a chunk.
+                stop = start + CHUNK_BYTES if len(body) - start >= 2 * CHUNK_BYTES else len(body)
+                self._is_sending = True
+                yield body[start:stop]
+                self._is_sending = False
+                start = stop
+        self._is_sending = True  # the end of the response follows
+
+    async def _bodies(self) -> AsyncIterator[bytes]:
+        """Yield frames joined to CHUNK_BYTES or somewhat more; a frame may be large."""
+        assert self._seat is not None
+        seat, position = self._seat, self._subscriber.start  # everything up to here is sent, or in the body to come
+        reading = self._delivery.reading(seat, position)
         leap, epoch = await base.current_epoch(self._history) if self._metadata else (0, "")
         end = await self._history.end()
         frames: list[bytes] = []
@@ -179,26 +192,24 @@ class Replay:
             if part is None:  # the rest is appended, but not dispatched yet
                 await self._delivery.moved()
                 continue
-            if self._metadata:
-                if part.end // base.EPOCH != leap:  # a new epoch has begun; its name is not known
-                    return
-                comments = await self._comments(seat, part.wanted, epoch)
-                frames += chain.from_iterable(zip(comments, (entry.frame for entry in part.wanted), strict=True))
-                size += sum(map(len, comments))
-            else:
-                frames += [entry.frame for entry in part.wanted]
-            size += part.size
+            if self._metadata and part.end // base.EPOCH != leap:  # a new epoch has begun; its name is not known
+                return
+            comments = await self._comments(seat, part.wanted, epoch) if self._metadata else repeat(b"")
+            for comment, entry in zip(comments, part.wanted, strict=False):
+                frames += (comment, entry.frame) if comment else (entry.frame,)
+                size += len(comment) + len(entry.frame)
+                if size >= CHUNK_BYTES:
+                    yield b"".join(frames)
+                    frames, size = [], 0
+                    sent = now()
             position = part.end
-            # Send a full chunk.  If little of a long history is wanted, send a smaller
-            # chunk or a heartbeat, so that the response is never silent for long.
-            if size >= CHUNK_BYTES or now() > sent + _HEARTBEAT_SECONDS:
-                self._is_sending = True
+            # If little of a long history is wanted, send what there is, or a heartbeat,
+            # so that the response is never silent for long.
+            if now() > sent + _HEARTBEAT_SECONDS:
                 yield b"".join(frames) or events.HEARTBEAT
-                self._is_sending = False
                 frames, size = [], 0
                 sent = now()
         if not self._closed:
-            self._is_sending = True
             yield b"".join([*frames, events.ALL])
 
     async def _comments(self, seat: Seat, entries: list[Entry], epoch: str) -> list[bytes]:

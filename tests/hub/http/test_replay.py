@@ -14,6 +14,7 @@ import pytest
 
 from hub.auth.grant import Grant
 from hub.delivery.audience import Audience
+from hub.delivery.reading import CHUNK_BYTES
 from hub.delivery.seat import Seat
 from hub.errors import LimitExceeded
 from hub.history import base
@@ -425,8 +426,23 @@ async def test_metadata_counts_as_written_bytes() -> None:
         reader = Replay(its.delivery, its.history, its.settings, subscriber, metadata=True)
         with its.delivery.reader_seat(subscriber, reader) as reader._seat:
             sizes = [len(chunk) async for chunk in reader.chunks()]
-    assert len(sizes) == 4  # one for each page, and the end
-    assert max(sizes) < 2 * base.PAGE_ENTRIES * sum(map(len, topics))
+    assert sum(sizes) > 3 * base.PAGE_ENTRIES * sum(map(len, topics))
+    assert all(CHUNK_BYTES <= size < 2 * CHUNK_BYTES for size in sizes[:-1])
+
+
+async def test_a_large_update_is_sent_in_chunks_that_together_are_its_frame() -> None:
+    async with application(subscriptions=False) as app:
+        its = app.state.hub
+        sent = [Update(("a",), "x" * size, id=str(size)) for size in (900_000, 10, 3 * CHUNK_BYTES, CHUNK_BYTES, 10)]
+        await its.publish(*sent)
+        while its.delivery.dispatched < len(sent):
+            await asyncio.sleep(0)
+        subscriber, _ = await its.subscribe([("exact", "a")], Grant(), "earliest")
+        reader = Replay(its.delivery, its.history, its.settings, subscriber)
+        with its.delivery.reader_seat(subscriber, reader) as reader._seat:
+            chunks = [chunk async for chunk in reader.chunks()]
+    assert b"".join(chunks) == b"".join(base.Entry(0, update).frame for update in sent) + b": all\n"
+    assert max(map(len, chunks)) < 2 * CHUNK_BYTES
 
 
 async def test_a_position_is_that_of_the_history_in_any_epoch() -> None:
