@@ -154,7 +154,7 @@ class Replay:
                 self._timeout = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the frames that the subscriber wants, in chunks of up to 2 * CHUNK_BYTES.
+        """Yield the frames that the subscriber wants, in chunks below 2 * CHUNK_BYTES.
 
         They begin at its start, and reach at least to the present end of the history.
         The last chunk ends with `events.ALL`, unless the reader is closed, or the
