@@ -43,6 +43,7 @@ from hub.node.health import Health
 from hub.node.matchers import MatcherCompiler
 from hub.node.presence import Presence, may_want_presence
 from hub.node.publish_window import PublishWindow
+from hub.node.publishers import Publishers
 from hub.node.shares import Client, Shares
 from hub.node.shutdown import Shutdown
 from hub.protocol.updates import check_fields, check_topic
@@ -117,6 +118,7 @@ class Hub:
         self.observer: Observer = NoObserver()
         if settings.event_log:
             self.observer = EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock)
+        self.publishers = Publishers(clock=clock)
         self.presence = Presence(settings, history, audience, live)
         self.delivery = Delivery(
             history,
@@ -150,11 +152,11 @@ class Hub:
         shutting down.  If it raises `HistoryUnavailable` or is cancelled, the updates
         may have been appended.
         """
-        if self.shutdown.is_closing:
-            raise Closing
-        if not self.is_running:
-            raise NotRunning("the hub is not running: publish inside of `async with hub.running()`")
-        await self._check(updates, grant)
+        await self.check(updates, grant)
+        await self.append(updates, grant)
+
+    async def append(self, updates: Sequence[Update], grant: Grant | None) -> None:
+        """Publish updates that are checked; see `publish`."""
         publisher = "" if grant is None else grant.publisher
         await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
         if log.isEnabledFor(logging.DEBUG):
@@ -162,11 +164,18 @@ class Hub:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)
 
-    async def _check(self, updates: Sequence[Update], grant: Grant | None) -> None:
+    async def check(self, updates: Sequence[Update], grant: Grant | None) -> None:
         """Raise `InvalidRequest` for the first update that breaks a rule.
 
         Then raise `InsufficientScope` if the grant does not cover every topic (N80).
+        Raises `NotRunning`, `Closing`, and `LimitExceeded` as `publish` does.
         """
+        if self.shutdown.is_closing:
+            raise Closing
+        if not self.is_running:
+            raise NotRunning("the hub is not running: publish inside of `async with hub.running()`")
+        if grant is not None:
+            self.shares.publishes.take(Client(grant.publisher), len(updates))
         topics = turns.Portion(turns.CHECKED_TOPICS)
         for number, update in enumerate(updates, 1):
             try:

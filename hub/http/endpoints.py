@@ -219,14 +219,16 @@ class Endpoints:
         type = content_type(request.headers)
         updates: list[Update] = []
         turn = turns.PARSED_BYTES
-        for start, update in read_updates(body, type, self._hub.settings):
-            updates.append(update)
-            if start >= turn:
-                turn = start + turns.PARSED_BYTES
-                await turns.other_tasks()
-        if self._hub.settings.dev:
-            _log_hints(publish_hints(body, type))
-        await self._hub.publish(*updates, grant=grant)
+        async with self._hub.publishers.turn(grant.publisher):
+            for start, update in read_updates(body, type, self._hub.settings):
+                updates.append(update)
+                if start >= turn:
+                    turn = start + turns.PARSED_BYTES
+                    await turns.other_tasks()
+            if self._hub.settings.dev:
+                _log_hints(publish_hints(body, type))
+            await self._hub.check(updates, grant)
+        await self._hub.append(updates, grant)
         if type == NDJSON:
             return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))
         return request.answer(PlainTextResponse(updates[0].id))
