@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
-from hub.errors import ConfigurationError, InvalidRequest, NotRunning, RequestError
+from hub.errors import ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
 from hub.http.cors import cors
@@ -27,6 +27,7 @@ from hub.http.request import TOKENS, Request
 from hub.http.response import SERVER_SEND
 from hub.hub import Hub
 from hub.logs import configure_log
+from hub.node.shares import Client
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
@@ -128,16 +129,41 @@ class HubApplication:
             return request.answer(_asterisk(request.method))
         # 4. Everything but publishing and subscribing goes through the router.
         if scope["path"] != settings.path or request.method not in self._methods:
-            return request.answer(self._router)
-        # 5. Publish and subscribe requests.
+            return partial(self._route, request)
+        # 5. Publish and subscribe requests.  They count until the answer begins.
+        requests, client = self.hub.shares.requests, Client(f"address {request.address}")
         try:
             try:
-                return await self._methods[request.method](request)
+                requests.take(client)
+                try:
+                    return await self._methods[request.method](request)
+                finally:
+                    requests.give_back(client)
             except RequestError as error:
                 return request.answer(problems.respond(error, request, settings))
         except Exception:
             await request.answer(PlainTextResponse("Internal Server Error", 500))()
             raise
+
+    async def _route(self, request: Request) -> None:
+        """Let the router answer a request, which counts until it is answered.
+
+        Health checks do not count, so that a hub with many requests is not taken for a
+        broken one.
+        """
+        if request.scope["path"].startswith(self.hub.settings.path + "/health/"):
+            await request.answer(self._router)()
+            return
+        requests, client = self.hub.shares.requests, Client(f"address {request.address}")
+        try:
+            requests.take(client)
+        except LimitExceeded as error:
+            await request.answer(problems.respond(error, request, self.hub.settings))()
+            return
+        try:
+            await request.answer(self._router)()
+        finally:
+            requests.give_back(client)
 
     def _refuse(self, request: StarletteRequest, error: Exception) -> Response:
         assert isinstance(error, RequestError | HTTPException)

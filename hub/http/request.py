@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote
 
 from hub.errors import InvalidRequest, TooLarge
@@ -69,20 +69,22 @@ class Request:
 
     @property
     def address(self) -> str:
-        """The client, for the limit of connections without a token's subject.
+        """The client that a request without a token's subject counts for.
 
         An IPv4 address, or an IPv6 network of 64 bits, because a single client has very
         many IPv6 addresses.  Other names are returned unchanged; "" if it is unknown.
         """
-        host = (self.scope.get("client") or ("",))[0]
+        host: str = (self.scope.get("client") or ("",))[0]
+        if ":" not in host:
+            return host
         try:
-            address = ipaddress.ip_address(host)
+            address = ipaddress.IPv6Address(host)
         except ValueError:
-            return cast("str", host)
+            return host
         # An IPv4 client of a socket that serves both versions.
-        if address.version == 6 and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
 
     def answer(self, response: ASGIApp) -> Answer:
         """Return what sends `response` as the answer to this request."""

@@ -133,10 +133,10 @@ class Held(Share):
 
     def take(self, client: Client, amount: int = 1) -> None:
         """Count what a client begins to use, or raise LimitExceeded."""
-        if amount:
+        if self.used + amount > self._half:  # only then can it be refused
             self.require(client, used=self.used, held=self.held(client) + amount, more=amount)
-            self.used += amount
-            self.hold(client, amount)
+        self.used += amount
+        self.hold(client, amount)
 
     def give_back(self, client: Client, amount: int = 1) -> None:
         """Count what a client no longer uses."""
