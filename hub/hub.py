@@ -34,7 +34,7 @@ from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
 from hub.delivery.observer import NoObserver
-from hub.delivery.subscriber import Subscriber
+from hub.delivery.subscriber import Client, Subscriber
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
 from hub.event_log.recorder import EventLog
 from hub.history.start import find_start
@@ -44,7 +44,7 @@ from hub.node.matchers import MatcherCompiler
 from hub.node.presence import Presence, may_want_presence
 from hub.node.publish_window import PublishWindow
 from hub.node.publishers import Publishers
-from hub.node.shares import Client, Shares
+from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
 from hub.protocol.updates import check_fields, check_topic
 from hub.turns import TimeSlices
@@ -119,7 +119,7 @@ class Hub:
         if settings.event_log:
             self.observer = EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock)
         self.publishers = Publishers(clock=clock)
-        self.presence = Presence(settings, history, audience, live)
+        self.presence = Presence(settings, history, audience, live, self.shares.announcements)
         self.delivery = Delivery(
             history,
             audience,
@@ -221,8 +221,8 @@ class Hub:
         pattern is invalid for its type, and `HistoryUnavailable`.
         """
         # Admission comes first, so that a refused client causes no expensive work.
-        name = f"address {address}" if grant.subject is None else f"subject {grant.subject}"
-        ticket = self.admission.admit(Client(name, anonymous=grant is ANONYMOUS))
+        client = Client.at(address, grant.subject, anonymous=grant is ANONYMOUS)
+        ticket = self.admission.admit(client)
         try:
             if not waits:
                 ticket.begin_scan(waits=False)

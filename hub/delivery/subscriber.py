@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from skipfilter import LimitError
 
@@ -19,15 +19,32 @@ if TYPE_CHECKING:
     from hub.protocol.topics import TopicMatcher
 
 
+ADDRESS: Final = "address "
+
+
+class Client(NamedTuple):
+    """A client that connections count for."""
+
+    name: str
+    """`subject …` if its token has a subject, otherwise `address …`."""
+    anonymous: bool = False
+    """Whether it has no token."""
+
+    @classmethod
+    def at(cls, address: str, subject: str | None = None, *, anonymous: bool = False) -> Client:
+        """Return the client with an address and, perhaps, the subject of its token."""
+        return cls(ADDRESS + address if subject is None else f"subject {subject}", anonymous)
+
+
 class Ticket(Protocol):
     """The count of a connection toward the limits."""
 
     @property
-    def client(self) -> object:
+    def client(self) -> Client:
         """The client that the connection counts for."""
         ...
 
-    def require_alike(self, owners: Sequence[object]) -> None:
+    def require_alike(self, owners: Sequence[Client | None]) -> None:
         """Raise an error if the client must not have one more pattern beside others.
 
         `owners` are the clients that the others count for.
@@ -79,6 +96,11 @@ class Subscriber:
         self.presence_after = presence_after
         self._ticket = ticket
 
+    @property
+    def client(self) -> Client | None:
+        """The client that it counts for; None without a ticket."""
+        return None if self._ticket is None else self._ticket.client
+
     def require_alike(self, owners: Sequence[Subscriber]) -> None:
         """Raise an error if it must not have one more pattern that is like others.
 
@@ -87,7 +109,7 @@ class Subscriber:
         """
         if self._ticket is None:
             raise LimitError(f"{len(owners)} patterns have the same fixed text")
-        self._ticket.require_alike([None if one._ticket is None else one._ticket.client for one in owners])
+        self._ticket.require_alike([one.client for one in owners])
 
     def caught_up(self) -> None:
         """Stop counting that it reads the history.  A second call does nothing."""

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
+from hub.delivery.subscriber import Client
 from hub.errors import ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
@@ -27,7 +28,6 @@ from hub.http.request import TOKENS, Request
 from hub.http.response import SERVER_SEND
 from hub.hub import Hub
 from hub.logs import configure_log
-from hub.node.shares import Client
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import take_tokens
 from hub.settings import settings_from_environment
@@ -131,7 +131,7 @@ class HubApplication:
         if scope["path"] != settings.path or request.method not in self._methods:
             return partial(self._route, request)
         # 5. Publish and subscribe requests.  They count until the answer begins.
-        requests, client = self.hub.shares.requests, Client(f"address {request.address}")
+        requests, client = self.hub.shares.requests, Client.at(request.address)
         try:
             try:
                 requests.take(client)
@@ -154,7 +154,7 @@ class HubApplication:
         if request.scope["path"].startswith(self.hub.settings.path + "/health/"):
             await request.answer(self._router)()
             return
-        requests, client = self.hub.shares.requests, Client(f"address {request.address}")
+        requests, client = self.hub.shares.requests, Client.at(request.address)
         try:
             requests.take(client)
         except LimitExceeded as error:

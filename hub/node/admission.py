@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from cachetools import TTLCache
 
 from hub.delivery.heartbeats import LATE_SECONDS
+from hub.delivery.subscriber import ADDRESS
 from hub.errors import Busy, LimitExceeded
 from hub.protocol import events
 
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from random import Random
 
     from hub.auth.grant import Grant
-    from hub.node.shares import Client, Held, Shares
+    from hub.delivery.subscriber import Client
+    from hub.node.shares import Held, Shares
     from hub.protocol.topics import TopicMatcher
     from hub.settings import Settings
+
+log = structlog.stdlib.get_logger("hub")
 
 MAX_BUCKETS: Final = 10_000
 """Clients whose token buckets are kept.
@@ -35,6 +40,9 @@ MAX_BUCKETS: Final = 10_000
 If there are more, the client that was idle longest starts with a full bucket again.
 """
 
+
+WATCHED: Final = 100
+"""After each so many subscribers, it is checked whether they have the same address."""
 
 EXPIRES: Final = "its token expires"
 """The reason of streams that end because their token does."""
@@ -64,6 +72,7 @@ class Admission:
         self._rate = TokenBucket(settings.connection_rate, clock()) if settings.connection_rate else None
         per_client = settings.connection_rate_per_client
         self._rates = Rates(per_client, clock=clock) if per_client else None
+        self._has_warned = False  # of clients with one address
 
     def admit(self, client: Client) -> Ticket:
         """Count one more connection of `client`, until the ticket is given back.
@@ -84,7 +93,20 @@ class Admission:
         if 0 < limit <= connections.held(client):
             raise LimitExceeded(f"the limit of {limit:,} subscribers for one client is reached")
         connections.take(client)
+        if connections.used % WATCHED == 0 and not self._has_warned:
+            self._warn_of_one_address(client)
         return Ticket(self._shares, client)
+
+    def _warn_of_one_address(self, client: Client) -> None:
+        """Warn if nearly all subscribers have one address, perhaps a proxy's."""
+        used, held = self._shares.connections.used, self._shares.connections.held(client)
+        if client.name.startswith(ADDRESS) and held >= 0.95 * used:
+            self._has_warned = True
+            log.warning(
+                f"{held:,} of {used:,} subscribers have the same address, so they have one share together; if it is a "
+                "proxy's, the proxy must send X-Forwarded-For, and FORWARDED_ALLOW_IPS must list its address",
+                address=client.name.removeprefix(ADDRESS),
+            )
 
     def deadline(self, grant: Grant) -> tuple[float, str]:
         """Return when a connection that starts now must end, and why (N82, R33).
@@ -132,7 +154,7 @@ class Ticket:
         self._url_patterns += matcher.cost
         self._shares.url_patterns.hold(self.client, matcher.cost)
 
-    def require_alike(self, owners: Sequence[object]) -> None:
+    def require_alike(self, owners: Sequence[Client | None]) -> None:
         """Raise `LimitExceeded` if the client must not have one more pattern beside
         others, which count for the clients `owners`.
         """

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hub.delivery.live import Live
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
+    from hub.node.shares import Held
     from hub.protocol.updates import Update
     from hub.settings import Settings
     from skipfilter import Selector
@@ -83,7 +84,9 @@ class Presence:
     presence off, no announcement is made.
     """
 
-    def __init__(self, settings: Settings, history: History, audience: Audience, live: Live) -> None:
+    def __init__(
+        self, settings: Settings, history: History, audience: Audience, live: Live, announcements: Held
+    ) -> None:
         self._settings = settings
         self._history = history
         self._audience = audience
@@ -95,6 +98,7 @@ class Presence:
             max_updates=settings.presence_updates // IN_FLIGHT_DIVISOR,
             max_bytes=settings.presence_bytes // IN_FLIGHT_DIVISOR,
         )
+        self._announcements = announcements  # counts the presence updates that are not published yet
         # Announcements that the task has not taken yet, oldest first.
         self._queue: asyncio.Queue[_Announcement] = asyncio.Queue()
         # The ids of this node's subscribers that the history lists as present.
@@ -141,9 +145,11 @@ class Presence:
         later.  If the caller is cancelled, the connection is still announced.  Returns
         at once if the settings turn presence off.
 
-        Raises the error if the announcement fails, and `Closing` if this node does not
-        publish.
+        Raises `LimitExceeded` if too many announcements of its client wait, the error
+        if the announcement fails, and `Closing` if this node does not publish.
         """
+        if self._settings.subscriptions and subscriber.client is not None:
+            self._announcements.require_more(subscriber.client, len(subscriber.subscribed))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._announce(subscriber, active=True, done=done)
         if not done.done():
@@ -160,6 +166,8 @@ class Presence:
     def _announce(self, subscriber: Subscriber, *, active: bool, done: asyncio.Future[None] | None = None) -> None:
         """Queue an announcement, or set `done` at once if this node publishes none."""
         if self._settings.subscriptions and self._task is not None:
+            if subscriber.client is not None:
+                self._announcements.add(subscriber.client, len(subscriber.subscribed))
             self._queue.put_nowait(_Announcement(subscriber, active, done))
         elif done is not None:
             done.set_exception(Closing()) if self._settings.subscriptions else done.set_result(None)
@@ -281,6 +289,9 @@ class Presence:
         """Mark an announcement as published, or as failed with `error`."""
         if announcement.done is not None:
             announcement.done.set_result(None) if error is None else announcement.done.set_exception(error)
+        subscriber = announcement.subscriber
+        if subscriber.client is not None:
+            self._announcements.give_back(subscriber.client, len(subscriber.subscribed))
         self._queue.task_done()
 
     async def _beat(self) -> bool:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded
 
 if TYPE_CHECKING:
@@ -32,15 +33,6 @@ PATIENCE: Final = 16
 """Near the bound, a client may hold up to this many times what is free."""
 KEPT: Final = 16
 """One part in this many of each bound is kept for clients with a token."""
-
-
-class Client(NamedTuple):
-    """A client that resources are counted for."""
-
-    name: str
-    """`subject …` if its token has a subject, otherwise `address …`."""
-    anonymous: bool = False
-    """Whether it has no token."""
 
 
 ISSUER: Final = Client("issuer")
@@ -133,8 +125,16 @@ class Held(Share):
 
     def take(self, client: Client, amount: int = 1) -> None:
         """Count what a client begins to use, or raise LimitExceeded."""
-        if self.used + amount > self._half:  # only then can it be refused
-            self.require(client, used=self.used, held=self.held(client) + amount, more=amount)
+        if self.used + amount > self._half:
+            self.require_more(client, amount)
+        self.add(client, amount)
+
+    def require_more(self, client: Client, amount: int) -> None:
+        """Raise LimitExceeded if a client must not use so much more."""
+        self.require(client, used=self.used, held=self.held(client) + amount, more=amount)
+
+    def add(self, client: Client, amount: int) -> None:
+        """Count what a client begins to use, even if it is too much."""
         self.used += amount
         self.hold(client, amount)
 
@@ -183,11 +183,10 @@ class Rate(Held):
             self.used = 0
             self._held.clear()
         try:
-            self.require(client, used=self.used, held=self.held(client) + 1)
+            self.require_more(client, 1)
         except LimitExceeded as error:
             raise error.retry_after(self._ends - now) from None
-        self.used += amount
-        self.hold(client, amount)
+        self.add(client, amount)
 
 
 class Shares:

@@ -6,19 +6,27 @@ others if there were no shares.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
-from hub.auth.grant import ANONYMOUS
+from hub.auth.grant import ANONYMOUS, Grant
+from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded
 from hub.protocol.updates import Update
-from tests.asgi import PATH, application, ask, bearer, current_token, follow, publish
+from tests.asgi import FORM, PATH, application, ask, bearer, current_token, follow, publish, scope_of
+from tests.hub.world import plain, world
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.types import Message
+
     from hub.delivery.subscriber import Subscriber
+    from hub.history.base import Change, Entry
     from hub.http.application import HubApplication
     from tests.asgi import Following
 
@@ -46,7 +54,7 @@ class Attack:
 
 
 @contextlib.asynccontextmanager
-async def attack():  # type: ignore[no-untyped-def]
+async def attack() -> AsyncIterator[Attack]:
     async with application(subscriptions=False) as app, contextlib.AsyncExitStack() as stack:
         yield Attack(app, stack)
 
@@ -130,3 +138,115 @@ async def test_n23_a_flood_of_readers_leaves_room_for_other_readers() -> None:
         for reader in flood:
             reader.leave()
         assert len(await _readers(app, "192.0.2.1", 9)) == 9
+
+
+@contextlib.asynccontextmanager
+async def _unfinished(app: HubApplication, address: str, count: int) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Keep up to `count` requests in progress: a QUERY whose body does not end."""
+    over = asyncio.Event()
+    tasks: list[asyncio.Task[None]] = []
+    answers: list[Message] = []
+
+    async def receive() -> Message:
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        answers.append(message)
+
+    for _ in range(count):
+        scope = scope_of("QUERY", PATH, [FORM], client=(address, 1))
+        tasks.append(asyncio.ensure_future(app(scope, receive, send)))
+    await asyncio.sleep(0)
+    refused = [message["status"] for message in answers if message["type"] == "http.response.start"]
+    assert set(refused) <= {429}
+    try:
+        yield [task for task in tasks if not task.done()]
+    finally:
+        over.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_n23_requests_that_do_not_end_leave_room_for_those_of_others() -> None:
+    async with application(subscriptions=True) as app, _unfinished(app, "192.0.2.1", 3_000) as flood:
+        assert len(flood) == 2_000
+        for path in (PATH, PATH + "/subscriptions"):
+            refused = await ask(app, "HEAD", path, client=("192.0.2.1", 1))
+            assert (refused.status, refused.headers["retry-after"]) == (429, "10")
+        assert (await ask(app, "GET", PATH + "/health/live", client=("192.0.2.1", 1))).status == 200
+        async with _unfinished(app, "192.0.2.2", 100) as others:
+            assert len(others) == 80
+        assert (await ask(app, "GET", f"{PATH}?match=a", client=("192.0.2.3", 1))).status == 200
+        await publish(app, current_token(["*"]), ("topic", "a"))
+    assert app.state.hub.shares.requests.clients == {}
+
+
+async def test_n23_streams_are_no_requests_in_progress() -> None:
+    async with application(subscriptions=False, max_requests=1) as app, contextlib.AsyncExitStack() as stack:
+        for _ in range(5):
+            assert (await stack.enter_async_context(follow(app, ("match", "a")))).status == 200
+        assert app.state.hub.shares.requests.used == 0
+
+
+async def test_n23_h7_presence_updates_of_one_client_leave_room_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The history is slow, and a client comes and goes."""
+    monkeypatch.setattr("hub.node.presence.ANNOUNCE_TIMEOUT", 0)
+    async with world(plain(subscriptions=True, max_announcements=200, client_share=0.05)) as here:
+        hub, over = here.hub, asyncio.Event()
+        announce = hub.history.announce
+
+        async def slowly(changes: Sequence[Change]) -> list[Entry]:
+            await over.wait()
+            return await announce(changes)
+
+        hub.history.announce = slowly  # type: ignore[method-assign]
+        patterns = [f"p{n}" for n in range(10)]
+        flood = [await here.connect(*patterns, address="one") for _ in range(12)]
+        others = [await here.connect("a", address=f"other {n}") for n in range(20)]
+        await here.settle()
+        assert hub.shares.announcements.clients == {"address one": 100} | {f"address other {n}": 1 for n in range(20)}
+        for refused in flood[10:]:
+            error = refused.task.exception()
+            assert isinstance(error, LimitExceeded)
+            assert "presence updates in the queue" in str(error)
+        assert not any(one.task.done() for one in others)
+        # Departures always count, and are announced.
+        for one in flood[:10]:
+            one.go()
+        await here.settle()
+        assert hub.shares.announcements.held(Client("address one")) == 200
+        over.set()
+        await here.caught_up()
+        assert hub.shares.announcements.clients == {}
+        for one in others:
+            one.go()
+
+
+async def test_n23_if_all_come_from_one_address_one_warning_says_what_the_proxy_must_send(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def subscribe(count: int, address: str, grant: Grant = ANONYMOUS) -> None:
+        for _ in range(count):
+            await app.state.hub.subscribe([], grant, address=address)
+
+    def warned() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "same address" in record.getMessage()]
+
+    for others in (0, 3):
+        caplog.clear()
+        async with application(subscriptions=False) as app:
+            await subscribe(others, "192.0.2.7")
+            await subscribe(99 - others, "10.0.0.1")
+            assert warned() == []
+            await subscribe(201, "10.0.0.1")
+            (warning,) = warned()
+            assert "the proxy must send X-Forwarded-For, and FORWARDED_ALLOW_IPS must list its address" in warning
+            assert "10.0.0.1" in warning
+    caplog.clear()
+    async with application(subscriptions=False) as app:
+        for n in range(200):
+            await subscribe(1, f"10.0.0.{n}")
+            await subscribe(1, "10.0.0.1", Grant(subject=" alice"))
+        assert warned() == []

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from hub import Settings
 from hub.auth.grant import ANONYMOUS, Grant
+from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
 from hub.hub import Hub
-from hub.node.shares import KEPT, PATIENCE, RESOURCES, Client, Held, Rate, Share, Shares
+from hub.node.shares import KEPT, PATIENCE, RESOURCES, Held, Rate, Share, Shares
 from hub.protocol.updates import Update
 from tests.hub.seats import Recorder
 from tests.hub.world import check, client_of, plain
