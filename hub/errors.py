@@ -16,7 +16,7 @@
         ├── TargetTooLong           414    the URL is over a limit
         ├── UnsupportedContent      415    the body of a QUERY is not a form (N11)
         ├── Misdirected             421    the request is for another host (R6)
-        ├── LimitExceeded           429    too many subscribers or patterns (N23)
+        ├── LimitExceeded           429    a client is above its share, or a limit (N23)
         ├── HeadTooLarge            431    the header fields are too many or too long
         ├── Busy                    503    too many subscribers in a second
         ├── KeysUnavailable         503    a key set cannot be fetched
@@ -169,7 +169,7 @@ class Misdirected(RequestError):
 
 
 class LimitExceeded(RequestError):
-    """429: a limit on subscribers, or on the patterns in use, is reached."""
+    """429: a client has more than its share, or a limit of all clients is reached."""
 
     status = 429
     title = "Limit exceeded"

@@ -40,7 +40,11 @@ ISSUER: Final = Client("issuer")
 
 
 class Resource(NamedTuple):
-    """Something of which a client can use more and more."""
+    """Something of which a client can use more and more.
+
+    All these are counted by each process alone, but for the ids, which are in the
+    history.
+    """
 
     counted: str
     """What is counted, in the plural."""
@@ -48,10 +52,12 @@ class Resource(NamedTuple):
     """The setting with the bound of all clients together."""
     until: str
     """Until when one of them counts."""
+    share: str = "client_share"
+    """The setting with the share of one client; "" if the oldest are forgotten."""
 
 
 RESOURCES: Final = {
-    "connections": Resource("subscribers", "max_connections", "the connection ends"),
+    "connections": Resource("subscribers", "max_connections", "the connection ends", "max_connections_per_client"),
     "url_patterns": Resource(
         "URL Patterns with groups", "max_url_patterns", "no connection, request or cached token has the pattern"
     ),
@@ -64,12 +70,12 @@ RESOURCES: Final = {
     "requests": Resource("requests that are not streams", "max_requests", "the request is answered"),
     "announcements": Resource("presence updates in the queue", "max_announcements", "the update is in the history"),
     "publishes": Resource("updates a second", "publish_rate", "the second is over"),
+    "ids": Resource("ids of updates that are remembered", "history_updates", "`idempotency_window` is over", ""),
 }
-"""The resources of one process, by the names of the attributes of `Shares`.
+"""All that clients can make grow, and the bounds.
 
-The share of a client is the part `client_share` of the bound.  Connections have a limit
-for each client instead: `max_connections_per_client`.  The share of updates a second
-belongs to a publisher (`Grant.publisher`).
+The names are those of the attributes of `Shares`; `ids` has none, because the history
+bounds them.  The share of updates a second belongs to a publisher (`Grant.publisher`).
 """
 
 
@@ -96,7 +102,7 @@ class Share:
             free -= self.bound // KEPT
         if more <= free and held <= min(self._most, PATIENCE * free):
             return
-        counted, setting, _ = self._resource
+        counted, setting = self._resource.counted, self._resource.setting
         if held > self._most:
             raise LimitExceeded(
                 f"the limit of {self._most:,.0f} {counted} for one client is reached (client_share); it applies while "

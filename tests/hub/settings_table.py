@@ -1,6 +1,7 @@
-"""The table of all settings in hub/README.md, made from hub/settings/settings.py.
+"""The table of all settings in hub/README.md, made from hub/settings/settings.py, and
+that of the shares of clients in .github/SECURITY.md, made from hub/node/shares.py.
 
-    python -m tests.hub.settings_table     write the table
+    python -m tests.hub.settings_table     write the tables
 
 A setting's meaning is the first paragraph of the text below its field.  Its unit is the
 `Unit` of its annotation or, if it is not a number, its type.
@@ -18,14 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import SecretStr
 
 import hub
+from hub.node.shares import RESOURCES
 from hub.settings import Settings, Unit
+from hub.settings.variable_names import PREFIX
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 README: Final = Path(hub.__file__).with_name("README.md")
+SECURITY: Final = README.parents[1] / ".github" / "SECURITY.md"
 
 _TABLE: Final = re.compile(r"(?<=<!-- settings -->\n)(\|.*\n)*")
+_SHARES: Final = re.compile(r"(?<=<!-- shares -->\n)(\|.*\n)*")
 
 
 def meanings() -> dict[str, str]:
@@ -82,5 +87,22 @@ def with_table(page: str) -> str:
     return _TABLE.sub(lambda _: table(), page, count=1)
 
 
+def with_shares(page: str) -> str:
+    """Return a page whose table of shares is replaced by the current one."""
+    return _SHARES.sub(lambda _: shares(), page, count=1)
+
+
+def shares() -> str:
+    """Return the table, in Markdown: a row for each resource that clients share."""
+    rows = ["| counted | all clients together | one client | until |", "|---|---|---|---|"]
+    for counted, setting, until, share in RESOURCES.values():
+        bound = Settings.model_fields[setting].default
+        one = {"client_share": f"{bound * Settings.model_fields['client_share'].default:,.0f}", "": "the oldest go"}
+        own = one.get(share, f"no limit (`{PREFIX}{share.upper()}`)")
+        rows.append(f"| {counted} | {bound:,.0f} (`{PREFIX}{setting.upper()}`) | {own} | {until} |")
+    return "".join(row + "\n" for row in rows)
+
+
 if __name__ == "__main__":
     README.write_text(with_table(README.read_text()))
+    SECURITY.write_text(with_shares(SECURITY.read_text()))

@@ -18,7 +18,7 @@ from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
 from hub.hub import Hub
-from hub.node.shares import KEPT, PATIENCE, RESOURCES, Held, Rate, Share, Shares
+from hub.node.shares import KEPT, PATIENCE, RESOURCES, Held, Rate, Shares
 from hub.protocol.updates import Update
 from tests.hub.seats import Recorder
 from tests.hub.world import check, client_of, plain
@@ -131,10 +131,9 @@ def test_a_rate_is_counted_anew_each_second_and_allows_one_large_use() -> None:
 def test_each_resource_is_in_the_table_with_a_setting_and_a_share() -> None:
     chosen = Settings(dev=True)
     all_shares = Shares(chosen, clock=lambda: 0.0)
-    assert vars(all_shares).keys() == RESOURCES.keys()
-    for name, resource in RESOURCES.items():
-        bound = getattr(chosen, resource.setting)
-        share: Share = getattr(all_shares, name)
+    assert vars(all_shares).keys() == RESOURCES.keys() - {"ids"}
+    for name, share in vars(all_shares).items():
+        bound = getattr(chosen, RESOURCES[name].setting)
         assert share.bound == bound
         assert share._most == (math.inf if name == "connections" else math.floor(bound * 0.02))
     assert Shares(Settings(dev=True, max_readers=1), clock=lambda: 0.0).readers._most == 1

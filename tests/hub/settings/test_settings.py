@@ -641,6 +641,8 @@ def test_the_default_history_of_a_server_is_a_file_and_of_a_program_memory(
 def test_the_readme_has_a_current_table_of_all_settings() -> None:
     page = settings_table.README.read_text()
     assert page == settings_table.with_table(page), "run python -m tests.hub.settings_table"
+    page = settings_table.SECURITY.read_text()
+    assert page == settings_table.with_shares(page), "run python -m tests.hub.settings_table"
     assert all(f"\n| `{name}` | " in page for name in Settings.model_fields)
 
 
