@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.http.sockets import _tune
 from hub.http.uvicorn_protocol import HttpProtocol
+from hub.node.shares import RESOURCES
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.settings.issuers import PUBLIC_KEY_ALGORITHMS
 from tests.hub import settings_table
@@ -641,9 +642,13 @@ def test_the_default_history_of_a_server_is_a_file_and_of_a_program_memory(
 def test_the_readme_has_a_current_table_of_all_settings() -> None:
     page = settings_table.README.read_text()
     assert page == settings_table.with_table(page), "run python -m tests.hub.settings_table"
+    assert all(f"\n| `{name}` | " in page for name in Settings.model_fields)
+
+
+def test_the_page_about_security_has_a_current_table_of_all_shares() -> None:
     page = settings_table.SECURITY.read_text()
     assert page == settings_table.with_shares(page), "run python -m tests.hub.settings_table"
-    assert all(f"\n| `{name}` | " in page for name in Settings.model_fields)
+    assert all(f" (`HUB_{resource.setting.upper()}`) | " in page for resource in RESOURCES.values())
 
 
 def test_every_number_has_a_unit_and_every_setting_a_meaning() -> None:
