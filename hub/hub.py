@@ -34,7 +34,7 @@ from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
 from hub.delivery.observer import NoObserver
-from hub.delivery.subscriber import Client, Subscriber
+from hub.delivery.subscriber import Client, Subscriber, client_at
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
 from hub.event_log.recorder import EventLog
 from hub.history.start import find_start
@@ -175,7 +175,7 @@ class Hub:
         if not self.is_running:
             raise NotRunning("the hub is not running: publish inside of `async with hub.running()`")
         if grant is not None:
-            self.shares.publishes.take(Client(grant.publisher), len(updates))
+            self.shares.publishes.take(grant.publisher, len(updates))
         topics = turns.Portion(turns.CHECKED_TOPICS)
         for number, update in enumerate(updates, 1):
             try:
@@ -221,7 +221,8 @@ class Hub:
         pattern is invalid for its type, and `HistoryUnavailable`.
         """
         # Admission comes first, so that a refused client causes no expensive work.
-        client = Client.at(address, grant.subject, anonymous=grant is ANONYMOUS)
+        subject = grant.subject
+        client = client_at(address, grant is ANONYMOUS) if subject is None else Client(f"subject {subject}")
         ticket = self.admission.admit(client)
         try:
             if not waits:

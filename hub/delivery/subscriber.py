@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from skipfilter import LimitError
@@ -30,10 +31,11 @@ class Client(NamedTuple):
     anonymous: bool = False
     """Whether it has no token."""
 
-    @classmethod
-    def at(cls, address: str, subject: str | None = None, *, anonymous: bool = False) -> Client:
-        """Return the client with an address and, perhaps, the subject of its token."""
-        return cls(ADDRESS + address if subject is None else f"subject {subject}", anonymous)
+
+@lru_cache(1_024)
+def client_at(address: str, anonymous: bool = False) -> Client:
+    """Return the client with an address, and without the subject of a token."""
+    return Client(ADDRESS + address, anonymous)
 
 
 class Ticket(Protocol):

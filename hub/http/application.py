@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
-from hub.delivery.subscriber import Client
+from hub.delivery.subscriber import client_at
 from hub.errors import ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
@@ -131,7 +131,7 @@ class HubApplication:
         if scope["path"] != settings.path or request.method not in self._methods:
             return partial(self._route, request)
         # 5. Publish and subscribe requests.  They count until the answer begins.
-        requests, client = self.hub.shares.requests, Client.at(request.address)
+        requests, client = self.hub.shares.requests, client_at(request.address)
         try:
             try:
                 requests.take(client)
@@ -154,7 +154,7 @@ class HubApplication:
         if request.scope["path"].startswith(self.hub.settings.path + "/health/"):
             await request.answer(self._router)()
             return
-        requests, client = self.hub.shares.requests, Client.at(request.address)
+        requests, client = self.hub.shares.requests, client_at(request.address)
         try:
             requests.take(client)
         except LimitExceeded as error:

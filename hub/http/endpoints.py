@@ -218,16 +218,20 @@ class Endpoints:
         body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.headers)
         updates: list[Update] = []
-        turn = turns.PARSED_BYTES
-        async with self._hub.publishers.turn(grant.publisher):
+        portion = turns.PARSED_BYTES
+        publishers = self._hub.publishers
+        own_turn = await publishers.begin(grant.publisher)
+        try:
             for start, update in read_updates(body, type, self._hub.settings):
                 updates.append(update)
-                if start >= turn:
-                    turn = start + turns.PARSED_BYTES
+                if start >= portion:
+                    portion = start + turns.PARSED_BYTES
                     await turns.other_tasks()
             if self._hub.settings.dev:
                 _log_hints(publish_hints(body, type))
             await self._hub.check(updates, grant)
+        finally:
+            publishers.end(own_turn)
         await self._hub.append(updates, grant)
         if type == NDJSON:
             return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))

@@ -151,8 +151,9 @@ class Ticket:
         """Count a matcher of the connection."""
         self._matchers += matcher.size
         self._shares.matchers.hold(self.client, matcher.size)
-        self._url_patterns += matcher.cost
-        self._shares.url_patterns.hold(self.client, matcher.cost)
+        if matcher.cost:
+            self._url_patterns += matcher.cost
+            self._shares.url_patterns.hold(self.client, matcher.cost)
 
     def require_alike(self, owners: Sequence[Client | None]) -> None:
         """Raise `LimitExceeded` if the client must not have one more pattern beside
@@ -180,8 +181,10 @@ class Ticket:
         if not self._is_given_back:
             self._is_given_back = True
             self.end_scan()
-            self._shares.matchers.release(self.client, self._matchers)
-            self._shares.url_patterns.release(self.client, self._url_patterns)
+            if self._matchers:
+                self._shares.matchers.release(self.client, self._matchers)
+            if self._url_patterns:
+                self._shares.url_patterns.release(self.client, self._url_patterns)
             self._shares.connections.give_back(self.client)
 
 

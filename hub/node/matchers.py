@@ -56,7 +56,8 @@ class MatcherCompiler:
         Raises the errors of `topic_matcher`, and LimitExceeded if there is no room for
         a new matcher.
         """
-        found = self._existing.get((type, pattern))
+        selector = type, pattern
+        found = self._existing.get(selector)
         matcher = None if found is None else found()
         if matcher is None:
             matcher = topic_matcher(type, pattern, base_url=self._base_url)
@@ -66,8 +67,8 @@ class MatcherCompiler:
             self._url_patterns.used += matcher.cost
             self._matchers.used += matcher.size
             existing = _Existing(matcher, self._forget)
-            existing.selector, existing.cost, existing.size = (type, pattern), matcher.cost, matcher.size
-            self._existing[type, pattern] = existing
+            existing.selector, existing.cost, existing.size = selector, matcher.cost, matcher.size
+            self._existing[selector] = existing
         return matcher
 
     async def compile_all(

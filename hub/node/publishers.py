@@ -15,25 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
 
 ALONE_SECONDS: Final = 1.0
 """A publisher is alone if no other one has published for this time."""
-
-_AT_ONCE: Final = nullcontext()
-
-
-class _Turn(asyncio.Lock):
-    """A lock that is held until the event loop has had a turn."""
-
-    async def __aexit__(self, *_: object) -> None:
-        asyncio.get_running_loop().call_soon(self.release)
 
 
 class Publishers:
@@ -44,17 +33,26 @@ class Publishers:
         self._last = ""  # the publisher that came last
         self._alone_at = -math.inf  # when it is alone, if no other comes
         # The turn of each publisher that has one or waits for one.
-        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def turn(self, publisher: str) -> AbstractAsyncContextManager[None]:
-        """Return the context in which `publisher` has a turn."""
+    async def begin(self, publisher: str) -> asyncio.Lock | None:
+        """Wait until a request of `publisher` may be parsed and checked.
+
+        Returns its turn, to be passed to `end`; None if the publisher is alone.
+        """
         now = self._clock()
         if publisher != self._last:
             self._last = publisher
             self._alone_at = now + ALONE_SECONDS
         if now >= self._alone_at:
-            return _AT_ONCE
+            return None
         turn = self._turns.get(publisher)
         if turn is None:
-            turn = self._turns[publisher] = _Turn()
+            turn = self._turns[publisher] = asyncio.Lock()
+        await turn.acquire()
         return turn
+
+    def end(self, turn: asyncio.Lock | None) -> None:
+        """End the turn of a request, after a turn of the event loop."""
+        if turn is not None:
+            asyncio.get_running_loop().call_soon(turn.release)

@@ -129,18 +129,14 @@ class Held(Share):
         """Return what one client holds; what it shares with others counts too."""
         return self._held.get(client.name, 0)
 
-    def take(self, client: Client, amount: int = 1) -> None:
-        """Count what a client begins to use, or raise LimitExceeded."""
-        if self.used + amount > self._half:
-            self.require_more(client, amount)
-        self.add(client, amount)
-
     def require_more(self, client: Client, amount: int) -> None:
         """Raise LimitExceeded if a client must not use so much more."""
         self.require(client, used=self.used, held=self.held(client) + amount, more=amount)
 
-    def add(self, client: Client, amount: int) -> None:
-        """Count what a client begins to use, even if it is too much."""
+    def take(self, client: Client, amount: int = 1) -> None:
+        """Count what a client begins to use, or raise LimitExceeded."""
+        if self.used + amount > self._half:
+            self.require_more(client, amount)
         self.used += amount
         self.hold(client, amount)
 
@@ -151,14 +147,13 @@ class Held(Share):
 
     def hold(self, client: Client, amount: int) -> None:
         """Count what a client begins to use, and others may share, for it alone."""
-        if amount:
-            self._held[client.name] = self._held.get(client.name, 0) + amount
+        self._held[client.name] = self._held.get(client.name, 0) + amount
 
     def release(self, client: Client, amount: int) -> None:
         """Undo `hold`."""
-        if left := self._held.get(client.name, 0) - amount:
+        if left := self._held[client.name] - amount:
             self._held[client.name] = left
-        elif amount:
+        else:
             del self._held[client.name]
 
     @property
@@ -167,32 +162,37 @@ class Held(Share):
         return dict(self._held)
 
 
-class Rate(Held):
+class Rate(Share):
     """A resource that is counted anew each second.
 
     A client may exceed its share by its last use, so that it can use much at once.
     `clock` returns seconds.
     """
 
-    __slots__ = ("_clock", "_ends")
+    __slots__ = ("_clock", "_counts", "_ends", "_used")
 
     def __init__(self, resource: Resource, bound: float, most: float, *, clock: Callable[[], float]) -> None:
         super().__init__(resource, bound, most)
         self._clock = clock
         self._ends = -math.inf  # when the present second is over
+        self._used = 0  # what all clients have used in it
+        self._counts: dict[str, int] = {}  # client -> what it has used in it
 
-    def take(self, client: Client, amount: int = 1) -> None:
-        """Count what a client uses now, or raise LimitExceeded."""
+    def take(self, name: str, amount: int) -> None:
+        """Count what a client uses now, or raise LimitExceeded.  `name` is its name."""
         now = self._clock()
         if now >= self._ends:
             self._ends = now + 1
-            self.used = 0
-            self._held.clear()
-        try:
-            self.require_more(client, 1)
-        except LimitExceeded as error:
-            raise error.retry_after(self._ends - now) from None
-        self.add(client, amount)
+            self._used = 0
+            self._counts.clear()
+        before = self._counts.get(name, 0)
+        if self._used >= self._half:
+            try:
+                self.require(Client(name), used=self._used, held=before + 1)
+            except LimitExceeded as error:
+                raise error.retry_after(self._ends - now) from None
+        self._used += amount
+        self._counts[name] = before + amount
 
 
 class Shares:

@@ -110,22 +110,31 @@ def test_n23_nobody_is_refused_below_half_and_nobody_below_its_share_but_near_th
 
 
 def test_a_rate_is_counted_anew_each_second_and_allows_one_large_use() -> None:
+    def refused(name: str, amount: int = 1) -> bool:
+        try:
+            rate.take(name, amount)
+        except LimitExceeded as error:
+            assert error.headers == {"Retry-After": "1"}
+            assert str(error).startswith("the limit of 10 updates a second for one client is reached (client_share)")
+            return True
+        return False
+
     now = 0.0
     rate = Rate(RESOURCES["publishes"], 100, 10, clock=lambda: now)
-    assert refusal(rate, ONE, 1_000) is None  # all at once: there was room
-    with pytest.raises(LimitExceeded, match="the limit of 10 updates a second for one client") as refused:
-        rate.take(ONE)
-    assert refused.value.headers == {"Retry-After": "1"}
+    assert not refused("one", 99)  # all at once: there was room
+    assert refused("one")
     now = 1.0
-    assert refusal(rate, ONE, 49) is None
-    assert refusal(rate, ONE, 1) is None  # half, and no more
-    assert refusal(rate, ONE, 1) is not None
-    assert refusal(rate, OTHER, 1_000) is None  # below its share until now
-    assert refusal(rate, OTHER) is not None
+    assert not refused("one", 49)
+    assert not refused("one")  # half, and no more
+    assert refused("one")
+    assert not refused("other", 49)  # below its share until now
+    assert refused("other")
     now = 1.999
-    assert refusal(rate, ONE) is not None
+    assert refused("one")
     now = 2.0
-    assert refusal(rate, ONE) is None
+    assert not refused("one", 1_000)
+    with pytest.raises(LimitExceeded, match=r"the limit of 100 updates a second is reached \(publish_rate\)"):
+        rate.take("other", 1)
 
 
 def test_each_resource_is_in_the_table_with_a_setting_and_a_share() -> None:
