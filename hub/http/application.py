@@ -130,15 +130,10 @@ class HubApplication:
         # 4. Everything but publishing and subscribing goes through the router.
         if scope["path"] != settings.path or request.method not in self._methods:
             return partial(self._route, request)
-        # 5. Publish and subscribe requests.  They count until the answer begins.
-        requests, client = self.hub.shares.requests, client_at(request.address)
+        # 5. Publish and subscribe requests.
         try:
             try:
-                requests.take(client)
-                try:
-                    return await self._methods[request.method](request)
-                finally:
-                    requests.give_back(client)
+                return await self._methods[request.method](request)
             except RequestError as error:
                 return request.answer(problems.respond(error, request, settings))
         except Exception:
@@ -154,16 +149,11 @@ class HubApplication:
         if request.scope["path"].startswith(self.hub.settings.path + "/health/"):
             await request.answer(self._router)()
             return
-        requests, client = self.hub.shares.requests, client_at(request.address)
         try:
-            requests.take(client)
-        except LimitExceeded as error:
+            with self.hub.shares.requests.taken(client_at(request.address)):
+                await request.answer(self._router)()
+        except LimitExceeded as error:  # never from the router, which answers its own
             await request.answer(problems.respond(error, request, self.hub.settings))()
-            return
-        try:
-            await request.answer(self._router)()
-        finally:
-            requests.give_back(client)
 
     def _refuse(self, request: StarletteRequest, error: Exception) -> Response:
         assert isinstance(error, RequestError | HTTPException)

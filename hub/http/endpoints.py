@@ -40,7 +40,7 @@ from starlette.staticfiles import StaticFiles
 from hub import turns
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.signing import development_token, token_command
-from hub.delivery.subscriber import Subscriber
+from hub.delivery.subscriber import Subscriber, client_at
 from hub.errors import (
     HistoryUnavailable,
     Misdirected,
@@ -200,7 +200,8 @@ class Endpoints:
         settings = self._hub.settings
         body = b""
         if request.method == "QUERY":
-            body = await self._body(request, settings.max_query)
+            with self._hub.shares.requests.taken(client_at(request.address)):
+                body = await self._body(request, settings.max_query)
             if body and content_type(request.headers) != FORM:
                 raise UnsupportedContent(f"the body of a QUERY must be {FORM}")
         grant = await self._authorize("subscribe", request)
@@ -214,6 +215,14 @@ class Endpoints:
 
         The answer is the ids as plain text, one per line for a batch.
         """
+        requests, client = self._hub.shares.requests, client_at(request.address)
+        requests.take(client)
+        try:
+            return await self._publish(request)
+        finally:
+            requests.give_back(client)
+
+    async def _publish(self, request: Request) -> Answer:
         grant = await self._authorize("publish", request)
         body = await self._body(request, self._hub.settings.max_body)
         type = content_type(request.headers)

@@ -159,7 +159,8 @@ class Ticket:
         """Raise `LimitExceeded` if the client must not have one more pattern beside
         others, which count for the clients `owners`.
         """
-        self._shares.alike.require(self.client, used=len(owners), held=owners.count(self.client) + 1)
+        own = sum(owner is not None and owner.name == self.client.name for owner in owners)
+        self._shares.alike.require(self.client, used=len(owners), held=own + 1)
 
     def begin_scan(self, *, waits: bool) -> None:
         """Count a scan of the history, by a stream or by a reader that does not wait.

@@ -30,7 +30,7 @@ class Publishers:
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._last = ""  # the publisher that came last
+        self._last: str | None = None  # the publisher that came last
         self._alone_at = -math.inf  # when it is alone, if no other comes
         # The turn of each publisher that has one or waits for one.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -42,8 +42,9 @@ class Publishers:
         """
         now = self._clock()
         if publisher != self._last:
+            if self._last is not None:
+                self._alone_at = now + ALONE_SECONDS
             self._last = publisher
-            self._alone_at = now + ALONE_SECONDS
         if now >= self._alone_at:
             return None
         turn = self._turns.get(publisher)

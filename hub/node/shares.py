@@ -19,13 +19,14 @@ Queue Length Thresholds for Shared-Memory Packet Switches, 1998.
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hub.settings import Settings
 
@@ -145,15 +146,25 @@ class Held(Share):
         self.used -= amount
         self.release(client, amount)
 
+    @contextmanager
+    def taken(self, client: Client) -> Iterator[None]:
+        """Take one inside of the context; for what happens rarely."""
+        self.take(client)
+        try:
+            yield
+        finally:
+            self.give_back(client)
+
     def hold(self, client: Client, amount: int) -> None:
         """Count what a client begins to use, and others may share, for it alone."""
-        self._held[client.name] = self._held.get(client.name, 0) + amount
+        if amount:
+            self._held[client.name] = self._held.get(client.name, 0) + amount
 
     def release(self, client: Client, amount: int) -> None:
         """Undo `hold`."""
-        if left := self._held[client.name] - amount:
+        if left := self._held.get(client.name, 0) - amount:
             self._held[client.name] = left
-        else:
+        elif amount:
             del self._held[client.name]
 
     @property
