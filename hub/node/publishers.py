@@ -3,9 +3,10 @@
     alice   a1  a2  a3 … a64  ─┐
     bob     b1                ─┴─►  a1  b1  a2  a3 …
 
-While several publishers are active, one request of each is parsed and checked at a
-time.  So a publisher waits for its own requests, and not for those of another, however
-many connections the other has.  A publisher that is alone does not wait.
+While several publishers are active, one request of each is parsed and checked in a turn
+of the event loop.  So a publisher waits for its own requests, and not for those of
+another, however many connections the other has.  The turns cost the other a tenth of
+its throughput.  A publisher that is alone does not wait.
 
 Belongs here: the order of publishers.  Does not belong here: the number of their
 updates, which `shares` limits, and room in the history (`publish_window`).
