@@ -215,36 +215,46 @@ class Endpoints:
 
         The answer is the ids as plain text, one per line for a batch.
         """
-        requests, client = self._hub.shares.requests, client_at(request.address)
+        hub = self._hub
+        requests, client = hub.shares.requests, client_at(request.address)
         requests.take(client)
         try:
-            return await self._publish(request)
+            grant = await self._authorize("publish", request)
+            body = await self._body(request, hub.settings.max_body)
+            type = content_type(request.headers)
+            turn = hub.publishers.turn(grant.publisher)
+            if turn is None:
+                updates = await self._checked_updates(body, type, grant, turns.PARSED_BYTES)
+            else:
+                await turn.acquire()
+                try:
+                    updates = await self._checked_updates(body, type, grant, turns.PARSED_IN_TURN)
+                finally:
+                    hub.publishers.end(turn)
+            await hub.append(updates, grant)
         finally:
             requests.give_back(client)
-
-    async def _publish(self, request: Request) -> Answer:
-        grant = await self._authorize("publish", request)
-        body = await self._body(request, self._hub.settings.max_body)
-        type = content_type(request.headers)
-        updates: list[Update] = []
-        portion = turns.PARSED_BYTES
-        publishers = self._hub.publishers
-        own_turn = await publishers.begin(grant.publisher)
-        try:
-            for start, update in read_updates(body, type, self._hub.settings):
-                updates.append(update)
-                if start >= portion:
-                    portion = start + turns.PARSED_BYTES
-                    await turns.other_tasks()
-            if self._hub.settings.dev:
-                _log_hints(publish_hints(body, type))
-            await self._hub.check(updates, grant)
-        finally:
-            publishers.end(own_turn)
-        await self._hub.append(updates, grant)
         if type == NDJSON:
             return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))
         return request.answer(PlainTextResponse(updates[0].id))
+
+    async def _checked_updates(self, body: bytes, type: str, grant: Grant, portion: int) -> list[Update]:
+        """Return the updates of a body.
+
+        Lets other tasks run after each `portion` bytes.  Raises an error if a rule or
+        the grant forbids any of the updates.
+        """
+        updates: list[Update] = []
+        parsed = portion
+        for start, update in read_updates(body, type, self._hub.settings):
+            updates.append(update)
+            if start >= parsed:
+                parsed = start + portion
+                await turns.other_tasks()
+        if self._hub.settings.dev:
+            _log_hints(publish_hints(body, type))
+        await self._hub.check(updates, grant)
+        return updates
 
     async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> Grant:
         """Return the grant of the request; see `Authorizer.authorize`."""

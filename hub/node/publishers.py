@@ -36,10 +36,10 @@ class Publishers:
         # The turn of each publisher that has one or waits for one.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def begin(self, publisher: str) -> asyncio.Lock | None:
-        """Wait until a request of `publisher` may be parsed and checked.
+    def turn(self, publisher: str) -> asyncio.Lock | None:
+        """Return what a request of `publisher` must acquire before it is parsed.
 
-        Returns its turn, to be passed to `end`; None if the publisher is alone.
+        It must be passed to `end` after that.  None if the publisher is alone.
         """
         now = self._clock()
         if publisher != self._last:
@@ -51,10 +51,8 @@ class Publishers:
         turn = self._turns.get(publisher)
         if turn is None:
             turn = self._turns[publisher] = asyncio.Lock()
-        await turn.acquire()
         return turn
 
-    def end(self, turn: asyncio.Lock | None) -> None:
-        """End the turn of a request, after a turn of the event loop."""
-        if turn is not None:
-            asyncio.get_running_loop().call_soon(turn.release)
+    def end(self, turn: asyncio.Lock) -> None:
+        """Release the turn of a request, after a turn of the event loop."""
+        asyncio.get_running_loop().call_soon(turn.release)

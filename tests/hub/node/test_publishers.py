@@ -19,7 +19,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def publish_one(publishers: Publishers, name: str, order: list[str]) -> None:
-    turn = await publishers.begin(name)
+    turn = publishers.turn(name)
+    assert turn is not None
+    await turn.acquire()
     order.append(name)
     publishers.end(turn)
 
@@ -27,20 +29,20 @@ async def publish_one(publishers: Publishers, name: str, order: list[str]) -> No
 async def test_a_publisher_that_is_alone_does_not_wait() -> None:
     now = 0.0
     publishers = Publishers(clock=lambda: now)
-    assert await publishers.begin("bob") is None
-    assert await publishers.begin("alice") is not None
+    assert publishers.turn("bob") is None
+    assert publishers.turn("alice") is not None
     now = 1.0
-    assert [await publishers.begin("alice") for _ in range(3)] == [None] * 3
+    assert [publishers.turn("alice") for _ in range(3)] == [None] * 3
     now = 5.0
-    assert await publishers.begin("bob") is not None
+    assert publishers.turn("bob") is not None
     now = 6.0
-    assert await publishers.begin("bob") is None
+    assert publishers.turn("bob") is None
 
 
 async def test_a_publisher_waits_for_its_own_requests_and_not_for_those_of_others() -> None:
     order: list[str] = []
     publishers = Publishers(clock=lambda: 0.0)
-    await publishers.begin("dave")
+    publishers.turn("dave")
     names = ["alice"] * 64 + ["bob"] * 3 + ["carol"]
     await asyncio.gather(*(publish_one(publishers, name, order) for name in names))
     assert sorted(order) == sorted(names)
@@ -52,7 +54,7 @@ async def test_a_publisher_waits_for_its_own_requests_and_not_for_those_of_other
 async def test_a_request_that_is_cancelled_while_it_waits_passes_its_turn_on() -> None:
     order: list[str] = []
     publishers = Publishers(clock=lambda: 0.0)
-    await publishers.begin("dave")
+    publishers.turn("dave")
     tasks = [asyncio.ensure_future(publish_one(publishers, "alice", order)) for _ in range(4)]
     await asyncio.sleep(0)
     tasks[1].cancel()
