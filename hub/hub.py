@@ -43,11 +43,10 @@ from hub.node.health import Health
 from hub.node.matchers import MatcherCompiler
 from hub.node.presence import Presence, may_want_presence
 from hub.node.publish_window import PublishWindow
-from hub.node.publishers import Publishers
 from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
 from hub.protocol.updates import check_fields, check_topic
-from hub.turns import TimeSlices
+from hub.turns import FairTurns, TimeSlices
 from skipfilter import PatternError
 from skipfilter.text import shown
 
@@ -118,7 +117,7 @@ class Hub:
         self.observer: Observer = NoObserver()
         if settings.event_log:
             self.observer = EventLog(settings, history, live, self.slices, clock=clock, wall_clock=wall_clock)
-        self.publishers = Publishers(clock=clock)
+        self.publisher_turns = FairTurns(clock)
         self.presence = Presence(settings, history, audience, live, self.shares.announcements)
         self.delivery = Delivery(
             history,
@@ -127,6 +126,7 @@ class Hub:
             observer=self.observer,
             announcer=self.presence,
             slices=self.slices,
+            turns=FairTurns(clock),
             first_bytes=self.admission.first_bytes,
             heartbeat=settings.heartbeat,
             clock=clock,
@@ -226,12 +226,10 @@ class Hub:
         ticket = self.admission.admit(client)
         try:
             if not waits:
-                ticket.begin_scan(waits=False)
+                ticket.begin_reading()
             matchers = await self._compile(selectors, ticket)
             presence = may_want_presence(selectors, grant, self.settings.path)
             start = await self.find_start(last_event_id, presence=presence)
-            if waits and start.position < self.delivery.position:
-                ticket.begin_scan(waits=True)
         except BaseException:
             ticket.give_back()
             raise

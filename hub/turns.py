@@ -1,11 +1,13 @@
 """Turns: how long work holds the event loop before other tasks may run.
 
-All work that may take long gives turns away here, and nowhere else, in one of two ways:
+All work that may take long gives turns away here, and nowhere else, in these ways:
 
     a portion       so much work, by its measured cost (the table      Portion, in_turns
                     below); then other tasks run
     a time slice    1 ms for all readers together; then all of         TimeSlices
                     them pause
+    fair turns      one request, or one page, of each client at a      FairTurns
+                    time
 
 A portion suits work that happens once: a dispatch, a request.  A loop in which each
 nanosecond counts may count its portion itself, and call `other_tasks`.  Time is shared
@@ -21,14 +23,24 @@ patterns, for as long as a client wants:
    up the last slice comes after them.
 
 So any other task waits for about one slice, however many clients read.
+
+Fair turns are for clients that want the same, and each as much as it can get:
+
+    alice   a1  a2  a3 … a64  ─┐
+    bob     b1                ─┴─►  a1  b1 │ a2 │ a3 │ …
+
+A client waits for its own requests, and not for those of another, however many
+connections the other has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -54,6 +66,8 @@ COMPILED_PATTERNS: Final = 8  #       20 to 100 µs: compile a pattern that is n
 
 SLICE_SECONDS: Final = 0.001
 """Seconds that all readers together may work between two pauses."""
+ALONE_SECONDS: Final = 1.0
+"""A client is alone if no other one has wanted a turn for this time."""
 TURNS: Final = 4
 """Turns of the event loop in a pause: about what a publish needs."""
 
@@ -171,3 +185,39 @@ class TimeSlices:
         while self._paused is not None:
             await self._paused.wait()
         self._began = self._clock()
+
+
+class FairTurns:
+    """The turns of clients, each of which has one at a time, unless it is alone.
+
+    A client that is alone does as much at a time as it likes, and waits for nothing.
+    `clock` returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: str | None = None  # the client that came last
+        self._alone_at = -math.inf  # when it is alone, if no other comes
+        # The turn of each client that has one or waits for one.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, client: str) -> asyncio.Lock | None:
+        """Return the lock of a client's turns, or None if it is alone."""
+        now = self._clock()
+        if client != self._last:
+            if self._last is not None:
+                self._alone_at = now + ALONE_SECONDS
+            self._last = client
+        if now >= self._alone_at:
+            return None
+        turn = self._turns.get(client)
+        if turn is None:
+            turn = self._turns[client] = asyncio.Lock()
+        return turn
+
+    def end(self, turn: asyncio.Lock) -> None:
+        """Release a lock after a turn of the event loop.
+
+        For short work: otherwise, all of a client would be done in one turn.
+        """
+        asyncio.get_running_loop().call_soon(turn.release)

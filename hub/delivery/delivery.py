@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hub.delivery.seat import Holder, Outlet, Seat
     from hub.delivery.subscriber import Subscriber
     from hub.history.base import History
-    from hub.turns import TimeSlices
+    from hub.turns import FairTurns, TimeSlices
 
 
 class Announcer(Protocol):
@@ -61,6 +61,7 @@ class Delivery:
         observer: Observer,
         announcer: Announcer,
         slices: TimeSlices,
+        turns: FairTurns,
         first_bytes: Callable[[], bytes],
         heartbeat: float,
         clock: Callable[[], float],
@@ -70,6 +71,7 @@ class Delivery:
         """Why streams end as soon as they begin; None while they do not."""
         self.audience = audience
         self.slices = slices
+        self._turns = turns  # of clients whose connections read the history
         self.first_bytes = first_bytes
         self._live = live
         self._observer = observer
@@ -200,7 +202,7 @@ class Delivery:
 
     def reading(self, seat: Seat, after: int) -> Reading:
         """Return a Reading of the dispatched entries after a position."""
-        return Reading(self._follower.read, self.audience, seat, after, self.slices)
+        return Reading(self._follower.read, self.audience, seat, after, self.slices, self._turns)
 
     # -- all connections
 

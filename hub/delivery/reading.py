@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hub.delivery.audience import Audience
     from hub.delivery.seat import Seat
     from hub.history.base import Entry, Page
-    from hub.turns import TimeSlices
+    from hub.turns import FairTurns, TimeSlices
 
 
 CHUNK_BYTES: Final = 2**16
@@ -50,7 +50,8 @@ class Part(NamedTuple):
 class Reading:
     """A walk of one seat of `audience` through the history, from `after` on.
 
-    `read(after)` returns the page after a position, which is empty at the end.
+    `read(after)` returns the page after a position, which is empty at the end.  With
+    `turns`, each client has turns of a page.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class Reading:
         seat: Seat,
         after: int,
         slices: TimeSlices,
+        turns: FairTurns | None = None,
     ) -> None:
         self._read = read
         self._audience = audience
         self._subscriber = seat.subscriber
         self._only = BitMap64([seat.id])
         self._slices = slices
+        self._turns = turns
         self._after = after  # the position up to which it has read
 
     async def next(self) -> Part | None:
@@ -75,6 +78,14 @@ class Reading:
         `PositionExpired` if the history forgot entries that the subscriber may want, or
         has begun a new epoch, and the errors of `read`.
         """
+        client = self._subscriber.client
+        turn = None if self._turns is None or client is None else self._turns.of(client.name)
+        if turn is None:
+            return await self._next()
+        async with turn:
+            return await self._next()
+
+    async def _next(self) -> Part | None:
         page, subscriber = await self._read(self._after), self._subscriber
         # A subscriber that starts at EARLIEST asked for all that the history still has,
         # so presence updates that are already forgotten are no gap for it.

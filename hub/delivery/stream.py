@@ -379,7 +379,6 @@ class Stream:
         #    and the join, so no entry is missed.
         if self.state is State.CATCHING_UP:
             self._join()
-            self.seat.subscriber.caught_up()
 
     async def _send(self, frames: list[bytes], position: int) -> bool:
         """Write the frames up to `position`, and wait until there is room for more.

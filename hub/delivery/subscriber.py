@@ -53,10 +53,6 @@ class Ticket(Protocol):
         """
         ...
 
-    def end_scan(self) -> None:
-        """Stop counting that the connection reads the history."""
-        ...
-
     def give_back(self) -> None:
         """Stop counting the connection.  A second call does nothing."""
         ...
@@ -112,11 +108,6 @@ class Subscriber:
         if self._ticket is None:
             raise LimitError(f"{len(owners)} patterns have the same fixed text")
         self._ticket.require_alike([one.client for one in owners])
-
-    def caught_up(self) -> None:
-        """Stop counting that it reads the history.  A second call does nothing."""
-        if self._ticket is not None:
-            self._ticket.end_scan()
 
     def leave(self) -> None:
         """Stop counting toward the limits.  A second call does nothing."""

@@ -222,7 +222,7 @@ class Endpoints:
             grant = await self._authorize("publish", request)
             body = await self._body(request, hub.settings.max_body)
             type = content_type(request.headers)
-            turn = hub.publishers.turn(grant.publisher)
+            turn = hub.publisher_turns.of(grant.publisher)
             if turn is None:
                 updates = await self._checked_updates(body, type, grant, turns.PARSED_BYTES)
             else:
@@ -230,7 +230,7 @@ class Endpoints:
                 try:
                     updates = await self._checked_updates(body, type, grant, turns.PARSED_IN_TURN)
                 finally:
-                    hub.publishers.end(turn)
+                    hub.publisher_turns.end(turn)
             await hub.append(updates, grant)
         finally:
             requests.give_back(client)

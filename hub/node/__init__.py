@@ -3,7 +3,6 @@
     shares            how much of each costly thing one client may use
     admission         which connections may start, and how long they last
     matchers          the patterns of requests and tokens: compiled, shared, limited
-    publishers        the turns of publishers that are active at the same time
     publish_window    how far publishers may be ahead of dispatch
     presence          the subscribers of all nodes, and the updates about them
     health            whether new clients should come here, and whether the node works

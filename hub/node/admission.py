@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hub.auth.grant import Grant
     from hub.delivery.subscriber import Client
-    from hub.node.shares import Held, Shares
+    from hub.node.shares import Shares
     from hub.protocol.topics import TopicMatcher
     from hub.settings import Settings
 
@@ -137,14 +137,14 @@ class Admission:
 class Ticket:
     """All that one connection of `client` uses, until the ticket is given back."""
 
-    __slots__ = ("_is_given_back", "_matchers", "_scan", "_shares", "_url_patterns", "client")
+    __slots__ = ("_is_given_back", "_is_reader", "_matchers", "_shares", "_url_patterns", "client")
 
     def __init__(self, shares: Shares, client: Client) -> None:
         self.client = client
         self._shares = shares
         self._matchers = 0  # the bytes of its matchers
         self._url_patterns = 0  # their URL Patterns with groups
-        self._scan: Held | None = None  # the resource that it uses while it reads the history
+        self._is_reader = False  # whether it counts as a reader that does not wait
         self._is_given_back = False
 
     def hold(self, matcher: TopicMatcher) -> None:
@@ -162,26 +162,17 @@ class Ticket:
         own = sum(owner is not None and owner.name == self.client.name for owner in owners)
         self._shares.alike.require(self.client, used=len(owners), held=own + 1)
 
-    def begin_scan(self, *, waits: bool) -> None:
-        """Count a scan of the history, by a stream or by a reader that does not wait.
-
-        Raises `LimitExceeded`.
-        """
-        scan = self._shares.catching_up if waits else self._shares.readers
-        scan.take(self.client)
-        self._scan = scan
-
-    def end_scan(self) -> None:
-        """Stop counting a scan of the history.  Does nothing if there is none."""
-        if self._scan is not None:
-            self._scan.give_back(self.client)
-            self._scan = None
+    def begin_reading(self) -> None:
+        """Count a reader that does not wait.  Raises `LimitExceeded`."""
+        self._shares.readers.take(self.client)
+        self._is_reader = True
 
     def give_back(self) -> None:
         """Stop counting the connection.  A second call does nothing."""
         if not self._is_given_back:
             self._is_given_back = True
-            self.end_scan()
+            if self._is_reader:
+                self._shares.readers.give_back(self.client)
             if self._matchers:
                 self._shares.matchers.release(self.client, self._matchers)
             if self._url_patterns:

@@ -67,7 +67,6 @@ RESOURCES: Final = {
     ),
     "alike": Resource("patterns with the same fixed text", "max_alike", "no connection has the pattern"),
     "readers": Resource("readers that do not wait", "max_readers", "the response is complete"),
-    "catching_up": Resource("streams that catch up", "max_catching_up", "the stream has caught up once"),
     "requests": Resource("requests that are not streams", "max_requests", "the request is answered"),
     "announcements": Resource("presence updates in the queue", "max_announcements", "the update is in the history"),
     "publishes": Resource("updates a second", "publish_rate", "the second is over"),
@@ -223,7 +222,6 @@ class Shares:
         self.matchers = Held(*of("matchers"))
         self.alike = Share(*of("alike"))
         self.readers = Held(*of("readers"))
-        self.catching_up = Held(*of("catching_up"))
         self.requests = Held(*of("requests"))
         self.announcements = Held(*of("announcements"))
         self.publishes = Rate(*of("publishes"), clock=clock)

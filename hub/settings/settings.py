@@ -439,10 +439,6 @@ class Settings(BaseModel):
     """
     max_readers: Annotated[int, Unit("readers")] = Field(200, ge=1, le=1_000_000)
     """The maximum number of readers with `Prefer: wait=0` at a time."""
-    max_catching_up: Annotated[int, Unit("streams")] = Field(10_000, ge=1, le=10_000_000)
-    """The maximum number of new streams that read old updates at a time, because they
-    came with the id of their last event.
-    """
     max_requests: Annotated[int, Unit("requests")] = Field(4_000, ge=1, le=1_000_000)
     """The maximum number of requests in progress that are not streams or readers."""
     max_announcements: Annotated[int, Unit("presence updates")] = Field(100_000, ge=1, le=10**9)

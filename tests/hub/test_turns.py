@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 from pyroaring import BitMap64
 
-from hub import turns
+from hub import Settings, turns
 from hub.auth.grant import Grant
 from hub.delivery.audience import Audience
 from hub.delivery.reading import Reading
-from hub.delivery.subscriber import Subscriber
+from hub.delivery.subscriber import Client, Subscriber
 from hub.event_log.recorder import EventLog
 from hub.event_log.sessions import _Gone
 from hub.history.base import Entry, Page
+from hub.node.admission import Ticket
 from hub.node.matchers import MatcherCompiler
+from hub.node.shares import Shares
 from hub.protocol import topics
 from hub.protocol.updates import Update
-from hub.turns import SLICE_SECONDS, TimeSlices
+from hub.turns import SLICE_SECONDS, FairTurns, TimeSlices
 from skipfilter import SelectorIndex
 from tests.asgi import PATH, application, ask, bearer, current_token
 from tests.hub.world import plain, world
@@ -87,7 +89,15 @@ def history(count: int, *, topics: int = 1) -> list[Entry]:
     ]
 
 
-async def walk(clock: Clock, shared: TimeSlices, log: list[Entry], progress: list[int]) -> None:
+async def walk(
+    clock: Clock,
+    shared: TimeSlices,
+    log: list[Entry],
+    progress: list[int],
+    *,
+    fair: FairTurns | None = None,
+    client: str = "",
+) -> None:
     async def read(after: int) -> Page:
         return Page(log[after : after + 7])
 
@@ -98,7 +108,8 @@ async def walk(clock: Clock, shared: TimeSlices, log: list[Entry], progress: lis
         return BitMap64()
 
     audience._filter.bitmap = bitmap  # type: ignore[method-assign, assignment]
-    reading = Reading(read, audience, audience.seat(Subscriber((), Grant(), 0)), 0, shared)
+    ticket = Ticket(Shares(Settings(dev=True), clock=clock), Client(client))
+    reading = Reading(read, audience, audience.seat(Subscriber((), Grant(), 0, ticket=ticket)), 0, shared, fair)
     while (part := await reading.next()) is not None:
         progress[0] = part.end
 
@@ -163,6 +174,20 @@ async def test_readers_take_turns() -> None:
         least, most = min(progress)[0], max(progress)[0]
         assert most - least <= 2 * 7, progress
     await asyncio.gather(*readers)
+
+
+async def test_many_readers_of_one_client_read_no_more_than_a_single_reader_of_another() -> None:
+    clock, fair = Clock(), FairTurns(lambda: 0.0)
+    shared, log = TimeSlices(clock), history(300)
+    many, single = [[0] for _ in range(50)], [0]
+    walks = [asyncio.ensure_future(walk(clock, shared, log, one, fair=fair, client="many")) for one in many]
+    walks.append(asyncio.ensure_future(walk(clock, shared, log, single, fair=fair, client="single")))
+    while not walks[-1].done():
+        await asyncio.sleep(0)
+        read = sum(one[0] for one in many)
+        assert read <= single[0] + 60 * 7, (read, single)  # each read a page before the other came
+    assert max(many)[0] - min(many)[0] <= 7  # and they share alike
+    await asyncio.gather(*walks)
 
 
 async def test_a_reader_that_leaves_in_a_pause_delays_no_other_reader() -> None:

@@ -453,7 +453,7 @@ def check(hub: Hub) -> None:
     shares = hub.shares
     admitted = shares.connections.clients  # also connections that have not begun
     assert all(admitted[client] >= clients.count(client) for client in clients)
-    for held in (shares.connections, shares.readers, shares.catching_up, shares.requests, shares.announcements):
+    for held in (shares.connections, shares.readers, shares.requests, shares.announcements):
         assert held.used == sum(held.clients.values())
         assert all(amount > 0 for amount in held.clients.values())
     assert shares.matchers.used == sum(one.size for one in hub.compiler._existing.values())
@@ -475,7 +475,7 @@ def check_empty(hub: Hub) -> None:
         index._check()
         assert index.distinct == 0
     shares = hub.shares
-    for held in (shares.connections, shares.readers, shares.catching_up, shares.url_patterns, shares.matchers):
+    for held in (shares.connections, shares.readers, shares.url_patterns, shares.matchers):
         assert held.clients == {}
     assert (delivery.connection_count, delivery.live_count, len(delivery._heartbeats._wheel)) == (0, 0, 0)
 

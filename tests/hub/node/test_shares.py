@@ -164,7 +164,7 @@ ACTIONS = st.lists(
         st.sampled_from([None, "earliest"]),
         st.booleans(),  # whether it waits
     )
-    | st.tuples(st.sampled_from(["sit", "catch_up", "leave", "leave"]), st.integers(0, 10)),
+    | st.tuples(st.sampled_from(["sit", "leave", "leave"]), st.integers(0, 10)),
     max_size=40,
 )
 
@@ -177,7 +177,7 @@ def test_n23_nothing_is_counted_twice_or_kept_after_its_client_has_gone(actions:
 
 async def _come_and_go(actions: list[Any]) -> None:
     # Low bounds, so that some are refused.
-    chosen = plain(max_url_patterns=6, client_share=0.5, max_readers=4, max_catching_up=4, max_connections=20)
+    chosen = plain(max_url_patterns=6, client_share=0.5, max_readers=4, max_connections=20)
     hub = Hub(chosen, MemoryHistory(chosen.retention))
     here = Crowd(hub)
     async with hub.running():
@@ -199,7 +199,7 @@ class Crowd:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.seats: dict[Subscriber, Seat | None] = {}
-        self.scanning: dict[Subscriber, bool] = {}  # those that read the history: whether they wait
+        self.readers: set[Subscriber] = set()  # those that do not wait
 
     async def subscribe(
         self, address: str, grant: Grant, selectors: list[tuple[str, str]], cursor: str | None, waits: bool
@@ -207,39 +207,32 @@ class Crowd:
         with contextlib.suppress(RequestError):
             subscriber, _ = await self.hub.subscribe(selectors, grant, cursor, address=address, waits=waits)
             self.seats[subscriber] = None
-            if cursor is not None or not waits:
-                self.scanning[subscriber] = waits
+            if not waits:
+                self.readers.add(subscriber)
 
     async def sit(self, subscriber: Subscriber) -> None:
         if self.seats[subscriber] is None:
             self.seats[subscriber] = await self.hub.delivery.take_seat(subscriber, Recorder())
 
-    async def catch_up(self, subscriber: Subscriber) -> None:
-        subscriber.caught_up()
-        self.scanning.pop(subscriber, None)
-
     async def leave(self, subscriber: Subscriber) -> None:
         seat = self.seats.pop(subscriber)
-        self.scanning.pop(subscriber, None)
+        self.readers.discard(subscriber)
         if seat is not None:
             self.hub.delivery.vacate(seat, 0, 0)
         subscriber.leave()
-        subscriber.caught_up()
 
     def check(self) -> None:
         """Assert that exactly what the subscribers use is counted, for their clients."""
         check(self.hub)
-        expected = {
-            name: Counter[str]() for name in ("connections", "matchers", "url_patterns", "readers", "catching_up")
-        }
+        expected = {name: Counter[str]() for name in ("connections", "matchers", "url_patterns", "readers")}
         for subscriber in self.seats:
             client = client_of(subscriber)
             expected["connections"][client] += 1
             for matcher in subscriber.subscribed:
                 expected["matchers"][client] += matcher.size
                 expected["url_patterns"][client] += matcher.cost
-            if subscriber in self.scanning:
-                expected["catching_up" if self.scanning[subscriber] else "readers"][client] += 1
+            if subscriber in self.readers:
+                expected["readers"][client] += 1
         for resource, held in expected.items():
             counted: Held = getattr(self.hub.shares, resource)
             assert counted.clients == {client: amount for client, amount in held.items() if amount}, resource

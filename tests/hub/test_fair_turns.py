@@ -1,4 +1,4 @@
-"""Publishers take turns while several of them are active."""
+"""Clients take turns while several of them are active."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from hub.node.publishers import Publishers
+from hub.turns import FairTurns
 from tests.asgi import FORM, PATH, application, ask, bearer, current_token
 
 if TYPE_CHECKING:
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def publish_one(publishers: Publishers, name: str, order: list[str]) -> None:
-    turn = publishers.turn(name)
+async def take_one(turns: FairTurns, name: str, order: list[str]) -> None:
+    turn = turns.of(name)
     assert turn is not None
     await turn.acquire()
     order.append(name)
-    publishers.end(turn)
+    turns.end(turn)
 
 
-async def test_a_publisher_that_is_alone_does_not_wait() -> None:
+async def test_a_client_that_is_alone_does_not_wait() -> None:
     now = 0.0
-    publishers = Publishers(clock=lambda: now)
-    assert publishers.turn("bob") is None
-    assert publishers.turn("alice") is not None
+    turns = FairTurns(lambda: now)
+    assert turns.of("bob") is None
+    assert turns.of("alice") is not None
     now = 1.0
-    assert [publishers.turn("alice") for _ in range(3)] == [None] * 3
+    assert [turns.of("alice") for _ in range(3)] == [None] * 3
     now = 5.0
-    assert publishers.turn("bob") is not None
+    assert turns.of("bob") is not None
     now = 6.0
-    assert publishers.turn("bob") is None
+    assert turns.of("bob") is None
 
 
-async def test_a_publisher_waits_for_its_own_requests_and_not_for_those_of_others() -> None:
+async def test_a_client_waits_for_its_own_requests_and_not_for_those_of_others() -> None:
     order: list[str] = []
-    publishers = Publishers(clock=lambda: 0.0)
-    publishers.turn("dave")
+    turns = FairTurns(lambda: 0.0)
+    turns.of("dave")
     names = ["alice"] * 64 + ["bob"] * 3 + ["carol"]
-    await asyncio.gather(*(publish_one(publishers, name, order) for name in names))
+    await asyncio.gather(*(take_one(turns, name, order) for name in names))
     assert sorted(order) == sorted(names)
     assert order[:3] == ["alice", "bob", "carol"]
     assert order[3:7] == ["alice", "bob", "alice", "bob"]
-    assert not publishers._turns  # nothing is kept of them
+    assert not turns._turns  # nothing is kept of them
 
 
 async def test_a_request_that_is_cancelled_while_it_waits_passes_its_turn_on() -> None:
     order: list[str] = []
-    publishers = Publishers(clock=lambda: 0.0)
-    publishers.turn("dave")
-    tasks = [asyncio.ensure_future(publish_one(publishers, "alice", order)) for _ in range(4)]
+    turns = FairTurns(lambda: 0.0)
+    turns.of("dave")
+    tasks = [asyncio.ensure_future(take_one(turns, "alice", order)) for _ in range(4)]
     await asyncio.sleep(0)
     tasks[1].cancel()
     tasks[2].cancel()
