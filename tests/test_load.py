@@ -136,8 +136,8 @@ def test_a_subscriber_without_deliveries_is_found_before_the_measurement(shared_
 
 
 def test_a_refusal_of_the_hub_is_reported(start_hub: Callable[..., HubProcess]) -> None:
-    hub = start_hub(HUB_MAX_CONNECTIONS_PER_CLIENT="30")
-    found = run(Load(connections=20, rate=100, seconds=0.2, newcomers=100, spin=False), target(hub))
+    hub = start_hub(HUB_MAX_CONNECTIONS="15")  # so few that none is kept for clients with a token
+    found = run(Load(connections=5, rate=100, seconds=0.2, newcomers=100, spin=False), target(hub))
     assert (found["came"], found["refused"]) == (10, 9)
     with pytest.raises(RuntimeError, match=r"a subscriber was refused: HTTP/1\.1 429"):
         run(replace(SMALL, connections=40), target(hub))
