@@ -65,11 +65,11 @@ def measure(seconds: float, rounds: int) -> dict[str, Figures]:
     """
     attacks: dict[str, Attack] = {
         "no greedy client": _take_nothing,
-        "ten with 1,000 URL Patterns": _take_url_patterns,
-        "600 similar templates": _take_similar_templates,
-        "1,000 readers that do not read": _take_readers,
-        "a publisher with 64 connections": partial(_publish_much, connections=64, updates=1),
-        "a publisher of batches of 1,000": partial(_publish_much, connections=8, updates=1_000),
+        "URL Patterns": _take_url_patterns,
+        "similar templates": _take_similar_templates,
+        "slow readers": _take_readers,
+        "64 connections": partial(_publish_much, connections=64, updates=1),
+        "batches": partial(_publish_much, connections=8, updates=1_000),
     }
     taken: dict[str, list[Figures]] = {name: [] for name in attacks}
     for _ in range(rounds):
