@@ -38,7 +38,7 @@ QUESTION = "How much does a publisher notice while greedy clients take as much a
 WORKLOAD = (
     "One publisher publishes an update 50 times a second. The others, with addresses or tokens of their own, take what "
     "they get: ten clients subscribe to 1,000 URL Patterns with groups each; one client to 600 URI templates with the "
-    "same fixed text; one client begins 1,000 responses with `Prefer: wait=0` to 99 URL Patterns and 8 updates of "
+    "same fixed text; one client begins 1,000 responses with `Prefer: wait=0` to 99 URL Patterns and 20 updates of "
     "900 KB, and reads none; another publisher publishes as fast as it can, on 64 connections, or 1,000 updates a "
     "request on 8. Then 20 more clients subscribe to 100 URL Patterns with groups each, and to a template of the same "
     "text, and one reads with `wait=0`: the column others says how many of these 41 requests are served. A sample is "

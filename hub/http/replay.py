@@ -35,7 +35,6 @@ polls does not find its own visits in the history.
 from __future__ import annotations
 
 import asyncio
-from itertools import repeat
 from json.encoder import encode_basestring as quote  # a string of JSON, in which line ends are escaped
 from typing import TYPE_CHECKING, Final
 
@@ -194,8 +193,8 @@ class Replay:
                 continue
             if self._metadata and part.end // base.EPOCH != leap:  # a new epoch has begun; its name is not known
                 return
-            comments = await self._comments(seat, part.wanted, epoch) if self._metadata else repeat(b"")
-            for comment, entry in zip(comments, part.wanted, strict=False):
+            comments = await self._comments(seat, part.wanted, epoch) if self._metadata else [b""] * len(part.wanted)
+            for comment, entry in zip(comments, part.wanted, strict=True):
                 frames += (comment, entry.frame) if comment else (entry.frame,)
                 size += len(comment) + len(entry.frame)
                 if size >= CHUNK_BYTES:

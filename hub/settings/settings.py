@@ -416,12 +416,13 @@ class Settings(BaseModel):
     The server, or a proxy, may have a lower limit.
     """
     client_share: Annotated[float, Unit("a fraction")] = Field(0.02, gt=0, le=1)
-    """The part of each resource below that one client may use while more than half of
-    it is in use; clients are told apart as in `max_connections_per_client`.  A client
-    above its share gets 429, and its open streams go on.
+    """The part of each bound from `max_url_patterns` to `publish_rate` that one client
+    may use while more than half is in use; clients are told apart as in
+    `max_connections_per_client`.  A client above its share gets 429, and its open
+    streams go on.
 
-    Near the bound of a resource, the clients that use most are refused first, and those
-    without a token before the others.
+    Near a bound, the clients that use most are refused first, and those without a token
+    before the others.  The same holds for `max_connections`.
     """
     max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(10_000, ge=1, le=1_000_000)
     """The maximum number of different URL Patterns with groups in parentheses in use at

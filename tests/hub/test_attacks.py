@@ -110,6 +110,47 @@ async def test_n23_similar_templates_of_one_client_leave_room_for_those_of_anoth
         assert (await here.open["192.0.2.2"][0].next_event()).data == "x"
 
 
+async def test_n23_long_patterns_of_one_client_leave_memory_for_those_of_another() -> None:
+    def long(client: str, n: int) -> tuple[str, str]:
+        return "match", f"{client} {n} " + "x" * 4_000
+
+    async with application(subscriptions=False, max_matchers_memory=2**20) as app, contextlib.AsyncExitStack() as stack:
+
+        async def subscribe(client: str, count: int) -> int:
+            asked = [long(client, n) for n in range(count)]
+            return (await stack.enter_async_context(follow(app, *asked, client=(client, 1)))).status
+
+        statuses = [await subscribe(f"192.0.2.{n % 3}", n // 3 + 1) for n in range(30)]
+        assert 429 in statuses
+        shares = app.state.hub.shares.matchers
+        assert shares.used + 5 * 17_600 > 2**19  # one more request of five would have been above half
+        for client in ("198.51.100.1", "198.51.100.2"):
+            assert await subscribe(client, 1) == 200
+        assert await subscribe("192.0.2.1", 30) == 429
+        assert await subscribe("192.0.2.1", 1) == 200  # a pattern that is in use already costs nothing
+
+
+async def test_n23_a_similar_template_counts_for_the_client_that_has_had_it_for_the_longest_time() -> None:
+    def alike(n: int) -> str:
+        return "https://shop.example/{+a}" + "{b}" * n
+
+    async with application(subscriptions=False, max_alike=16, client_share=0.25) as app:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def subscribe(client: str, *numbers: int) -> Following:
+                asked = [("match_uritemplate", alike(n)) for n in numbers]
+                return await stack.enter_async_context(follow(app, *asked, client=(client, 1)))
+
+            first = await subscribe("192.0.2.1", *range(1, 9))  # half
+            assert (await subscribe("192.0.2.2", *range(1, 9))).status == 200  # in use already
+            assert (await subscribe("192.0.2.1", 9)).status == 429
+            assert (await subscribe("192.0.2.2", 9)).status == 200  # nothing else counts for this one
+            first.go()
+            await until(lambda: app.state.hub.delivery.connection_count == 2)
+            assert (await subscribe("192.0.2.2", 10)).status == 429  # now all nine do
+            assert (await subscribe("192.0.2.1", 10)).status == 200
+
+
 async def _readers(app: HubApplication, address: str, count: int) -> list[Subscriber]:
     """Begin up to `count` responses to `Prefer: wait=0`, of which none is complete."""
     readers = []
