@@ -71,8 +71,8 @@ class Delivery:
         """Why streams end as soon as they begin; None while they do not."""
         self.audience = audience
         self.slices = slices
-        self._turns = turns  # of clients whose connections read the history
         self.first_bytes = first_bytes
+        self._turns = turns  # of clients whose connections read the history
         self._live = live
         self._observer = observer
         self._announcer = announcer
