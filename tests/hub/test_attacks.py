@@ -180,6 +180,18 @@ async def test_n23_a_flood_of_readers_leaves_room_for_other_readers() -> None:
         assert len(await _readers(app, "192.0.2.1", 9)) == 9
 
 
+async def test_n23_clients_without_a_token_leave_the_last_connections_to_those_with_one() -> None:
+    async with application(subscriptions=False, max_connections=32) as app, contextlib.AsyncExitStack() as stack:
+
+        async def subscribe(address: str, *headers: tuple[str | bytes, str | bytes]) -> int:
+            stream = follow(app, ("match", "a"), headers=headers, client=(address, 1))
+            return (await stack.enter_async_context(stream)).status
+
+        assert [await subscribe(f"192.0.2.{n}") for n in range(32)] == [200] * 30 + [429] * 2
+        token = bearer(current_token(subscribe=["a"]))
+        assert [await subscribe(f"198.51.100.{n}", token) for n in range(3)] == [200, 200, 429]
+
+
 @contextlib.asynccontextmanager
 async def _unfinished(app: HubApplication, address: str, count: int) -> AsyncIterator[list[asyncio.Task[None]]]:
     """Keep up to `count` requests in progress: a QUERY whose body does not end."""
