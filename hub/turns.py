@@ -59,7 +59,7 @@ ENDED_STREAMS: Final = 16  #          85 µs: end a stream
 CHECKED_TOPICS: Final = 64  #         up to 40 µs: check a topic; a very long one 200 µs
 TESTED_MATCHERS: Final = 1_000  #     up to 6 µs: test a topic against a matcher
 PARSED_BYTES: Final = 2**14  #        0.12 µs: parse a byte of a batch; 0.3 µs in short lines
-PARSED_IN_TURN: Final = 2**12  #      the same while other publishers are active
+PARSED_IN_TURN: Final = 2**11  #      the same while other publishers are active
 LISTED_SUBSCRIPTIONS: Final = 100  #  22 µs: write a subscription as JSON
 COMPILED_PATTERNS: Final = 8  #       20 to 100 µs: compile a pattern that is no URL Pattern;
 #                                     more of them share the time of readers

@@ -81,7 +81,7 @@ class Entry:
         """The update as an event, encoded once for all readers."""
         return events.frame(self.update)
 
-    @cached_property
+    @property
     def size(self) -> int:
         """Its approximate size in memory, in bytes."""
         return self.update.size

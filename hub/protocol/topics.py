@@ -178,9 +178,12 @@ def is_reserved(topic: str, path: str) -> bool:
     >>> is_reserved("https://example.com/.well-known/%6Dercure/x", hub)
     True
     """
-    # A shortcut for most topics: the path of an absolute URL without escapes is a part
-    # of its text, so it must contain the last segment of the hub's path.
-    literal = topic.startswith(("https://", "http://")) and "%" not in topic and topic.isprintable()
+    # A shortcut for most topics.  Without escapes, the path of an absolute URL is a part
+    # of its text.  So is the last segment of a path that a relative reference resolves
+    # to, unless the reference is only a query or a fragment.
+    absolute = topic.startswith(("https://", "http://"))
+    relative = ":" not in topic and topic[:1].isalnum()
+    literal = (absolute or relative) and "%" not in topic and topic.isprintable()
     if literal and path.rpartition("/")[2] not in topic:
         return False
     # A hub may have URLs of both schemes.  "http:x" is relative if the base has the

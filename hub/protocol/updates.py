@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hub.errors import InvalidRequest
@@ -59,6 +59,7 @@ class Update:
 
     If it comes from a request, it is at most a day.
     """
+    _size: int | None = field(init=False, repr=False, compare=False)  # None until it is needed
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Update:
         put(self, "id", new_id() if id is None else id)
         put(self, "type", type)
         put(self, "retry", retry)
+        put(self, "_size", None)
 
     @property
     def size(self) -> int:
@@ -86,9 +88,13 @@ class Update:
 
         It counts the texts and the frame, which has a prefix for each line of data.
         """
-        lines = self.data.count("\n") + self.data.count("\r")
-        frame = len(self.data.encode("utf-8")) + 6 * lines
-        return frame + sum(map(sys.getsizeof, (self.data, self.id, self.type, *self.topics)))
+        size = self._size
+        if size is None:
+            lines = self.data.count("\n") + self.data.count("\r")
+            size = len(self.data.encode("utf-8")) + 6 * lines
+            size += sum(map(sys.getsizeof, (self.data, self.id, self.type, *self.topics)))
+            object.__setattr__(self, "_size", size)
+        return size
 
 
 def check_topic(topic: str, *, path: str) -> None:

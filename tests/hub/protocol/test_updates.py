@@ -138,6 +138,8 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 @example("https:mercure/x")
+@example("https://h/.well-known/m\tercure")
+@example("m\tercure")
 @example("%2e/mercure")
 def test_n47_a_topic_that_a_url_pattern_takes_for_the_hub_path_is_reserved(topic: str) -> None:
     for pattern in ("/.well-known/mercure", "/.well-known/mercure/*", "http{s}?://*:*/.well-known/mercure{/*}?"):
