@@ -178,9 +178,9 @@ def is_reserved(topic: str, path: str) -> bool:
     >>> is_reserved("https://example.com/.well-known/%6Dercure/x", hub)
     True
     """
-    # A shortcut for most topics.  Without escapes, the path of an absolute URL is part of
-    # its text.  Of a relative reference, at least the last segment is, unless it is only
-    # a query or a fragment.
+    # A shortcut for most topics.  Without escapes, the path of an absolute URL is part
+    # of its text.  Of a relative reference, at least the last segment is, unless it is
+    # only a query or a fragment.
     absolute = topic.startswith(("https://", "http://"))
     relative = ":" not in topic and topic[:1].isalnum()
     literal = (absolute or relative) and "%" not in topic and topic.isprintable()
