@@ -167,8 +167,7 @@ class Presence:
         """Queue an announcement, or set `done` at once if this node publishes none."""
         if self._settings.subscriptions and self._task is not None:
             if subscriber.client is not None:
-                self._announcements.used += len(subscriber.subscribed)
-                self._announcements.hold(subscriber.client, len(subscriber.subscribed))
+                self._announcements.add(subscriber.client, len(subscriber.subscribed))
             self._queue.put_nowait(_Announcement(subscriber, active, done))
         elif done is not None:
             done.set_exception(Closing()) if self._settings.subscriptions else done.set_result(None)

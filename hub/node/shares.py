@@ -137,6 +137,10 @@ class Held(Share):
         """Count what a client begins to use, or raise LimitExceeded."""
         if self.used + amount > self._half:
             self.require_more(client, amount)
+        self.add(client, amount)
+
+    def add(self, client: Client, amount: int) -> None:
+        """Count what a client begins to use, without a limit."""
         self.used += amount
         self.hold(client, amount)
 
