@@ -16,7 +16,7 @@ from functools import partial
 from http.client import HTTPConnection
 from statistics import median
 from typing import TYPE_CHECKING, Final, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from bench.benchmark import Bars, Case
 from bench.measure import resident, summary
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 QUESTION = "How much does a publisher notice while greedy clients take as much as they can get?"
 WORKLOAD = (
-    "One publisher publishes an update 50 times a second. The others, with addresses or tokens of their own, take what "
-    "they get: ten clients subscribe to 1,000 URL Patterns with groups each; one client to 600 URI templates with the "
-    "same fixed text; one client begins 1,000 responses with `Prefer: wait=0` to 99 URL Patterns and 20 updates of "
-    "900 KB, and reads none; another publisher publishes as fast as it can, on 64 connections, or 1,000 updates a "
-    "request on 8. Then 20 more clients subscribe to 100 URL Patterns with groups each, and to a template of the same "
-    "text, and one reads with `wait=0`: the column others says how many of these 41 requests are served. A sample is "
-    "the median response time of a run. Baseline: no greedy client."
+    "One publisher publishes an update 50 times a second. The others, with addresses or tokens of their own, take "
+    "what they get: ten clients subscribe to 1,000 URL Patterns with groups each; one client to 600 URI templates "
+    "with the same fixed text; one client begins 1,000 responses with `Prefer: wait=0` to 99 URL Patterns and 20 "
+    "updates of 900 KB, and reads none; another publisher publishes as fast as it can, on 64 connections, or 1,000 "
+    "updates a request on 8; their topics are a word, or have an escape, so that a URL parser checks each. Then 20 "
+    "more clients subscribe to 100 URL Patterns with groups each, and to a template of the same text, and one reads "
+    "with `wait=0`: the column others says how many of these 41 requests are served. A sample is the median response "
+    "time of a run. Baseline: no greedy client."
 )
 PLOT = Bars()
 UNIT = "ms until a publish is answered"
@@ -70,6 +71,7 @@ def measure(seconds: float, rounds: int) -> dict[str, Figures]:
         "slow readers": _take_readers,
         "64 connections": partial(_publish_much, connections=64, updates=1),
         "batches": partial(_publish_much, connections=8, updates=1_000),
+        "escapes": partial(_publish_much, connections=8, updates=1_000, topic="flo%6Fd"),
     }
     taken: dict[str, list[Figures]] = {name: [] for name in attacks}
     for _ in range(rounds):
@@ -147,8 +149,8 @@ def _take_readers(target: Target, stack: ExitStack) -> None:
         _open(target, stack, "127.0.1.1", query, "Prefer: wait=0\r\n")
 
 
-def _publish_much(target: Target, stack: ExitStack, *, connections: int, updates: int) -> None:
-    where = target.host, str(target.port), str(connections), str(updates)
+def _publish_much(target: Target, stack: ExitStack, *, connections: int, updates: int, topic: str = "flood") -> None:
+    where = target.host, str(target.port), topic, str(connections), str(updates)
     stack.enter_context(_running([sys.executable, "-m", "bench.bench_greedy", *where]))
     time.sleep(1.0)
 
@@ -174,10 +176,10 @@ def _others(target: Target, stack: ExitStack) -> float:
     return float(statuses.count(200))
 
 
-def flood(host: str, port: int, connections: int, updates: int) -> None:
+def flood(host: str, port: int, topic: str, connections: int, updates: int) -> None:
     """Publish on each connection as soon as the last response has come, for ever."""
-    body = json.dumps({"topic": "flood", "data": "x"}) + "\n"
-    content = body * updates if updates > 1 else "topic=flood&data=x"
+    body = json.dumps({"topic": topic, "data": "x"}) + "\n"
+    content = body * updates if updates > 1 else urlencode({"topic": topic, "data": "x"})
     type = "application/x-ndjson" if updates > 1 else "application/x-www-form-urlencoded"
     request = (
         f"POST {PATH} HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {_token(_GREEDY)}\r\nContent-Type: {type}\r\n"
@@ -196,4 +198,5 @@ def flood(host: str, port: int, connections: int, updates: int) -> None:
 
 
 if __name__ == "__main__":
-    flood(sys.argv[1], *map(int, sys.argv[2:]))
+    _, host, port, topic, *numbers = sys.argv
+    flood(host, int(port), topic, *map(int, numbers))
