@@ -1,6 +1,7 @@
 # `make run` and `make test` install what they need first.  The second time is quick.
 
 PYTHON ?= python3
+PORT ?= 3000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --use-pep517 --constraint .constraints.txt
@@ -15,8 +16,8 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-run: $(VENV)/hub ## serve a hub on http://localhost:3000, for development
-	@$(BIN)/python -m hub serve --dev
+run: $(VENV)/hub ## serve a hub on http://localhost:3000, or on PORT=..., for development
+	@$(BIN)/skipfilter serve --dev --port $(PORT)
 
 test: lint ## run all tests that CI runs
 	@.ci/system-packages

@@ -50,7 +50,7 @@ def cases(quick: bool) -> Iterator[Case]:
 def measure(count: int, flag: str, rounds: int, *, quick: bool) -> dict[str, Figures]:
     """Measure the pauses with `count` subscribers.
 
-    `flag` is --park or --no-park of `hub serve`.
+    `flag` is --park or --no-park of `skipfilter serve`.
     """
     load = Load(connections=count, rate=10 if count < 4_000 else 2, visitors=200, seconds=1 if quick else 5)
     variants = {"Python's defaults": "python", "the hub's settings": "ours"}

@@ -1,25 +1,100 @@
-"""`python -m hub` and the command `hub`, which has its options in `hub.cli`."""
+"""The command `skipfilter`, which is also `python -m hub`.
+
+    skipfilter serve --port 3000
+               │     └─ the rest is read by the module of the command, in `hub.cli`
+               └─ a name in COMMANDS
+
+This module imports the standard library only, and a command imports what it needs.  So
+help is quick, and works without any extra.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from skipfilter.text import missing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
 
 
-def main() -> None:
-    """Run the command.
+class Command(NamedTuple):
+    """A command: the extra that has its packages, and its line in the help."""
 
-    If a package of the extra `hub` is missing, exits with status 1 and a sentence: pip
-    installs the command without the extra too.
-    """
+    extra: str
+    help: str
+
+
+COMMANDS: Final = {
+    "serve": Command("hub", "serve a hub"),
+    "token": Command("hub", "sign a token, or explain one"),
+    "verify": Command("hub", "check a running hub from outside"),
+    "history": Command("hub", "look at the history of a hub, prune it, or copy it"),
+    "spark": Command("hub,spark", "match updates with subscribers on Spark, and read the log of a hub"),
+}
+"""All commands by name.  The module of each is in `hub.cli` and has the same name."""
+
+_HELP: Final = """\
+Usage: skipfilter COMMAND [OPTIONS]
+
+Push live updates to browsers, and find out afterwards who received them.
+
+{commands}
+
+  skipfilter COMMAND --help          print the options of a command, and an example
+  skipfilter --version               print the version
+  skipfilter --install-completion    let the shell complete commands and options
+  skipfilter --show-completion       print the script for that
+
+Example: skipfilter serve --dev
+
+Exit status: 0 if all is done; 1 if the work failed, or a check found a fault; 2 if the
+command could not begin, because an argument, a setting or a package is wrong or missing;
+130 after Ctrl-C.
+"""
+_COMPLETION: Final = "_SKIPFILTER_COMPLETE"
+"""The variable with which a shell asks for completions."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command, and exit with its status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    first = words[0] if words else "--help"
+    if _COMPLETION in os.environ or first in ("--install-completion", "--show-completion"):
+        _load("completion", "hub").main(words)
+    elif first in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        print(_HELP.format(commands="\n".join(f"  {name:<{width}}  {each.help}" for name, each in COMMANDS.items())))
+    elif first == "--version":
+        from importlib.metadata import version
+
+        print(f"skipfilter {version('skipfilter')}")
+    elif first in COMMANDS:
+        command: Any = _load(first, COMMANDS[first].extra).main
+        command(words[1:], prog_name=f"skipfilter {first}")
+    else:
+        from difflib import get_close_matches
+
+        near = get_close_matches(first, COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else "skipfilter --help lists the commands"
+        print(f"skipfilter: there is no command {first!r}: {hint}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _load(name: str, extra: str) -> ModuleType:
+    """Return the module of a command; exit if a package of its extra is missing."""
     try:
-        from hub.cli import main as command
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in ("hub", "skipfilter"):
+        return import_module(f"hub.cli.{name}")
+    except ImportError as error:
+        package = (error.name or "hub").partition(".")[0]
+        if package in ("hub", "skipfilter"):  # a mistake of this project
             raise
-        sys.exit(missing("hub", error.name, "hub"))
-    command()
+        from skipfilter.text import missing
+
+        print(f"skipfilter: {missing(name, package, extra)}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ _PROCESSORS: Final[list[Processor]] = [structlog.stdlib.filter_by_level, structl
 
 
 class LogFormatter(logging.Formatter):
-    """The formatter of `hub serve`, which escapes what other loggers write.
+    """The formatter of `skipfilter serve`, which escapes what other loggers write.
 
     The lines of the HTTP server, for example, may contain exceptions.
     """

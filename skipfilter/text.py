@@ -1,4 +1,4 @@
-"""Parts of messages: a value, and how to install an extra."""
+"""Parts of messages: a value, how to install an extra, and the end of a help."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def shown(value: str | bytes, longest: int = 80) -> str:
 def missing(what: str, package: str, extra: str) -> str:
     """Return the message that `what` needs a package of an extra."""
     return f"{what} needs {package}: {INSTALL.format(extra=extra)}"
+
+
+def example(*lines: str) -> str:
+    """Return the end of the help of a command: commands to copy.
+
+    The character \\b keeps click from joining the lines.
+    """
+    return "\n".join(["\b", f"Example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)])
 
 
 def brief(value: object) -> str:

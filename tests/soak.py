@@ -1,13 +1,13 @@
-"""A hub under faults, watched by `hub verify`: `make soak`, or python -m tests.soak
+"""A hub under faults, watched by `skipfilter verify`: `make soak`, or python -m tests.soak
 --help.
 
-    hub verify ──► node one, 2 workers ──┐ proxy ──► redis-server, appendfsync always
+    skipfilter verify ──► node one, 2 workers ──┐ proxy ──► redis-server, appendfsync always
                └─► node two, 2 workers ──┘ proxy
                    under a clock that is set
 
 or two nodes of two workers each over one SQLite file, on its own small file system.  A
 fault happens every few seconds, in random order, each as often as the others.  The exit
-status is that of `hub verify`.
+status is that of `skipfilter verify`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DISK: Final = 256 * 2**20
 
 
 class Node:
-    """`hub serve --workers 2` on its own port; it is restarted if it is killed."""
+    """`skipfilter serve --workers 2` on its own port; it is restarted if it is killed."""
 
     def __init__(self, log: Path, history_url: str, *, clock: Path | None = None) -> None:
         self.port = free_port()
@@ -338,7 +338,7 @@ def main() -> None:
     parser.add_argument("transport", choices=["redis", "sqlite"])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
-    chosen, options = parser.parse_known_args()  # the others are `hub verify`'s
+    chosen, options = parser.parse_known_args()  # the others are `skipfilter verify`'s
     sys.exit(soak(chosen.transport, chosen.seconds, chosen.seed, options))
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from hub.cli import main
+from hub.__main__ import main
 from hub.process import server
 
 _pauses: list[float] = []  # seconds of each collection

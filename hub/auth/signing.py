@@ -141,7 +141,7 @@ def token_command(settings: Settings, origin: str) -> str:
     algorithm = several if keys.key is None else keys.algorithm or "HS256"
     chosen = [] if algorithm == "HS256" else ["--algorithm", algorithm]
     both = ["--publish", "*", "--subscribe", "*"] if others == keys else ["--publish", "*"]
-    return shlex.join(["hub", "token", "--key", "@FILE", *kind, *chosen, *both])
+    return shlex.join(["skipfilter", "token", "--key", "@FILE", *kind, *chosen, *both])
 
 
 def _sign(text: str, algorithm: str | None, header: Mapping[str, Any], claims: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`hub history`: look at a history, prune it, or copy it.
+"""`skipfilter history`: look at a history, prune it, or copy it.
 
 A command exits with 0 if it succeeds, with 1 if it fails or the result has gaps, and
 with 2 if it cannot begin.
@@ -21,9 +21,11 @@ import structlog
 import typer
 from rich.filesize import decimal
 
+from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, warn
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
 from hub.logs import log_to_stdlib
+from skipfilter.text import example
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -43,16 +45,16 @@ Url = Annotated[
     ),
 ]
 URL = "sqlite:///mercure.db"
-"""The default of `hub serve`."""
+"""The default of `skipfilter serve`."""
 FormatName = Annotated[
     Literal["ndjson", "parquet"] | None,
     typer.Option("--format", help="Format of the file; by default, its suffix decides."),
 ]
 
-history = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+main = app(no_args_is_help=True, epilog=example("skipfilter history stats --json"))
 
 
-@history.callback()
+@main.callback()
 def _history() -> None:
     """Look at the history of a hub, prune it, or copy it.  The hub may be running."""
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -61,7 +63,7 @@ def _history() -> None:
     os.umask(0o077)  # only this user may read new files, because updates may be private
 
 
-@history.command()
+@main.command(epilog=example("skipfilter history stats --url sqlite:///mercure.db"))
 def stats(url: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the size and the age of the history."""
     with _errors_reported("read"):
@@ -69,7 +71,7 @@ def stats(url: Url = URL, as_json: Annotated[bool, typer.Option("--json", help="
     typer.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False) if as_json else _table(found))
 
 
-@history.command()
+@main.command(epilog=example("skipfilter history prune --keep-age 30d --keep-bytes 500MB"))
 def prune(
     url: Url = URL,
     keep_updates: Annotated[int | None, typer.Option(help="Maximum number of updates to keep.", min=1)] = None,
@@ -103,7 +105,7 @@ def prune(
     typer.echo(f"forgot {forgotten:,} updates; {left.updates:,} are left{oldest}")
 
 
-@history.command("export")
+@main.command("export", epilog=example("skipfilter history export updates.ndjson"))
 def export_log(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new file, or - for stdout.")],
     url: Url = URL,
@@ -133,16 +135,14 @@ def export_log(
         done = _run_with(url, lambda log: transfer.export(log, write, after=after, note=note))
     typer.echo(f"exported {done.updates:,} updates", err=True)
     for first, last in done.gaps:
-        typer.echo(
-            f"hub: positions {first} to {last} are missing: the history forgot them before they were read", err=True
-        )
-    raise typer.Exit(1 if done.gaps else 0)
+        warn(f"positions {first} to {last} are missing: the history forgot them before they were read")
+    raise typer.Exit(FAILED if done.gaps else 0)
 
 
-@history.command("import")
+@main.command("import", epilog=example("skipfilter history import --url sqlite:///new.db updates.ndjson"))
 def import_log(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A file from `hub history export`, or - for NDJSON from stdin.")
+        str, typer.Argument(metavar="FILE", help="A file from `skipfilter history export`, or - for NDJSON from stdin.")
     ],
     url: Url = URL,
     format: FormatName = None,
@@ -179,7 +179,7 @@ def import_log(
     typer.echo(f"imported {count:,} updates")
 
 
-@history.command()
+@main.command(epilog=example('skipfilter history backup "$(date +%F).db"'))
 def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")], url: Url = URL) -> None:
     """Copy a history in SQLite to a new file.
 
@@ -213,13 +213,9 @@ def _errors_reported(doing: str) -> Iterator[None]:
     try:
         yield
     except (OSError, LookupError, ValueError) as error:
-        status, message = 2 if isinstance(error, ConfigurationError) else 1, str(error)
+        fail(error, CANNOT_BEGIN if isinstance(error, ConfigurationError) else FAILED)
     except HistoryUnavailable as error:
-        status, message = 1, f"cannot {doing} the history: {error.reason}"
-    else:
-        return
-    typer.echo(f"hub: {message}", err=True)
-    raise typer.Exit(status)
+        fail(f"cannot {doing} the history: {error.reason}", FAILED)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`hub serve`: start a server with settings from options and from the environment."""
+"""`skipfilter serve`: start a server, with settings from the environment."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from hub.auth.signing import development_token, token_command
+from hub.cli.app import app, fail
 from hub.errors import ConfigurationError
 from hub.http.application import create_app
 from hub.http.endpoints import DEBUGGER
@@ -21,12 +22,16 @@ from hub.logs import LogFormatter, log_to_stdlib
 from hub.process.server import check_files, fitting, run
 from hub.process.workers import supervise
 from hub.settings import settings_from_environment
+from skipfilter.text import example
 
 if TYPE_CHECKING:
     from hub.hub import Hub
     from hub.settings import Settings
 
+main = app()
 
+
+@main.command(epilog=example("skipfilter serve --dev --port 8000"))
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 3000,
@@ -71,19 +76,18 @@ def serve(
         # If a later step fails, the listener is closed.
         with contextlib.ExitStack() as on_failure:
             listener = on_failure.enter_context(_listen(host, port, address))
-            app = create_app(settings)
+            served = create_app(settings)
             check_files(settings)
             on_failure.pop_all()
     except (ConfigurationError, OSError) as error:
-        typer.echo(f"hub: {error}", err=True)
-        raise typer.Exit(2) from None
-    typer.echo(_welcome(app.hub, f"http://{_authority(host, listener)}"))
+        fail(error)
+    typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}"))
     sys.stdout.flush()
     if workers > 1:
         with listener:
             raise typer.Exit(supervise(workers, lambda: run(create_app(settings), listener, detach=detach)))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
-        run(app, listener, detach=detach)
+        run(served, listener, detach=detach)
 
 
 def _log_to_stderr(level: str, *, with_process: bool) -> None:

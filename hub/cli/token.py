@@ -1,4 +1,4 @@
-"""`hub token`: sign a token and print it."""
+"""`skipfilter token`: sign a token and print it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,26 @@ import typer
 
 from hub.auth.keys import read_key, weakness
 from hub.auth.signing import sign_classic_token, sign_token
+from hub.cli.app import app, fail, warn
 from hub.errors import ConfigurationError
 from hub.protocol.topics import MATCHER_TYPES
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.settings.issuers import Algorithm  # noqa: TC001 - Typer reads it
+from skipfilter.text import example
+
+main = app()
 
 
+@main.command(
+    epilog=example(
+        "skipfilter token --dev --publish '*'",
+        "skipfilter token --classic --key @secret.txt --subscribe 'https://example.com/books/{id}'",
+    )
+)
 def token(
-    dev: Annotated[bool, typer.Option("--dev", help="Use the key, issuer and address of `hub serve --dev`.")] = False,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="Use the key, issuer and address of `skipfilter serve --dev`.")
+    ] = False,
     classic: Annotated[
         bool,
         typer.Option(
@@ -83,10 +95,9 @@ def token(
             )
         )
     except (ConfigurationError, ValueError) as error:
-        typer.echo(f"hub: {error}", err=True)
-        raise typer.Exit(2) from None
+        fail(error)
     if algorithm.startswith("HS") and not dev and (reason := weakness(secret)):
-        typer.echo(f"hub: warning: a hub accepts this token in development mode only: {reason}", err=True)
+        warn(f"warning: a hub accepts this token in development mode only: {reason}")
     typer.echo(signed)
 
 

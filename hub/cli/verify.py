@@ -1,4 +1,4 @@
-"""`hub verify`: check a running hub from outside, and print a report."""
+"""`skipfilter verify`: check a running hub from outside, and print a report."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Annotated
 
 import typer
 
-from hub.settings import (
-    DEVELOPMENT_TOKEN,
-)
+from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail
+from hub.settings import DEVELOPMENT_TOKEN
 from hub.verify.report import Plan
 from hub.verify.run import verify as run
+from skipfilter.text import example
+
+main = app()
 
 
+@main.command(epilog=example("skipfilter verify --dev --seconds 60 http://localhost:3000/.well-known/mercure"))
 def verify(
     urls: Annotated[list[str], typer.Argument(metavar="URL…", help="URL of a hub, or of several nodes of one hub.")],
     clients: Annotated[int, typer.Option(help="Number of clients that subscribe.", min=1)] = 50,
@@ -67,7 +70,6 @@ def verify(
         try:
             report = asyncio.run(run(plan, lambda now: bar.update(task, completed=now.elapsed, description=str(now))))
         except (OSError, ValueError) as error:
-            typer.echo(f"hub: {error}", err=True)
-            raise typer.Exit(2) from None
+            fail(error, CANNOT_BEGIN)
     typer.echo(json.dumps(report.to_json(), indent=2, ensure_ascii=False) if as_json else report)
-    raise typer.Exit(1 if report.violations else 0)
+    raise typer.Exit(FAILED if report.violations else 0)

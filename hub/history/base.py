@@ -150,7 +150,7 @@ class Beat(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """The size and age of a history, as `hub history stats` shows them."""
+    """The size and age of a history, as `skipfilter history stats` shows them."""
 
     updates: int
     """The number of published updates."""

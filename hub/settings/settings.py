@@ -314,7 +314,7 @@ class Settings(BaseModel):
 
     history_url: SecretStr = SecretStr("memory://")
     """The URL of the history: memory://, sqlite:///relative.db, sqlite:////absolute.db,
-    redis://, rediss:// or redis+sentinel://.  If it is not set, `hub serve` and
+    redis://, rediss:// or redis+sentinel://.  If it is not set, `skipfilter serve` and
     `uvicorn hub:app` use sqlite:///mercure.db.
 
     A sqlite URL may end in ?synchronous=normal; see hub/history.

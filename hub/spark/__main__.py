@@ -1,7 +1,7 @@
-"""python -m hub.spark JOB: a hub's event log as tables, and a hub as a source and a
-sink.
+"""The jobs of `skipfilter spark` for a hub: its event log as tables, and the hub as a
+source and a sink.  `python -m hub.spark JOB` runs them too.
 
-`python -m skipfilter.spark` continues with the tables; options for Spark are as there.
+The jobs of `skipfilter.spark` continue with the tables; options for Spark are as there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hub.spark.tables import tables as bring_up_to_date
 from skipfilter.spark.cli import Conf, Tables, job, step
 from skipfilter.spark.errors import BadInput
 from skipfilter.spark.schemas import UPDATES
+from skipfilter.text import example
 
 Options = Annotated[
     list[str] | None,
@@ -23,7 +24,9 @@ Options = Annotated[
 ]
 Url = Annotated[str, typer.Argument(help="The URL of the hub.")]
 
-main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+main = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
 @main.callback()
@@ -31,12 +34,13 @@ def _hub() -> None:
     """Make tables of a hub's event log; use a hub as a source and a sink of tables."""
 
 
-@main.command()
+@main.command(epilog=example("skipfilter spark tables events/ day"))
 def tables(
     log: Annotated[str, typer.Argument(help="The directory in HUB_EVENT_LOG.")],
     tables: Tables,
     exported: Annotated[
-        bool, typer.Option("--exported", help="Read LOG/*.ndjson of `hub history export`, which has only updates.")
+        bool,
+        typer.Option("--exported", help="Read LOG/*.ndjson of `skipfilter history export`, which has only updates."),
     ] = False,
     conf: Conf = None,
 ) -> None:
@@ -52,7 +56,7 @@ def tables(
             bring_up_to_date(spark, log, tables)
 
 
-@main.command()
+@main.command(epilog=example("skipfilter spark ingest http://localhost:3000/.well-known/mercure updates"))
 def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> None:
     """Append the updates that a hub has had since the last run to a table in
     Parquet.
@@ -64,7 +68,9 @@ def ingest(url: Url, table: str, options: Options = None, conf: Conf = None) -> 
         written.trigger(availableNow=True).start(table).awaitTermination()
 
 
-@main.command()
+@main.command(
+    epilog=example("skipfilter spark publish updates http://localhost:3000/.well-known/mercure --option private=false")
+)
 def publish(table: str, url: Url, options: Options = None, conf: Conf = None) -> None:
     """Publish the rows of a table in Parquet.
 

@@ -150,8 +150,8 @@ def append_updates(spark: SparkSession, directory: str, out: str, *, per_batch: 
     """Append the updates of new files, `.jsonl` or `.ndjson`, to OUT/updates.
 
     A batch reads up to `per_batch` files.  They are segments of an event log, or JSON
-    lines of `hub history export`.  The latter have no hub and epoch, so all files of
-    one table must come from one history, and none of them twice.
+    lines of `skipfilter history export`.  The latter have no hub and epoch, so all
+    files of one table must come from one history, and none of them twice.
 
     Raises BadInput if OUT/updates was made by anything else, such as `generate`.
     """

@@ -1,4 +1,5 @@
-"""The command line: python -m skipfilter.spark JOB TABLES runs one job.
+"""The command line: `skipfilter spark JOB TABLES` runs one job, and so does
+`python -m skipfilter.spark JOB TABLES`, which needs no hub.
 
     TABLES/updates sessions                         recorded by a hub, or generated
     TABLES/gaps                                     what the hub may not have recorded
@@ -41,6 +42,7 @@ from skipfilter.spark.matching import Matching, Options, of_days
 from skipfilter.spark.page import page
 from skipfilter.spark.report import report as what_happened
 from skipfilter.spark.schemas import FANOUT, GAPS, SESSIONS, UPDATES
+from skipfilter.text import example
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,14 +96,16 @@ Outputs = Annotated[list[Name], typer.Option("--output", help="The table to writ
 
 
 _WRITTEN_BY: Final = {
-    "updates": "`generate`, or `python -m hub.spark tables`,",
-    "sessions": "`generate`, or `python -m hub.spark tables`,",
+    "updates": "`generate`, or `skipfilter spark tables`,",
+    "sessions": "`generate`, or `skipfilter spark tables`,",
     "fanout": "`match`",
 }
 """The command that writes each table, for the message that the table is missing."""
 
 
-main = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+main = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
 @main.callback()
@@ -109,7 +113,7 @@ def _pipeline() -> None:
     """Match updates with sessions on Spark: who received what, and who would have."""
 
 
-@main.command()
+@main.command(epilog=example("skipfilter spark generate day --subscribers 1000"))
 def generate(
     tables: Tables,
     subscribers: Annotated[int, typer.Option(help="The number of sessions.", min=0)] = 2_000,
@@ -132,7 +136,7 @@ def generate(
             files.write(generate_updates(spark, workload), f"{tables}/updates", by_day=True)
 
 
-@main.command()
+@main.command(epilog=example("skipfilter spark index day"))
 def index(tables: Tables, conf: Conf = None) -> None:
     """Write a posting list for each distinct selector.
 
@@ -143,7 +147,7 @@ def index(tables: Tables, conf: Conf = None) -> None:
         files.write(postings(_sessions(spark, tables)), f"{tables}/postings")
 
 
-@main.command()
+@main.command(epilog=example("skipfilter spark match day --output fanout --output rows"))
 def match(
     tables: Tables,
     outputs: Outputs = [Name.FANOUT],  # noqa: B006  the list is never modified
@@ -205,7 +209,7 @@ def _logs(updates: DataFrame, sessions: DataFrame, by: By) -> list[tuple[DataFra
     return [(of(updates, epoch), of(sessions, epoch)) for epoch in epochs] or [(updates, sessions)]
 
 
-@main.command()
+@main.command(epilog=example("skipfilter spark report day"))
 def report(
     tables: Tables,
     base_url: Url = None,
@@ -238,7 +242,7 @@ def report(
             except Outdated as error:
                 command = ["match", tables, "--from", str(error.days[0]), "--to", str(error.days[-1])]
                 command += [] if base_url is None else ["--base-url", base_url]
-                raise BadInput(f"{tables}/{error}: python -m skipfilter.spark {shlex.join(command)}") from None
+                raise BadInput(f"{tables}/{error}: skipfilter spark {shlex.join(command)}") from None
         with steps(f"{tables}/report", len(found.tables) + 1) as begin:
             found = found.write(f"{tables}/report", begins=begin)
             begin("index.html")
@@ -246,7 +250,7 @@ def report(
     say(f"look at {written}")
 
 
-@main.command()
+@main.command(epilog=example("skipfilter spark audit day https://example.com/books/1"))
 def audit(
     tables: Tables,
     topic: Annotated[str, typer.Argument(help="The topic; it is compared exactly.")],
@@ -275,7 +279,7 @@ def audit(
             typer.echo(sentence)
 
 
-@main.command()
+@main.command(epilog=example('spark-submit "$(skipfilter spark where)" match day'))
 def where() -> None:
     """Print the path of this program, for spark-submit."""
     typer.echo(__file__)

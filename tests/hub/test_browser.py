@@ -555,7 +555,7 @@ def test_n26_n28_n49_r21_n51_n52_event_source_reads_every_update_unchanged(
 
 @pytest.fixture(scope="module")
 def open_hub() -> Iterator[HubProcess]:
-    """A hub as `hub serve --dev` starts it."""
+    """A hub as `skipfilter serve --dev` starts it."""
     hub = HubProcess()
     yield hub
     hub.close()
@@ -675,7 +675,7 @@ def test_the_debugger_says_how_to_sign_a_token_with_keys_of_the_operator(
     hub = start_hub(HUB_PUBLISHER_KEY="a key of the operator, which is long enough")
     page.set_viewport_size({"width": width, "height": 800})
     visit_debugger(page, hub)
-    command = "hub token --key @FILE --classic --publish '*'"
+    command = "skipfilter token --key @FILE --classic --publish '*'"
     expect(page.locator("#sign code")).to_have_text(command)
     expect(page.locator("#sign")).to_be_visible()
     expect(page.locator("#token")).to_have_value("")

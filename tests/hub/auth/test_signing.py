@@ -1,4 +1,4 @@
-"""A hub verifies the tokens that `hub token` signs."""
+"""A hub verifies the tokens that `skipfilter token` signs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from joserfc import jwk, jws
 from structlog.testing import capture_logs
-from typer.testing import CliRunner
 
 from hub import ConfigurationError, Settings
 from hub.auth.authorizer import Authorizer
 from hub.auth.grant import Action
 from hub.auth.keys import ALGORITHMS, REGISTRY
 from hub.auth.signing import development_token, sign_classic_token, sign_token, token_command
-from hub.cli import main
 from hub.errors import InvalidToken
 from hub.node.matchers import MatcherCompiler
 from hub.settings import DEVELOPMENT_TOKEN
+from tests.hub.commands import invoke
 from tests.hub.signing import (
     ISSUER,
     ISSUER_KEY,
@@ -186,7 +185,7 @@ def test_a_hub_with_other_keys_has_no_development_token() -> None:
 )
 def test_the_command_to_sign_names_the_kind_of_token_and_the_algorithm(own: dict[str, Any], options: str) -> None:
     command = token_command(Settings(dev=True, **own), ORIGIN)
-    assert command.removesuffix(" --subscribe '*'") == f"hub token --key @FILE {options} --publish '*'"
+    assert command.removesuffix(" --subscribe '*'") == f"skipfilter token --key @FILE {options} --publish '*'"
 
 
 def test_there_is_no_command_if_no_token_can_publish() -> None:
@@ -210,8 +209,8 @@ def test_the_hub_accepts_the_token_for_what_the_command_names(own: dict[str, Any
     (tmp_path / "key").write_text("p" * 32 + "\n")
     chosen = Settings(dev=True, **own)
     program, *arguments = shlex.split(token_command(chosen, ORIGIN).replace("FILE", f"{tmp_path}/key"))
-    signed = CliRunner().invoke(main, arguments)
-    assert (program, signed.exit_code, signed.stderr) == ("hub", 0, "")
+    signed = invoke(*arguments)
+    assert (program, signed.exit_code, signed.stderr) == ("skipfilter", 0, "")
     hub = Authorizer(chosen, MatcherCompiler(chosen.url), clock=time.time)
     headers = [(b"authorization", f"Bearer {signed.stdout.strip()}".encode())]
     assert at_once(hub.authorize("publish", headers, origin=ORIGIN)).publish

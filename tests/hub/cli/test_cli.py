@@ -1,4 +1,4 @@
-"""The commands `hub serve` and `hub token`, and `uvicorn hub:app` with both HTTP
+"""The commands `skipfilter serve` and `skipfilter token`, and `uvicorn hub:app` with both HTTP
 parsers and event loops.
 """
 
@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from typer.testing import CliRunner
 
 import hub
 from hub import Settings
 from hub.auth.signing import sign_classic_token, sign_token
-from hub.cli import main
 from hub.cli import serve as cli
 from hub.history.sqlite import database
 from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
+from tests.hub.commands import environment, process, run
 from tests.waiting import HANG
 from tests.wire import FORM, PATH, bearer, publish, request, subscribe
 
@@ -41,31 +40,9 @@ if TYPE_CHECKING:
     from tests.conftest import HubProcess
 
 
-def environment(**variables: str) -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables
-
-
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process."""
-    unset: dict[str, str | None] = {key: None for key in os.environ if key.startswith("HUB_")}
-    ended = CliRunner().invoke(main, arguments, env=unset | variables, catch_exceptions=False)
-    return subprocess.CompletedProcess(arguments, ended.exit_code, ended.stdout, ended.stderr)
-
-
-def serve(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hub", "serve", *arguments],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
-
-
 @pytest.mark.processes
 def test_without_keys_the_error_says_what_to_set() -> None:
-    ended = serve("--port", "0")
+    ended = process("serve", "--port", "0")
     assert ended.returncode == 2
     assert "no publisher is allowed: set publisher_key or issuers, or dev to try the hub" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -73,7 +50,7 @@ def test_without_keys_the_error_says_what_to_set() -> None:
 
 @pytest.mark.processes
 def test_a_key_that_does_not_fit_is_named_and_not_shown() -> None:
-    ended = serve("--port", "0", "--dev", HUB_PUBLISHER_KEY="my secret", HUB_PUBLISHER_ALGORITHM="RS256")
+    ended = process("serve", "--port", "0", "--dev", HUB_PUBLISHER_KEY="my secret", HUB_PUBLISHER_ALGORITHM="RS256")
     assert (ended.returncode, "publisher_key: not a key for RS256" in ended.stderr) == (2, True)
     assert "my secret" not in ended.stdout + ended.stderr
 
@@ -82,7 +59,7 @@ def test_a_key_that_does_not_fit_is_named_and_not_shown() -> None:
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = serve("--dev", "--port", port)
+        ended = process("serve", "--dev", "--port", port)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"cannot listen on 127.0.0.1 port {port}: " in ended.stderr
 
@@ -113,9 +90,9 @@ def refused(*arguments: str, **variables: str) -> str:
     """Return the error of a start that fails; assert that it is the only output."""
     ended = start(*arguments, **variables)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("hub: ")
+    assert ended.stderr.startswith("skipfilter: ")
     assert ended.stderr.count("\n") == 1
-    return ended.stderr.removeprefix("hub: ").rstrip()
+    return ended.stderr.removeprefix("skipfilter: ").rstrip()
 
 
 @pytest.mark.usefixtures("served")
@@ -326,19 +303,19 @@ async def test_a_development_hub_with_keys_of_its_own_refuses_the_well_known_key
             assert answer.status == 401
     # The welcome, the log and the page say how to sign a token, and the hub signs none.
     (tmp_path / "key").write_text(OWN_KEY + "\n")
-    command = hub.welcome.partition("TOKEN=$(hub ")[2].partition(")\n")[0]
+    command = hub.welcome.partition("TOKEN=$(skipfilter ")[2].partition(")\n")[0]
     signed = run(*shlex.split(command.replace("FILE", f"{tmp_path}/key")))
     assert (signed.returncode, signed.stderr) == (0, "")
     assert await publish(hub, ("topic", "a"), token=signed.stdout.strip())
     assert '"Authorization: Bearer $TOKEN"' in hub.welcome
-    assert f"hub {command.partition(' --audience')[0]}" in hub.log()
+    assert f"skipfilter {command.partition(' --audience')[0]}" in hub.log()
     assert "anyone" not in hub.welcome + hub.log()
     async with await request(hub, "GET", f"{PATH}/debug/config.json") as answer:
         config = json.loads(await answer.body())
-    assert (config["token"], config["token_command"]) == ("", f"hub {command}")
+    assert (config["token"], config["token_command"]) == ("", f"skipfilter {command}")
 
 
-# -- hub token
+# -- skipfilter token
 
 
 @pytest.mark.anyio
@@ -398,7 +375,7 @@ def test_r13_a_key_that_no_hub_accepts_causes_a_warning() -> None:
         ended = run(*arguments, "--key", short)
         assert (ended.returncode, ended.stdout.count(".")) == (0, 2)
         assert ended.stderr.startswith(
-            "hub: warning: a hub accepts this token in development mode only: this secret is "
+            "skipfilter: warning: a hub accepts this token in development mode only: this secret is "
         )
         assert short not in ended.stderr
     for accepted in (("--key", "s" * 32), ("--dev", "--key", "short")):

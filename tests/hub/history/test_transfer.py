@@ -1,4 +1,4 @@
-"""`hub history` exports and imports updates, and never takes an incomplete file for a
+"""`skipfilter history` exports and imports updates, and never takes an incomplete file for a
 complete one.
 """
 
@@ -28,10 +28,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
-from typer.testing import CliRunner, Result
 
 from hub.cli import history as history_cli
-from hub.cli import main
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import open_history, transfer
 from hub.history.base import EARLIEST, Entry, Retention
@@ -41,13 +39,15 @@ from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
-from tests.hub.cli.test_cli import environment
-from tests.hub.cli.test_cli import run as run_command
+from tests.hub.commands import environment, invoke
+from tests.hub.commands import run as run_command
 from tests.redis_server import RedisServer, free_port
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from typer.testing import Result
 
     from hub.history.base import History, Page
     from tests.conftest import HubProcess
@@ -100,16 +100,15 @@ def entries_of(url: str) -> list[Entry]:
 
 
 def run(*arguments: object, **variables: str | None) -> Result:
-    """Run `hub history` in this process."""
-    unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("HUB_")}
-    return CliRunner().invoke(main, ["history", *map(str, arguments)], env=unset | variables, catch_exceptions=False)
+    """Run `skipfilter history` in this process."""
+    return invoke("history", *arguments, **variables)
 
 
 def told(ended: Result, status: int) -> str:
     """Return the error message; assert that it is the only output."""
     assert (ended.exit_code, ended.stdout) == (status, ""), ended.output
-    assert ended.stderr.startswith("hub: ")
-    return ended.stderr[5:].strip()
+    assert ended.stderr.startswith("skipfilter: ")
+    return ended.stderr.removeprefix("skipfilter: ").strip()
 
 
 def none(_: object) -> None:
@@ -400,7 +399,7 @@ def test_a_reader_of_the_pipe_may_stop_early(tmp_path: Path) -> None:
     assert export.stdout.read(10) == b'{"position'
     export.stdout.close()
     assert export.stderr is not None
-    assert export.stderr.read() == b"hub: [Errno 32] Broken pipe\n"
+    assert export.stderr.read() == b"skipfilter: [Errno 32] Broken pipe\n"
     export.stderr.close()
     assert export.wait(HANG) == 1
 
@@ -439,8 +438,8 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, log: str) -> None:
 
 HALFWAY = """
 import sys, time
+from hub.__main__ import main
 from hub.history import transfer
-from hub.cli import main
 
 def stop(entry):
     if entry.position == 250:
@@ -487,7 +486,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, log: str, monkeypat
 
 FULL = """
 import resource, signal, sys
-from hub.cli import main
+from hub.__main__ import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
 main(["history", *sys.argv[1:]])
@@ -508,7 +507,7 @@ def test_an_export_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, 
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("hub: ")
+    assert ended.stderr.startswith("skipfilter: ")
     assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"mercure.db"}
 
 
@@ -542,7 +541,7 @@ def test_entries_that_are_trimmed_during_an_export_are_reported(
     monkeypatch.undo()
     assert (exported.exit_code, exported.stderr) == (
         1,
-        "exported 138 updates\nhub: positions 129 to 290 are missing: the history forgot them before they were read\n",
+        "exported 138 updates\nskipfilter: positions 129 to 290 are missing: the history forgot them before they were read\n",
     )
     positions = [json.loads(line)["position"] for line in file.read_bytes().splitlines()]
     assert positions == [*range(1, 129), *range(291, 301)]
@@ -641,7 +640,7 @@ def test_after_an_error_a_pipe_is_imported_up_to_it_and_a_file_not_at_all(tmp_pa
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("hub: stdin line 2101: the line: Invalid JSON")
+    assert ended.stderr.startswith("skipfilter: stdin line 2101: the line: Invalid JSON")
     assert ended.stderr.endswith("; 2,000 updates from before it are in the history\n")
     assert len(entries_of(there)) == 2_000
     file, nothing = tmp_path / "x.ndjson", sqlite(tmp_path / "nothing")
@@ -819,10 +818,12 @@ def test_progress_is_shown_on_a_terminal(tmp_path: Path, log: str) -> None:
 def test_the_commands_of_the_readme_work(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     blocks = re.findall(r"```sh\n(.*?)```", (root / "hub" / "README.md").read_text("utf-8"), re.DOTALL)
-    script = next(block for block in blocks if "hub history" in block)
+    script = next(block for block in blocks if "skipfilter history" in block)
     fill(f"sqlite:///{tmp_path}/mercure.db", made(300))
     with RedisServer() as server:
-        script = script.replace("redis://localhost", server.url).replace(".venv/bin/hub", f"{sys.executable} -m hub")
+        script = script.replace("redis://localhost", server.url).replace(
+            ".venv/bin/skipfilter", f"{sys.executable} -m hub"
+        )
         done = subprocess.run(
             ["/bin/sh", "-eu", "-c", script],
             cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""The process of `hub serve`: open files, shutdown, proxies and garbage collection."""
+"""The process of `skipfilter serve`: open files, shutdown, proxies and garbage collection."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from hub import ConfigurationError, Settings, settings_from_environment
-from hub.cli import main
+from hub.__main__ import COMMANDS
 from hub.settings.variable_names import unknown_variables
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def test_n163_unknown_variables_are_logged_without_their_values(
 
 
 def test_every_variable_that_a_command_reads_is_known() -> None:
-    read = {name for parameter in parameters(typer.main.get_command(main)) for name in parameter}
+    mains = [import_module(f"hub.cli.{name}").main for name in COMMANDS]
+    read = {name for main in mains for parameter in parameters(typer.main.get_command(main)) for name in parameter}
     assert read >= {"HUB_TOKEN", "HUB_TOKEN_KEY", "HUB_HISTORY_URL"}
     assert unknown(*read) == []
 

@@ -1,4 +1,4 @@
-"""`hub verify`, on invented histories, and on correct, killed and faulty hubs."""
+"""`skipfilter verify`, on invented histories, and on correct, killed and faulty hubs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 from hub.verify.checker import EXAMPLES, Corrupted, Findings, Published, Seen, Stretch, check
 from tests.conftest import HubProcess
-from tests.hub.cli.test_cli import environment
-from tests.hub.cli.test_cli import run as run_command
+from tests.hub.commands import environment
+from tests.hub.commands import run as run_command
 from tests.waiting import HANG
 from tests.wire import PATH, request, subscribe
 

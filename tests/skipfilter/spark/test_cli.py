@@ -80,7 +80,7 @@ def test_all_outputs_agree(spark: SparkSession, day: Path) -> None:
 
 
 def test_the_commands_of_the_readme_produce_their_tables(spark: SparkSession, day: Path) -> None:
-    shown = re.findall(r"^\.venv/bin/python -m skipfilter\.spark (.*?)(?: +#.*)?$", README, re.MULTILINE)
+    shown = re.findall(r"^\.venv/bin/skipfilter spark (.*?)(?: +#.*)?$", README, re.MULTILINE)
     generate, match, *others = (shlex.split(line) for line in shown)
     assert (generate[:2], match) == (["generate", "day"], ["match", "day"])  # which `day` was made by
     assert [job for job, *_ in others] == ["report", "audit"]
@@ -187,7 +187,7 @@ def test_a_job_that_fails_loses_nothing(spark: SparkSession, day: Path, tmp_path
 def test_a_missing_or_wrongly_typed_column_is_reported_with_its_file(spark: SparkSession, tmp_path: Path) -> None:
     result = run("index", tmp_path / "nowhere")
     assert result.exit_code == 1
-    written = "`generate`, or `python -m hub.spark tables`, writes it"
+    written = "`generate`, or `skipfilter spark tables`, writes it"
     assert f"index: {tmp_path}/nowhere/sessions: the table does not exist: {written}\n" in result.stderr
     result = run("match", tmp_path / "nowhere")
     assert f"match: {tmp_path}/nowhere/updates: the table does not exist: {written}\n" in result.stderr

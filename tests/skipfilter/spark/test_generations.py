@@ -242,7 +242,7 @@ def test_a_report_of_other_inputs_than_were_matched_is_refused(spark: SparkSessi
     done("generate", place, "--subscribers", "100", "--updates", "500")
     done("match", place)
     done("generate", place, "--subscribers", "10", "--updates", "500")
-    said, _, command = refusal("report", place).partition(": `match` makes it again: python -m skipfilter.spark ")
+    said, _, command = refusal("report", place).partition(": `match` makes it again: skipfilter spark ")
     [dt] = {path.name.removeprefix("dt=") for path in (place / "fanout").glob("dt=*")}
     assert said == f"report: {place}/fanout: it was not made from the present updates and sessions of {dt}"
     assert not (place / "report").exists()

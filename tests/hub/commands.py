@@ -1,0 +1,51 @@
+"""Runs the commands of `skipfilter`, in this process or in one of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from typer.testing import CliRunner
+
+from hub.__main__ import COMMANDS
+from tests.waiting import HANG
+
+if TYPE_CHECKING:
+    from typer.testing import Result
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the variables of this process, without those of a hub, and `variables`."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("HUB_")} | variables
+
+
+def invoke(name: str, *arguments: object, stdin: str | bytes | None = None, **variables: str | None) -> Result:
+    """Run a command in this process."""
+    assert name in COMMANDS
+    unset: dict[str, str | None] = {key: None for key in os.environ if key.startswith("HUB_")}
+    main = import_module(f"hub.cli.{name}").main
+    return CliRunner().invoke(main, [*map(str, arguments)], input=stdin, env=unset | variables, catch_exceptions=False)
+
+
+def run(
+    name: str, *arguments: object, stdin: str | bytes | None = None, **variables: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, with the result of a process of its own."""
+    ended = invoke(name, *arguments, stdin=stdin, **variables)
+    return subprocess.CompletedProcess([name, *map(str, arguments)], ended.exit_code, ended.stdout, ended.stderr)
+
+
+def process(*arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `skipfilter` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "hub", *arguments],
+        env=environment(**variables),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
