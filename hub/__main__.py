@@ -30,6 +30,7 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "serve": Command("hub", "serve a hub"),
     "token": Command("hub", "sign a token, or explain one"),
+    "settings": Command("hub", "print the settings in force, check them, or print an example file"),
     "verify": Command("hub", "check a running hub from outside"),
     "history": Command("hub", "look at the history of a hub, prune it, or copy it"),
     "spark": Command("hub,spark", "match updates with subscribers on Spark, and read the log of a hub"),

@@ -165,7 +165,7 @@ def open_keys(name: str, keys: Keys, *, ttl: float, clock: Callable[[], float], 
     Raises ConfigurationError if there is no key, or if a key does not fit.
     """
     if keys.key is not None:
-        return load_key(name, read_key(name, keys.key.get_secret_value()), keys.algorithm, dev=dev)
+        return load_key(name, read_key(name, keys.key), keys.algorithm, dev=dev)
     assert keys.jwks_url is not None
     if keys.jwks_url.startswith("file:"):
         return _read_key_set(name, keys.jwks_url, keys.algorithms)

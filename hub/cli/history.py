@@ -25,6 +25,7 @@ from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, warn
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
 from hub.logs import log_to_stdlib
+from hub.settings.quantities import DURATIONS, parse_duration, parse_size
 from skipfilter.text import example
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def prune(
         if keep_updates is not None:
             bounds["max_updates"] = keep_updates
         if keep_bytes:
-            bounds["max_bytes"] = transfer.parse_size(keep_bytes)
+            bounds["max_bytes"] = _bound("--keep-bytes", parse_size, keep_bytes)
         if keep_age:
-            bounds["max_age"] = transfer.parse_age(keep_age)
+            bounds["max_age"] = _bound("--keep-age", parse_duration, keep_age)
         if not bounds:
             raise ConfigurationError("set one bound or more: --keep-updates 100000, --keep-bytes 500MB, --keep-age 30d")
 
@@ -240,6 +241,17 @@ def _progress() -> Iterator[Callable[[transfer.Step], None]]:
         yield note
 
 
+def _bound(option: str, parse: Callable[[str], float], text: str) -> float:
+    """Return a bound of at least 1; a smaller one would forget everything."""
+    try:
+        bound = parse(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: {error}") from None
+    if bound < 1:
+        raise ConfigurationError(f"{option}: {text!r} is less than 1")
+    return bound
+
+
 def _as_json(stats: Stats) -> dict[str, Any]:
     """Return the members of Stats, as JSON.
 
@@ -278,6 +290,6 @@ def _moment(entry: Entry) -> str:
 def _age(seconds: float) -> str:
     """Return an age in the largest unit that fits, as in `2.5 h`."""
     factor, unit = max(
-        ((factor, unit) for unit, factor in transfer.AGES.items() if factor <= seconds), default=(1, "s")
+        ((factor, unit) for unit, factor in DURATIONS.items() if 1 <= factor <= seconds), default=(1, "s")
     )
     return f"{seconds / factor:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`skipfilter serve`: start a server, with settings from the environment."""
+"""`skipfilter serve`: start a server."""
 
 from __future__ import annotations
 
@@ -8,67 +8,100 @@ import socket
 import sys
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import typer
+import typer.core
 
 from hub.auth.signing import development_token, token_command
-from hub.cli.app import app, fail
+from hub.cli.app import app
+from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.errors import ConfigurationError
 from hub.http.application import create_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import LogFormatter, log_to_stdlib
 from hub.process.server import check_files, fitting, run
 from hub.process.workers import supervise
-from hub.settings import settings_from_environment
+from hub.settings import Settings
+from hub.settings.variable_names import variable
 from skipfilter.text import example
 
 if TYPE_CHECKING:
     from hub.hub import Hub
-    from hub.settings import Settings
+    from hub.settings.description import Description
 
 main = app()
 
+_DEV_ANYWHERE: Final = (
+    "Allow other machines to reach a hub in development mode. Its keys are public, so they may publish and read "
+    "everything."
+)
+_PARK: Final = "Detach each stream from the task of its request, which takes half the memory."
 
-@main.command(epilog=example("skipfilter serve --dev --port 8000"))
+
+class _Serve(typer.core.TyperCommand):
+    """The command, whose help has all settings."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the settings by group, and then the example."""
+        from hub.settings.description import groups
+
+        for title, settings in groups().items():
+            with formatter.section(f"Settings, {title.lower()}"):
+                formatter.write_dl([(each.variable, f"{each.plain()}{_default(each)}") for each in settings])
+        super().format_epilog(ctx, formatter)
+
+
+def _default(setting: Description) -> str:
+    """Return the default of a setting, as the help of an option has it."""
+    text = setting.shown(setting.default)
+    return f"  [default: {text}]" if text else ""
+
+
+def _setting(name: str, warning: str = "") -> Any:
+    """Return the option of a setting, which the end of the help describes."""
+    return typer.Option(help=f"{variable(name)}, below.{warning}", show_default=False)
+
+
+@main.command(cls=_Serve, epilog=example("skipfilter serve --dev --port 8000", "skipfilter serve --config hub.toml"))
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 3000,
-    dev: Annotated[
-        bool, typer.Option("--dev", help="Development mode: well-known keys, and subscribers need no token.")
-    ] = False,
-    dev_anywhere: Annotated[
-        bool,
-        typer.Option(
-            "--dev-anywhere",
-            help="Allow other machines to reach a hub in development mode. Its keys are public, so they may publish "
-            "and read everything.",
-        ),
-    ] = False,
-    detach: Annotated[
-        bool,
-        typer.Option(
-            "--park/--no-park",
-            help="Detach each stream from the task of its request, which takes half the memory.",
-        ),
-    ] = True,
     workers: Annotated[int, typer.Option(help="Number of processes, which share the history.", min=1)] = 1,
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="The least important lines of the log.")
+    ] = "info",
+    config: Config = None,
+    env_file: EnvFile = None,
+    dev: Dev = None,
+    dev_anywhere: Annotated[bool, typer.Option("--dev-anywhere", help=_DEV_ANYWHERE)] = False,
+    public_urls: Annotated[str | None, _setting("public_urls")] = None,
+    anonymous: Annotated[bool | None, _setting("anonymous")] = None,
+    cors_origins: Annotated[str | None, _setting("cors_origins")] = None,
+    subscriptions: Annotated[bool | None, _setting("subscriptions")] = None,
+    heartbeat: Annotated[str | None, _setting("heartbeat")] = None,
+    history_url: Annotated[str | None, _setting("history_url", " Other users of this machine can see it.")] = None,
+    event_log: Annotated[str | None, _setting("event_log")] = None,
+    detach: Annotated[bool, typer.Option("--park/--no-park", help=_PARK)] = True,
 ) -> None:
     """Serve a hub until SIGINT or SIGTERM.
 
     Its streams then end over HUB_DRAIN seconds.  A second signal ends them at once.
+
+    A setting comes from its option, from its variable, from the file that
+    HUB_..._FILE names (for secrets), from --env-file, or from --config; the first one
+    counts.  `skipfilter settings` prints the values in force.
     """
     _log_to_stderr(log_level, with_process=workers > 1)
+    flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     # An error in the settings, the address or the files stops the start here.
-    try:
-        chosen = {"dev": True} if dev else {}
-        settings = fitting(settings_from_environment(**chosen))
-        if workers > 1 and settings.history_url.get_secret_value().startswith("memory:"):
+    with settings_sources(config, env_file, **flags) as sources:
+        settings = fitting(sources.settings())
+        if workers > 1 and settings.history_url.startswith("memory:"):
             raise ConfigurationError(
-                "a history in memory belongs to one process, so several cannot share it: set "
-                "HUB_HISTORY_URL, as in sqlite:///mercure.db"
+                "a history in memory belongs to one process, so several cannot share it: set `history_url`, as in "
+                "sqlite:///mercure.db"
             )
         address = _resolve(host, port)
         if settings.dev and not dev_anywhere:
@@ -79,8 +112,6 @@ def serve(
             served = create_app(settings)
             check_files(settings)
             on_failure.pop_all()
-    except (ConfigurationError, OSError) as error:
-        fail(error)
     typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}"))
     sys.stdout.flush()
     if workers > 1:
@@ -158,7 +189,7 @@ def _authority(host: str, listener: socket.socket) -> str:
 
 def _history_place(settings: Settings) -> str:
     """Say where the history is, without passwords."""
-    url = urlsplit(settings.history_url.get_secret_value())
+    url = urlsplit(settings.history_url)
     if url.scheme == "memory":
         return "in this process's memory, and lost when it ends"
     if url.scheme == "sqlite":

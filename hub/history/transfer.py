@@ -33,7 +33,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -65,13 +64,6 @@ BATCH_UPDATES: Final = 1_000
 BATCH_BYTES: Final = 2**22
 """Approximate bytes after which a batch ends, even if it has fewer updates."""
 
-AGES: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-"""Unit of an age -> seconds."""
-SIZES: Final = {
-    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
-}  # fmt: skip
-"""Unit of a size -> bytes."""
-
 _Int64 = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -98,40 +90,6 @@ class Exported(NamedTuple):
 
     updates: int
     gaps: list[Gap]
-
-
-def parse_age(text: str) -> float:
-    """Return the seconds of an age such as "12h"; a bare number is seconds.
-
-    Units are those of AGES, in upper or lower case.  Raises ConfigurationError if the
-    text is not an age, or is less than a second.
-
-    >>> parse_age("12h")
-    43200.0
-    """
-    return _parse(text, AGES, "an age, as in 90s, 15m, 12h or 30d")
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes of a size such as "500MB"; a bare number is bytes.
-
-    Units are those of SIZES, in upper or lower case.  Raises ConfigurationError if the
-    text is not a size, or is less than a byte.
-
-    >>> parse_size("500MB")
-    500000000
-    """
-    return int(_parse(text, SIZES, "a size, as in 500000, 500MB or 2GiB"))
-
-
-def _parse(text: str, units: dict[str, int], what: str) -> float:
-    """Return a number times its unit; `what` describes the expected text in errors."""
-    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text.strip())
-    folded = {"": 1} | {unit.lower(): factor for unit, factor in units.items()}
-    value = float(parts[1]) * folded.get(parts[2].lower(), 0) if parts else 0
-    if not 1 <= value < 2**63:
-        raise ConfigurationError(f"{text!r} is not {what}")
-    return value
 
 
 def open_log(url: str, *, create: bool = False) -> History:

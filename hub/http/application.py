@@ -30,7 +30,7 @@ from hub.hub import Hub
 from hub.logs import configure_log
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import take_tokens
-from hub.settings import settings_from_environment
+from hub.settings.sources import settings_from_environment
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def create_app(settings: Settings, *, history: History | None = None) -> HubAppl
         origin = (settings.public_urls or ("http://localhost:3000",))[0]
         log.warning("DEVELOPMENT MODE, with the keys that were set", to_sign_a_token=token_command(settings, origin))
     if history is None:
-        history = open_history(settings.history_url.get_secret_value(), settings.retention)
+        history = open_history(settings.history_url, settings.retention)
     return HubApplication(Hub(settings, history))
 
 

@@ -95,7 +95,7 @@ def check_files(settings: Settings) -> None:
 
     async def open_and_close() -> None:
         """Open the history, read from it, and close it."""
-        history = open_history(settings.history_url.get_secret_value(), settings.retention)
+        history = open_history(settings.history_url, settings.retention)
         try:
             await history.end()
         except HistoryUnavailable:

@@ -1,24 +1,19 @@
 """The settings of a hub: reading them, and refusing what is wrong.
 
-settings    ─ Settings: every setting, its meaning and its default
-  ├► issuers           ─ the trusted issuers of tokens, and the sources of their keys
-  ├► variable_names    ─ names of environment variables that are almost settings
-  └► texts             ─ the forms of settings that are texts, and the error messages
+sources     ─ flags, variables, files of secrets, and TOML, in their order
+  └► settings          ─ Settings: every setting, its meaning and its default
+       ├► issuers           ─ the trusted issuers of tokens, and the sources of keys
+       └► texts             ─ forms of settings that are texts, and the error messages
+            ├► quantities       ─ durations, sizes and other units
+            └► variable_names   ─ names that are almost settings
 
 Belongs here: reading, checking and explaining settings.  Does not belong here: the use
 of a setting.
 """
 
-from hub.settings.settings import (
-    DAY,
-    DEVELOPMENT_ISSUER,
-    DEVELOPMENT_KEY,
-    DEVELOPMENT_TOKEN,
-    YEAR,
-    Settings,
-    Unit,
-    settings_from_environment,
-)
+from hub.settings.quantities import DAY
+from hub.settings.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN, YEAR, Settings
+from hub.settings.sources import settings_from_environment
 
 __all__ = [
     "DAY",
@@ -27,6 +22,5 @@ __all__ = [
     "DEVELOPMENT_TOKEN",
     "YEAR",
     "Settings",
-    "Unit",
     "settings_from_environment",
 ]

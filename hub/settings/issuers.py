@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 
 from hub.settings.texts import text_like
 
@@ -21,6 +21,9 @@ KeySetURL: TypeAlias = Annotated[
     ),
 ]
 
+Secret: TypeAlias = Annotated[str, PlainSerializer(lambda _: "**********")]
+"""A text that no dump shows.  `Field(repr=False)` keeps it out of the repr too."""
+
 PUBLIC_KEY_ALGORITHMS: Final[tuple[Algorithm, ...]] = (
     "EdDSA", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
 )  # fmt: skip
@@ -34,7 +37,7 @@ class Keys(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    key: SecretStr | None = None
+    key: Secret | None = Field(default=None, repr=False)
     """A shared secret, or a public key in PEM; or @ and the path of a file with one of
     them.  The file is read once, at start.
 
@@ -49,7 +52,7 @@ class Keys(BaseModel):
 
     A file is read once, at start.
     """
-    algorithms: tuple[Algorithm, ...] = Field(PUBLIC_KEY_ALGORITHMS, min_length=1)
+    algorithms: tuple[Algorithm, ...] = Field(default=PUBLIC_KEY_ALGORITHMS, min_length=1)
     """The algorithms that are allowed for the keys of the set."""
 
     @model_validator(mode="after")

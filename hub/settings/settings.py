@@ -1,45 +1,42 @@
 """The settings of a hub.  They are immutable.
 
-A program sets them as arguments of `Settings`.  A server reads them from environment
-variables: HUB_ and the name of the setting in capitals.  The text below each field says
-its meaning and its special values.  Its first paragraph is the setting's line in the
-table of hub/README.md, which `python -m tests.hub.settings_table` writes.
+A program sets them as arguments of `Settings`; a server reads them with `sources`.  The
+text below each field says its meaning and its special values.  Its first paragraph is
+the setting's line in help, in `skipfilter settings`, and in the table of hub/README.md,
+which `python -m tests.hub.settings_table` writes.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Sequence  # noqa: TC003 - pydantic reads it
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-import structlog
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from hub.errors import ConfigurationError
 from hub.history.base import Retention
 from hub.protocol.origins import normal_origin
-from hub.settings.issuers import Algorithm, Issuer, Keys, KeySetURL, Role
+from hub.settings.issuers import Algorithm, Issuer, Keys, KeySetURL, Role, Secret
+from hub.settings.quantities import DAY, Unit, duration, parse_duration, parse_size, size
 from hub.settings.texts import is_true, sentences, text_like
-from hub.settings.variable_names import PREFIX, RENAMED, renamed_variables, unknown_variables
 
-log = structlog.stdlib.get_logger("hub")
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-class Unit(NamedTuple):
-    """The unit of a setting, for the table of all settings in hub/README.md."""
+def _of_text(parse: Callable[[str], float]) -> BeforeValidator:
+    """Return a validator that also accepts the texts that `parse` reads."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
-    name: str
+
+def _list(value: object) -> object:
+    """Return the items of a list, or of a text with commas or spaces between them."""
+    items = re.findall(r"[^\s,]+", value) if isinstance(value, str) else value
+    return tuple(items) if isinstance(items, list) else items
 
 
 Origin: TypeAlias = Annotated[
@@ -50,11 +47,17 @@ Origin: TypeAlias = Annotated[
     ),
 ]
 
-Seconds: TypeAlias = Annotated[float, Unit("seconds")]
-Bytes: TypeAlias = Annotated[int, Unit("bytes")]
+Seconds: TypeAlias = Annotated[float, Unit("seconds", "15, 40s or 10m", duration), _of_text(parse_duration)]
+WholeSeconds: TypeAlias = Annotated[int, Unit("seconds", "15, 40s or 10m", duration), _of_text(parse_duration)]
+Bytes: TypeAlias = Annotated[int, Unit("bytes", "65536, 64KiB or 1MiB", size), _of_text(parse_size)]
+Days: TypeAlias = Annotated[
+    float,
+    Unit("days", "7, 12h or 30d", lambda days: duration(days * DAY)),
+    _of_text(lambda text: parse_duration(text, unit=DAY) / DAY),
+]
 
-DAY: Final = 86_400.0
-"""Seconds in a day."""
+ConnectionRate: TypeAlias = Annotated[float, Unit("subscribers per second")]
+
 YEAR: Final = 366 * DAY
 """Seconds in a leap year."""
 
@@ -86,6 +89,22 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
 }
 _DEVELOPMENT_KEYS: Final = Keys.model_validate({"key": DEVELOPMENT_KEY})
 _DEVELOPMENT_ISSUERS: Final = (Issuer.model_validate({"id": DEVELOPMENT_ISSUER, "keys": _DEVELOPMENT_KEYS}),)
+GROUPS: Final = {
+    "dev": "Development",
+    "path": "Addresses",
+    "anonymous": "Clients and tokens",
+    "cookie": "Browsers",
+    "debugger": "Page and presence",
+    "heartbeat": "Streams",
+    "max_connections": "Connections",
+    "history_url": "History",
+    "event_log": "Event log",
+    "max_header_fields": "Requests",
+    "client_share": "Shares of one client",
+    "cached_topics": "Caches",
+}
+"""The first setting of each group -> the title of the group."""
+
 _ROLES: Final[tuple[Role, ...]] = "publisher", "subscriber"
 _TRUST: Final = (
     "issuers",
@@ -105,6 +124,14 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # for a type checker, each setting is a parameter
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise ConfigurationError(sentences(error, type(self), values)) from None
 
     dev: bool = False
     """Development mode: well-known keys, subscribers without a token, any origin, and
@@ -129,7 +156,7 @@ class Settings(BaseModel):
     """
 
     public_urls: Annotated[
-        tuple[
+        Sequence[
             Annotated[
                 str,
                 text_like(
@@ -137,10 +164,10 @@ class Settings(BaseModel):
                     "a scheme and a host, as in https://hub.example.com, without a path",
                     is_url=True,
                 ),
-            ],
-            ...,
+            ]
         ],
         NoDecode,
+        BeforeValidator(_list),
     ] = ()
     """The scheme and host of each public URL, as in https://hub.example.com.  If any
     are set, requests for other hosts get 421 (R6).
@@ -175,7 +202,7 @@ class Settings(BaseModel):
     publishers are required, because none need to publish over HTTP (R12).
     """
 
-    issuers: Annotated[tuple[Issuer, ...], NoDecode] = ()
+    issuers: Annotated[Sequence[Issuer], NoDecode] = Field(default=(), repr=False)
     """The trusted issuers of current tokens, with their keys (N67)."""
 
     classic: bool = True
@@ -183,7 +210,7 @@ class Settings(BaseModel):
     tokens with a `mercure` claim (V88).
     """
 
-    publisher_key: SecretStr | None = None
+    publisher_key: Secret | None = Field(default=None, repr=False)
     """The key for classic tokens that publish: a secret of at least 32 bytes, or a
     public key in PEM; or @ and the path of a file with one of them (V32).
     """
@@ -194,7 +221,7 @@ class Settings(BaseModel):
     Without it, a secret has HS256, and a key set has all algorithms for public keys.
     """
 
-    subscriber_key: SecretStr | None = None
+    subscriber_key: Secret | None = Field(default=None, repr=False)
     """The key for classic tokens that subscribe: a secret of at least 32 bytes, or a
     public key in PEM; or @ and the path of a file with one of them (V32).
     """
@@ -205,7 +232,7 @@ class Settings(BaseModel):
     Without it, a secret has HS256, and a key set has all algorithms for public keys.
     """
 
-    jwks_ttl: Seconds = Field(300.0, gt=0, le=YEAR)
+    jwks_ttl: Seconds = Field(default=300.0, gt=0, le=YEAR)
     """Seconds after which a key set is fetched again.  A withdrawn key stays valid for
     that time.
 
@@ -220,12 +247,12 @@ class Settings(BaseModel):
     on, the cookie `mercureAuthorization` is read after it (V86).
     """
 
-    publish_origins: Annotated[tuple[Origin, ...], NoDecode] = ()
+    publish_origins: Annotated[Sequence[Origin], NoDecode, BeforeValidator(_list)] = ()
     """Origins whose pages may publish with the cookie, in addition to the hub's own
     origin (N63).  They are written as in `cors_origins`.
     """
 
-    cors_origins: Annotated[tuple[Origin, ...], NoDecode] = ()
+    cors_origins: Annotated[Sequence[Origin], NoDecode, BeforeValidator(_list)] = ()
     """Origins whose pages may read the hub's responses (N97).  `*` allows any origin,
     without credentials.
 
@@ -250,40 +277,40 @@ class Settings(BaseModel):
     (V61, V84).
     """
 
-    heartbeat: Seconds = Field(15.0, ge=0, le=DAY)
+    heartbeat: Seconds = Field(default=15.0, ge=0, le=DAY)
     """Seconds of silence after which a stream gets a comment; 0 for never (N8).
 
     It must be shorter than the time after which a proxy cuts off a silent response.
     """
-    max_lifetime: Seconds = Field(600.0, ge=0, le=YEAR)
+    max_lifetime: Seconds = Field(default=600.0, ge=0, le=YEAR)
     """Seconds after which a connection is ended, less a random part of up to a fifth; 0
     for never (N82, R33).
     """
-    retry: Seconds = Field(3.0, ge=0, le=DAY)
+    retry: Seconds = Field(default=3.0, ge=0, le=DAY)
     """Seconds after which a client should reconnect, plus or minus a random part of up
     to half; 0 leaves it to the client (N30).
 
     The time is random so that the clients do not all reconnect at once.
     """
 
-    send_buffer: Bytes = Field(2**17, ge=2**12, le=2**30)
+    send_buffer: Bytes = Field(default=2**17, ge=2**12, le=2**30)
     """Bytes that the kernel may buffer for a client that does not read.  Further
     updates wait in the history.
     """
     # The upper bound is half a day, because half of the value is the socket option
     # TCP_KEEPIDLE, and Linux accepts at most 32,767 s for it.
-    client_timeout: Seconds = Field(30.0, ge=0, le=DAY / 2)
+    client_timeout: Seconds = Field(default=30.0, ge=0, le=DAY / 2)
     """Seconds without a TCP acknowledgement, or with a full receive window, before a
     client is dropped; 0 for the kernel's default.
     """
 
-    max_connections: Annotated[int, Unit("subscribers")] = Field(100_000, ge=1, le=10_000_000)
+    max_connections: Annotated[int, Unit("subscribers")] = Field(default=100_000, ge=1, le=10_000_000)
     """The maximum number of connected subscribers (N23).
 
     Limits and rates are those of one process: with `--workers`, each process has its
     own.
     """
-    max_connections_per_client: Annotated[int, Unit("subscribers")] = Field(0, ge=0, le=10_000_000)
+    max_connections_per_client: Annotated[int, Unit("subscribers")] = Field(default=0, ge=0, le=10_000_000)
     """The maximum number of connected subscribers with the same token subject or,
     without a subject, the same address; 0 for no limit.
 
@@ -294,17 +321,17 @@ class Settings(BaseModel):
     no such field, all clients have the same address.
     """
 
-    connection_rate: Annotated[float, Unit("subscribers per second")] = Field(0.0, ge=0, le=1_000_000)
+    connection_rate: ConnectionRate = Field(default=0.0, ge=0, le=1_000_000)
     """Subscribers that may connect per second, on average and in one burst; 0 for no
     limit.  Excess subscribers get 503, after which EventSource never retries, so set it
     above the largest reconnect burst.
     """
-    connection_rate_per_client: Annotated[float, Unit("subscribers per second")] = Field(0.0, ge=0, le=1_000_000)
+    connection_rate_per_client: ConnectionRate = Field(default=0.0, ge=0, le=1_000_000)
     """Subscribers per second from one client, counted as in
     `max_connections_per_client`; 0 for no limit.  Excess subscribers get 429.
     """
 
-    drain: Seconds = Field(5.0, ge=0, le=DAY)
+    drain: Seconds = Field(default=5.0, ge=0, le=DAY)
     """Seconds over which the streams end when the hub shuts down, so that clients do
     not all reconnect at once; 0 ends them at once.
 
@@ -312,31 +339,31 @@ class Settings(BaseModel):
     streams.
     """
 
-    history_url: SecretStr = SecretStr("memory://")
+    history_url: Secret = Field(default="memory://", repr=False)
     """The URL of the history: memory://, sqlite:///relative.db, sqlite:////absolute.db,
     redis://, rediss:// or redis+sentinel://.  If it is not set, `skipfilter serve` and
     `uvicorn hub:app` use sqlite:///mercure.db.
 
     A sqlite URL may end in ?synchronous=normal; see hub/history.
     """
-    history_updates: Annotated[int, Unit("updates")] = Field(100_000, ge=1, le=10**12)
+    history_updates: Annotated[int, Unit("updates")] = Field(default=100_000, ge=1, le=10**12)
     """About how many published updates the history keeps."""
-    history_bytes: Bytes = Field(64 * 2**20, ge=1, le=2**50)
+    history_bytes: Bytes = Field(default=64 * 2**20, ge=1, le=2**50)
     """About how many bytes of published updates the history keeps, in memory or on
     disk.  The newest update always stays.
     """
-    presence_updates: Annotated[int, Unit("updates")] = Field(10_000, ge=1, le=10**12)
+    presence_updates: Annotated[int, Unit("updates")] = Field(default=10_000, ge=1, le=10**12)
     """About how many presence updates (subscribers that come and go) the history keeps,
     in addition to the published ones.
 
     If a client that may read presence updates reconnects after more of them, it is
     informed of the gap, and gets all that the history has (N108).
     """
-    presence_bytes: Bytes = Field(8 * 2**20, ge=1, le=2**50)
+    presence_bytes: Bytes = Field(default=8 * 2**20, ge=1, le=2**50)
     """About how many bytes of presence updates the history keeps."""
-    history_age: Seconds = Field(0.0, ge=0, le=100 * YEAR)
+    history_age: Seconds = Field(default=0.0, ge=0, le=100 * YEAR)
     """About how many seconds the history keeps an update; 0 for no limit."""
-    idempotency_window: Seconds = Field(0.0, ge=0, le=YEAR)
+    idempotency_window: Seconds = Field(default=0.0, ge=0, le=YEAR)
     """Seconds for which the id of an update is remembered; 0 for off.  If its publisher
     sends the id again, the answer is the same, and nothing is dispatched (N115, N162).
 
@@ -344,7 +371,7 @@ class Settings(BaseModel):
     with the topics that it may publish to.  The newest `history_updates` ids are
     remembered, and none of an update that the history has lost.
     """
-    node_timeout: Seconds = Field(10.0, ge=1, le=DAY)
+    node_timeout: Seconds = Field(default=10.0, ge=1, le=DAY)
     """Seconds without a sign of life after which a node counts as dead, and its
     subscribers as gone.
     """
@@ -364,58 +391,58 @@ class Settings(BaseModel):
     """Whether the event log has the data of updates.  If not, it has only their size in
     bytes.
     """
-    event_log_segment_seconds: Seconds = Field(60.0, gt=0, le=DAY)
+    event_log_segment_seconds: Seconds = Field(default=60.0, gt=0, le=DAY)
     """Seconds after which a file of the event log is closed, and can be read."""
-    event_log_segment_bytes: Bytes = Field(64 * 2**20, ge=1, le=2**40)
+    event_log_segment_bytes: Bytes = Field(default=64 * 2**20, ge=1, le=2**40)
     """About how many bytes a file of the event log has before it is closed."""
-    event_log_keep: Annotated[float, Unit("days")] = Field(30.0, ge=0, le=36_600)
+    event_log_keep: Days = Field(default=30.0, ge=0, le=36_600)
     """Days for which closed files of the event log are kept; 0 for no limit."""
 
-    max_header_fields: Annotated[int, Unit("header fields")] = Field(100, ge=10, le=10_000)
+    max_header_fields: Annotated[int, Unit("header fields")] = Field(default=100, ge=10, le=10_000)
     """The maximum number of header fields in a request, including its trailers.  More
     get 431.
     """
-    max_head: Bytes = Field(2**16, ge=2**12, le=2**24)
+    max_head: Bytes = Field(default=2**16, ge=2**12, le=2**24)
     """The maximum number of bytes in the request line and header fields, and in the
     trailers.  More get 431, or 414 if it is because of the URL.
     """
-    idle_timeout: Annotated[int, Unit("seconds")] = Field(30, ge=1, le=86_400)
+    idle_timeout: WholeSeconds = Field(default=30, ge=1, le=86_400)
     """Seconds that a connection stays open after a response if no request comes."""
-    max_body: Bytes = Field(2**20, ge=0, le=2**30)
+    max_body: Bytes = Field(default=2**20, ge=0, le=2**30)
     """The maximum number of bytes in the body of a request, in both dialects; 0 for no
     limit (N56).  The body of a QUERY has a lower limit, `max_query`.
     """
-    body_timeout: Seconds = Field(30.0, gt=0, le=DAY)
+    body_timeout: Seconds = Field(default=30.0, gt=0, le=DAY)
     """Seconds that the body of a request may take to arrive."""
-    max_batch: Annotated[int, Unit("updates")] = Field(1_000, ge=1, le=1_000_000)
+    max_batch: Annotated[int, Unit("updates")] = Field(default=1_000, ge=1, le=1_000_000)
     """The maximum number of updates in one request."""
-    max_topics: Annotated[int, Unit("topics")] = Field(1_000, ge=1, le=1_000_000)
+    max_topics: Annotated[int, Unit("topics")] = Field(default=1_000, ge=1, le=1_000_000)
     """The maximum number of topics of an update (N56)."""
-    max_topic: Bytes = Field(4_096, ge=1, le=2**20)
+    max_topic: Bytes = Field(default=4_096, ge=1, le=2**20)
     """The maximum number of bytes in a topic, an id or a type (N56)."""
-    max_matchers: Annotated[int, Unit("matchers")] = Field(100, ge=1, le=1_000_000)
+    max_matchers: Annotated[int, Unit("matchers")] = Field(default=100, ge=1, le=1_000_000)
     """The maximum number of matchers in a subscribe request.  In a current token, it
     limits the details, and also the topics of all details together (N18, N77).
     """
-    max_classic_matchers: Annotated[int, Unit("matchers")] = Field(1_000, ge=1, le=100_000)
+    max_classic_matchers: Annotated[int, Unit("matchers")] = Field(default=1_000, ge=1, le=100_000)
     """The maximum number of classic matchers in a subscribe request, in addition to the
     others (V1).
     """
-    max_pattern: Bytes = Field(4_096, ge=1, le=2**20)
+    max_pattern: Bytes = Field(default=4_096, ge=1, le=2**20)
     """The maximum number of bytes in a matcher's pattern (N18, N77).  For a classic
     pattern, only the limits of its request or token apply.
     """
-    max_matchers_bytes: Bytes = Field(2**16, ge=1, le=2**26)
+    max_matchers_bytes: Bytes = Field(default=2**16, ge=1, le=2**26)
     """The maximum number of bytes in all patterns of a subscribe request, in both
     dialects together (N18).  A connection keeps them while it lasts.
     """
-    max_token: Annotated[int, Unit("characters")] = Field(2**16, ge=2**8, le=2**24)
+    max_token: Annotated[int, Unit("characters")] = Field(default=2**16, ge=2**8, le=2**24)
     """The maximum number of characters in a token.  A classic token with 1,000
     selectors has about 50,000.
 
     The server, or a proxy, may have a lower limit.
     """
-    client_share: Annotated[float, Unit("a fraction")] = Field(0.02, gt=0, le=1)
+    client_share: Annotated[float, Unit("a fraction")] = Field(default=0.02, gt=0, le=1)
     """The part of each bound from `max_url_patterns` to `publish_rate` that one client
     may use while more than half is in use; clients are told apart as in
     `max_connections_per_client`.  A client above its share gets 429, and its open
@@ -424,70 +451,57 @@ class Settings(BaseModel):
     Near a bound, the clients that use most are refused first, and those without a token
     before the others.  The same holds for `max_connections`.
     """
-    max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(10_000, ge=1, le=1_000_000)
+    max_url_patterns: Annotated[int, Unit("URL Patterns")] = Field(default=10_000, ge=1, le=1_000_000)
     """The maximum number of different URL Patterns with groups in parentheses in use at
     a time.  Each takes about 7 KB of memory, and at worst 32 KB for each component with
     groups.  One whose groups need more than 50 instructions counts as several.  URL
     Patterns without groups do not count.
     """
-    max_matchers_memory: Bytes = Field(2**30, ge=2**20, le=2**50)
+    max_matchers_memory: Bytes = Field(default=2**30, ge=2**20, le=2**50)
     """About how many bytes of memory all different patterns in use may take, without
     the groups of URL Patterns: 1.5 KB each, and 4 bytes for each character.
     """
-    max_alike: Annotated[int, Unit("patterns")] = Field(1_024, ge=16, le=1_000_000)
+    max_alike: Annotated[int, Unit("patterns")] = Field(default=1_024, ge=16, le=1_000_000)
     """The maximum number of URI templates, or URL Patterns without groups, with the
     same fixed text.  They must be tested one by one, at some 2 µs for each new topic.
     """
-    max_readers: Annotated[int, Unit("readers")] = Field(200, ge=1, le=1_000_000)
+    max_readers: Annotated[int, Unit("readers")] = Field(default=200, ge=1, le=1_000_000)
     """The maximum number of readers with `Prefer: wait=0` at a time."""
-    max_requests: Annotated[int, Unit("requests")] = Field(4_000, ge=1, le=1_000_000)
+    max_requests: Annotated[int, Unit("requests")] = Field(default=4_000, ge=1, le=1_000_000)
     """The maximum number of requests in progress that are not streams or readers."""
-    max_announcements: Annotated[int, Unit("presence updates")] = Field(100_000, ge=1, le=10**9)
+    max_announcements: Annotated[int, Unit("presence updates")] = Field(default=100_000, ge=1, le=10**9)
     """The maximum number of presence updates that wait until the history has them."""
-    publish_rate: Annotated[float, Unit("updates per second")] = Field(100_000.0, gt=0, le=10**9)
+    publish_rate: Annotated[float, Unit("updates per second")] = Field(default=100_000.0, gt=0, le=10**9)
     """The maximum number of updates published per second.  The client of its share is
     the publisher, as in `idempotency_window`.
     """
-    cached_topics: Annotated[int, Unit("topics")] = Field(100_000, ge=1, le=10**9)
+    cached_topics: Annotated[int, Unit("topics")] = Field(default=100_000, ge=1, le=10**9)
     """The number of topics whose receivers are cached."""
-    cached_topics_bytes: Bytes = Field(256 * 2**20, ge=1, le=2**50)
+    cached_topics_bytes: Bytes = Field(default=256 * 2**20, ge=1, le=2**50)
     """About how many bytes the cached sets of receivers take.  A topic that only one
     pattern matches has no set of its own, however many subscribers share the pattern.
     """
-    cached_tokens: Annotated[int, Unit("tokens")] = Field(10_000, ge=1, le=10**9)
+    cached_tokens: Annotated[int, Unit("tokens")] = Field(default=10_000, ge=1, le=10**9)
     """The number of verified tokens that are cached while they are valid.  A token that
     grants much counts as several.
     """
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            # The text of pydantic is not used: it has the value, which may be a secret
-            # key.
-            raise ConfigurationError(sentences(error)) from None
 
     @field_validator("issuers", mode="before")
     @classmethod
     def _parse(cls, value: object) -> object:
         if not isinstance(value, str):
-            return value
+            return _list(value)
         try:
             parsed = json.loads(value)
         except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, list):
             raise ValueError("should be a JSON array")
-        return parsed
-
-    @field_validator("public_urls", "publish_origins", "cors_origins", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return tuple(value.split()) if isinstance(value, str) else value
+        return tuple(parsed)
 
     @field_validator("public_urls")
     @classmethod
-    def _normalize(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+    def _normalize(cls, urls: Sequence[str]) -> tuple[str, ...]:
         return tuple(normal_origin(*url.lower().split("://")) for url in urls)  # in the form of a request's origin
 
     @model_validator(mode="before")
@@ -512,23 +526,25 @@ class Settings(BaseModel):
             try:
                 keys = self.classic_keys(role)
             except ValidationError as error:
-                names = f"{role}_key, {role}_jwks_url and {role}_algorithm"
-                raise ValueError(f"{names} do not fit together: {sentences(error)}") from None
+                names = f"`{role}_key`, `{role}_jwks_url` and `{role}_algorithm`"
+                raise ValueError(f"{names} do not fit together: {sentences(error, Keys, {})}") from None
             if keys and not self.classic:
-                raise ValueError("publisher_… and subscriber_… are for classic tokens, and classic is off")
+                raise ValueError("publisher_… and subscriber_… are for classic tokens, and `classic` is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
             raise ValueError("two issuers have the same id")
         advice = (
-            "as dev sets no key if a key, key set, algorithm or issuer is set" if self.dev else "or dev to try the hub"
+            "as `dev` sets no key if a key, key set, algorithm or issuer is set"
+            if self.dev
+            else "or `dev` to try the hub"
         )
         if not (self.can_publish or self.embedded):
-            raise ValueError(f"no publisher is allowed: set publisher_key or issuers, {advice}")
+            raise ValueError(f"no publisher is allowed: set `publisher_key` or `issuers`, {advice}")
         if not self.can_subscribe:
-            raise ValueError(f"no subscriber is allowed: set subscriber_key, issuers or anonymous, {advice}")
+            raise ValueError(f"no subscriber is allowed: set `subscriber_key`, `issuers` or `anonymous`, {advice}")
         if self.issuers and not (self.public_urls or self.resource or self.dev):
             # Otherwise a client with a token for another hub could name that hub in the
             # Host header, and the token would be accepted here.
-            raise ValueError("issuers need public_urls or resource, because a token names the hub that it is for")
+            raise ValueError("issuers need `public_urls` or `resource`, because a token names the hub that it is for")
         return self
 
     def classic_keys(self, role: Role) -> Keys | None:
@@ -627,28 +643,5 @@ class Settings(BaseModel):
         return origin + self.metadata_path if self.public_urls else None
 
 
-class _Environment(Settings, BaseSettings):
-    history_url: SecretStr = SecretStr("sqlite:///mercure.db")
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
-
-
-def settings_from_environment(**chosen: Any) -> Settings:
-    """Return the settings in HUB_… environment variables.
-
-    The arguments in `chosen` take precedence.  The items of a list are separated by
-    spaces; HUB_ISSUERS is a JSON array.  Unknown HUB_… variables cause a warning.
-
-    Raises ConfigurationError if a setting is missing or wrong, or if the name of a
-    variable is almost the name of a setting.
-    """
-    for name in unknown_variables(os.environ, Settings.model_fields):
-        log.warning("this variable is not a setting of the hub, and is ignored", name=name)
-    for name in os.environ:
-        if new_name := RENAMED.get(name.upper()):
-            log.warning("this variable has a new name", name=name, new_name=new_name)
-    renamed = {name.removeprefix(PREFIX).lower(): value for name, value in renamed_variables(os.environ).items()}
-    environment = _Environment(**(renamed | chosen))
-    # Only values that were given are passed on, so that `dev` can set the others.
-    own = {"history_url": environment.history_url}  # the default of a server, unless it is set
-    return Settings(**own | environment.model_dump(exclude_unset=True))
+SECRETS: Final = tuple(name for name, field in Settings.model_fields.items() if not field.repr)
+"""The settings whose values are never shown."""

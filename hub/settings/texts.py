@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
+
+from hub.settings.quantities import Unit
+from hub.settings.variable_names import nearest
+from skipfilter.text import brief
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
 
 
 def text_like(pattern: str, description: str, *, is_url: bool = False) -> AfterValidator:
@@ -40,15 +52,82 @@ def is_true(value: object) -> bool:
         return False
 
 
-def sentences(error: ValidationError) -> str:
-    """Return one line that says which settings are wrong, and why.
+def sentences(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """Return one line that says which of the `values` for a model are wrong, and why.
 
-    The values are left out, because one of them may be a secret key.
+    The texts of pydantic are not used.  The value of a secret is left out.
     """
     sentences = []
-    for each in error.errors(include_url=False, include_input=False):
-        name = ".".join(map(str, each["loc"]))
-        reason = "there is no such setting" if each["type"] == "extra_forbidden" else each["msg"]
-        reason = reason.removeprefix("Value error, ").removeprefix("Input ")
-        sentences.append(f"{name}: {reason}" if name else reason)
+    for each in error.errors(include_url=False):
+        where = each["loc"]
+        name = ".".join(map(str, where))
+        field = model.model_fields.get(str(where[0])) if where else None
+        if each["type"] == "extra_forbidden":
+            meant = nearest(name, model.model_fields)
+            sentences.append(f"{name}: there is no such setting{f': did you mean {meant}?' if meant else ''}")
+        elif field is None:
+            sentences.append(_reason(each))
+        else:
+            # A number may have been parsed before it was refused.
+            value = values.get(name, each["input"])
+            shown = f"{brief(value)} " if field.repr and each["type"] != "missing" else ""
+            sentences.append(f"{name}: {shown}{(len(where) == 1 and expectation(field)) or _reason(each)}")
     return "; ".join(sentences)
+
+
+def expectation(field: FieldInfo) -> str:
+    """Return what the value of a number should be, as in `should be ...`; else ""."""
+    unit = next((one for one in field.metadata if isinstance(one, Unit)), None)
+    if unit is None:
+        return ""
+    bounds = {name: getattr(one, name) for one in field.metadata for name in ("gt", "ge", "le") if hasattr(one, name)}
+    least = f"above {unit.shown(bounds['gt'])} and at most" if "gt" in bounds else f"from {unit.shown(bounds['ge'])} to"
+    number = "a whole number" if field.annotation is int else "a number"
+    what = unit.name if unit.name.startswith("a ") else f"{number} of {unit.name}"
+    example = unit.example or unit.shown(field.default or bounds["le"])
+    return f"should be {what}, as in {example}, {least} {unit.shown(bounds['le'])}"
+
+
+_REASONS: Final = {
+    "missing": "is missing",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+    "string_type": "should be a text",
+    "string_too_short": "should not be empty",
+    "too_short": "should not be empty",
+    "tuple_type": "should be a list",
+    "is_instance_of": "should be a list",
+    "sequence_str": "should be a list",
+    "model_type": "should be an object with named members",
+    "model_attributes_type": "should be an object with named members",
+}
+"""Type of an error of pydantic -> the reason, as it follows the value."""
+
+
+def _reason(error: ErrorDetails) -> str:
+    """Return the reason of one error, as it follows the value."""
+    if error["type"] == "value_error":  # ours
+        return error["msg"].removeprefix("Value error, ")
+    if error["type"] == "literal_error":
+        return f"should be {error['ctx']['expected']}"
+    return _REASONS.get(error["type"], "is not valid")
+
+
+def with_names(text: str, names: Collection[str], shown: Callable[[str], str]) -> str:
+    """Return a message with the settings as they are written where it is read.
+
+    `names` are those of all settings, and `shown` returns the form of one, such as
+    HUB_PATH.  In a message, a name is at the beginning, after "; ", or in backticks.
+
+    >>> with_names("path: 'x' is wrong; set `dev`", ["path", "dev"], str.upper)
+    "PATH: 'x' is wrong; set DEV"
+    """
+
+    def replace(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        return shown(name) if name in names else found[0]
+
+    return _NAME.sub(replace, text)
+
+
+_NAME: Final = re.compile(r"(?:^|(?<=; ))(\w+)(?=[:. ])|`(\w+)`")

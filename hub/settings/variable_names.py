@@ -1,4 +1,4 @@
-"""The names of HUB_… environment variables: settings, typing errors, and other names.
+"""The names of settings: misspelt ones, and variables that are no settings.
 
 If the name of a limit is misspelt, the operator believes in a limit that does not
 exist.  So a name that is almost the name of a setting stops the start.  Any other
@@ -8,6 +8,7 @@ unknown name may belong to another program, and only causes a warning.
     HUB_MAX_CONECTIONS            almost: up to one letter in eight differs
     HUB_MAX_CLIENT_CONNECTIONS    almost: one word is added or missing, in any order,
                                   singular or plural
+    HUB_PUBLISHER_KEY_FILE        the path of a file with a secret setting
     HUB_PORT_3000_TCP_ADDR        Kubernetes sets it for a service that is called hub
     HUB_NAME                      unknown
 """
@@ -35,43 +36,55 @@ _LETTERS_PER_TYPO: Final = 8
 _OF_A_SERVICE: Final = re.compile(r"HUB_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 
 
-def unknown_variables(environment: Mapping[str, str], settings: Collection[str]) -> list[str]:
+def variable(setting: str) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + setting.upper()
+
+
+def file_variable(secret: str) -> str:
+    """Return the environment variable with the path of the file of a secret setting."""
+    return f"{variable(secret)}_FILE"
+
+
+def unknown_variables(
+    environment: Mapping[str, str | None], settings: Collection[str], secrets: Collection[str] = ()
+) -> list[str]:
     """Return the sorted names of the HUB_… variables that are unknown.
 
-    Known are the names in `settings`, their old names, and the variables that commands
-    read.  Variables that Kubernetes sets for a service called `hub` or `hub-…` are left
-    out.  Case does not matter.
+    Known are the names in `settings`, their old names, those of the files with one of
+    `secrets`, and the variables that commands read.  Variables that Kubernetes sets for
+    a service called `hub` or `hub-…` are left out.  Case does not matter.
 
     Raises ConfigurationError if a name is almost the name of a setting.
     """
-    known = {PREFIX + name.upper() for name in settings}
+    known = {*map(variable, settings), *map(file_variable, secrets)}
     unknown = [
         name
         for name in sorted(environment)
         if (upper := name.upper()).startswith(PREFIX) and upper not in known | OF_COMMANDS | RENAMED.keys()
-        if not _is_of_a_service(upper, environment[name])
+        if not _is_of_a_service(upper, environment[name] or "")
     ]
     nearly = [(name, meant) for name in unknown if (meant := _nearest(name.upper(), known | RENAMED.keys()))]
     if nearly:
-        raise ConfigurationError("; ".join(f"{name} is not a setting: {_hint(name, meant)}" for name, meant in nearly))
+        raise ConfigurationError(
+            "; ".join(f"{name} is not a setting: did you mean {RENAMED.get(meant, meant)}?" for name, meant in nearly)
+        )
     return unknown
 
 
-def renamed_variables(environment: Mapping[str, str]) -> dict[str, str]:
+def nearest(name: str, settings: Iterable[str]) -> str | None:
+    """Return the setting whose name `name` almost is, or None."""
+    found = _nearest(variable(name), map(variable, settings))
+    return found and found.removeprefix(PREFIX).lower()
+
+
+def renamed_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the values of variables with an old name, by their present name.
 
     If a variable is set under both names, it is left out: the present name counts.
     """
     given = {name.upper(): value for name, value in environment.items()}
     return {new: given[old] for old, new in RENAMED.items() if old in given and new not in given}
-
-
-def _hint(name: str, meant: str) -> str:
-    """Return what to do about a name that is almost the name `meant`."""
-    meant = RENAMED.get(meant, meant)
-    if meant.endswith("_KEY") and name.upper() == f"{meant}_FILE":
-        return f"to read the key from a file, set {meant} to @ and the path of the file"
-    return f"did you mean {meant}?"
 
 
 def _is_of_a_service(name: str, value: str) -> bool:

@@ -2,29 +2,22 @@
 that of the shares of clients in .github/SECURITY.md, made from hub/node/shares.py.
 
     python -m tests.hub.settings_table     write the tables
-
-A setting's meaning is the first paragraph of the text below its field.  Its unit is the
-`Unit` of its annotation or, if it is not a number, its type.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import SecretStr
+from typing import TYPE_CHECKING, Final
 
 import hub
 from hub.node.shares import RESOURCES
-from hub.settings import Settings, Unit
+from hub.settings import Settings
+from hub.settings.description import descriptions
 from hub.settings.variable_names import PREFIX
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
+    from hub.settings.description import Description
 
 README: Final = Path(hub.__file__).with_name("README.md")
 SECURITY: Final = README.parents[1] / ".github" / "SECURITY.md"
@@ -33,53 +26,21 @@ _TABLE: Final = re.compile(r"(?<=<!-- settings -->\n)(\|.*\n)*")
 _SHARES: Final = re.compile(r"(?<=<!-- shares -->\n)(\|.*\n)*")
 
 
-def meanings() -> dict[str, str]:
-    """Return the first paragraph below each field of `Settings`, on one line, by name."""
-    [settings_class] = ast.parse(inspect.getsource(Settings)).body
-    assert isinstance(settings_class, ast.ClassDef)
-    found = {}
-    for field, text in pairwise(settings_class.body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(paragraphs))):
-                found[name] = " ".join(paragraphs.partition("\n\n")[0].split())
-    return found
-
-
-def unit(field: FieldInfo) -> str:
-    """Return the unit of a field or, if it is not a number, its type in words."""
-    for one in field.metadata:
-        if isinstance(one, Unit):
-            return one.name
-    if field.annotation is bool:
-        return "true or false"
-    if "SecretStr" in str(field.annotation):
-        return "text, secret"
-    return "list" if isinstance(field.default, tuple) else "text"
-
-
-def default(field: FieldInfo) -> str:
-    """Return the default of a field as an environment variable has it, or "none"."""
-    value: Any = field.default
-    if isinstance(value, SecretStr):
-        value = value.get_secret_value()
-    if value in (None, "", ()) and not isinstance(value, bool):
-        return "none"
-    if isinstance(value, bool):
-        return f"`{value}`".lower()
-    if isinstance(value, float):
-        return f"`{value:g}`"
-    if unit(field) == "bytes":
-        return f"`{value}` ({value // 2**20} MiB)" if value % 2**20 == 0 else f"`{value}` ({value // 2**10} KiB)"
-    return f"`{value}`"
+def default(setting: Description) -> str:
+    """Return the default of a setting in a table, or "none"."""
+    if setting.unit == "bytes":
+        return f"`{setting.default}` ({setting.shown(setting.default)})"
+    text = setting.shown(setting.default)
+    return f"`{text}`" if text else "none"
 
 
 def table() -> str:
     """Return the table, in Markdown: a row for each setting, in the order of the class."""
-    texts = meanings()
-    rows = ["| setting | default | unit | meaning |", "|---|---|---|---|"]
-    for name, field in Settings.model_fields.items():
-        rows.append(f"| `{name}` | {default(field)} | {unit(field)} | {texts[name].replace('|', '&#124;')} |")
-    return "".join(row + "\n" for row in rows)
+    rows = [
+        f"| `{each.name}` | {default(each)} | {each.unit} | {each.meaning.replace('|', '&#124;')} |"
+        for each in descriptions()
+    ]
+    return "".join(f"{row}\n" for row in ["| setting | default | unit | meaning |", "|---|---|---|---|", *rows])
 
 
 def with_table(page: str) -> str:

@@ -43,7 +43,7 @@ EVERYTHING = classic_token(["*"], ["*"])
 
 
 def new_hub(path: str, **settings: Any) -> HubApplication:
-    return create_app(Settings(**{"dev": True, "path": path, "retry": 0, "max_lifetime": 0} | settings))
+    return create_app(Settings(**dict[str, Any](dev=True, path=path, retry=0, max_lifetime=0) | settings))
 
 
 def lifespan_of(*hubs: HubApplication) -> Callable[[Any], Any]:

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 def test_without_keys_the_error_says_what_to_set() -> None:
     ended = process("serve", "--port", "0")
     assert ended.returncode == 2
-    assert "no publisher is allowed: set publisher_key or issuers, or dev to try the hub" in ended.stderr
+    assert "no publisher is allowed: set HUB_PUBLISHER_KEY or HUB_ISSUERS, or HUB_DEV to try the hub" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.processes
 def test_a_key_that_does_not_fit_is_named_and_not_shown() -> None:
     ended = process("serve", "--port", "0", "--dev", HUB_PUBLISHER_KEY="my secret", HUB_PUBLISHER_ALGORITHM="RS256")
-    assert (ended.returncode, "publisher_key: not a key for RS256" in ended.stderr) == (2, True)
+    assert (ended.returncode, "HUB_PUBLISHER_KEY: not a key for RS256" in ended.stderr) == (2, True)
     assert "my secret" not in ended.stdout + ended.stderr
 
 
@@ -110,9 +110,9 @@ def test_a_history_that_cannot_be_opened_prevents_the_start(workers: str, tmp_pa
         ("other.db", " is a database, but not the history of a hub"),
     ):
         told = refused("--workers", workers, HUB_HISTORY_URL=f"sqlite:///{tmp_path}/{name}")
-        assert told == f"history_url: {tmp_path}/{name}{reason}"
+        assert told == f"HUB_HISTORY_URL: {tmp_path}/{name}{reason}"
     told = refused("--workers", workers, HUB_HISTORY_URL="sqlite:////proc/log.db")
-    assert told == "history_url: /proc/log.db: no file can be created there"
+    assert told == "HUB_HISTORY_URL: /proc/log.db: no file can be created there"
 
 
 @pytest.mark.usefixtures("served")
@@ -123,17 +123,17 @@ def test_a_file_without_permission_prevents_the_start(tmp_path: Path, monkeypatc
     monkeypatch.setattr(database, "alone", refuse)  # because root has every permission
     url = f"sqlite:///{tmp_path}/log.db"
     told = refused(HUB_HISTORY_URL=url)
-    assert told == f"history_url: {tmp_path}/log.db: there is no permission to read and write it"
+    assert told == f"HUB_HISTORY_URL: {tmp_path}/log.db: there is no permission to read and write it"
     monkeypatch.setattr(os, "access", lambda *_: False)
     told = refused(HUB_EVENT_LOG=str(tmp_path / "events"))
-    assert told == f"event_log: {tmp_path}/events: no permission to write there"
+    assert told == f"HUB_EVENT_LOG: {tmp_path}/events: no permission to write there"
 
 
 @pytest.mark.usefixtures("served")
 def test_an_event_log_that_is_not_a_directory_prevents_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = refused(HUB_EVENT_LOG=str(tmp_path / "file"))
-    assert told == f"event_log: {tmp_path}/file: this is not a directory"
+    assert told == f"HUB_EVENT_LOG: {tmp_path}/file: this is not a directory"
     assert refused(HUB_EVENT_LOG=str(tmp_path / "file" / "events")).endswith("/file/events: Not a directory")
 
 
@@ -155,11 +155,11 @@ def test_an_address_that_cannot_be_used_prevents_the_start(monkeypatch: pytest.M
     ("variables", "told"),
     [
         ({"HUB_ANONYMOS": "1"}, "HUB_ANONYMOS is not a setting: did you mean HUB_ANONYMOUS?"),
-        ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": "x", "HUB_ANONYMOUS": "1"}, "publisher_key: this secret is shorter than 32"),
-        ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": " " * 40, "HUB_ANONYMOUS": "1"}, "publisher_key: this secret is blank"),
-        ({"HUB_HEARTBEAT": "often"}, "heartbeat: should be a valid number"),
-        ({"HUB_DEV": "perhaps"}, "dev: should be a valid boolean"),
-        ({"HUB_DEV": "0"}, "no publisher is allowed: set publisher_key or issuers, or dev to try the hub"),
+        ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": "x", "HUB_ANONYMOUS": "1"}, "HUB_PUBLISHER_KEY: this secret is shorter than 32"),
+        ({"HUB_DEV": "0", "HUB_PUBLISHER_KEY": " " * 40, "HUB_ANONYMOUS": "1"}, "HUB_PUBLISHER_KEY: this secret is blank"),
+        ({"HUB_HEARTBEAT": "often"}, "HUB_HEARTBEAT: 'often' should be a number of seconds, as in 15, 40s or 10m, from 0s to 1d"),
+        ({"HUB_DEV": "perhaps"}, "HUB_DEV: 'perhaps' should be true or false"),
+        ({"HUB_DEV": "0"}, "no publisher is allowed: set HUB_PUBLISHER_KEY or HUB_ISSUERS, or HUB_DEV to try the hub"),
     ],
     ids=str,
 )  # fmt: skip
@@ -391,7 +391,7 @@ def test_the_path_of_a_key_is_refused_everywhere_and_not_shown(tmp_path: Path) -
         told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "keys": {"key": path}}])))
         told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "publisher": {"key": path}}])))
         reason = "the file after the @ cannot be read" if path.startswith("@") else "this is the path of a file"
-        names = ("publisher_key", "subscriber_key", "issuer 'us'", "issuer 'us' (publisher)")
+        names = ("HUB_PUBLISHER_KEY", "HUB_SUBSCRIBER_KEY", "issuer 'us'", "issuer 'us' (publisher)")
         assert [sentence.startswith(f"{name}: {reason}") for sentence, name in zip(told, names, strict=True)] == [
             True
         ] * 4
@@ -405,7 +405,7 @@ def test_the_application_is_created_from_the_environment_at_its_first_use(
     with pytest.raises(SystemExit) as ended:
         _ = hub.app
     assert (ended.value.code, ended.value.__suppress_context__) == (2, True)
-    assert capsys.readouterr().err.startswith("hub: no publisher is allowed: ")
+    assert capsys.readouterr().err.startswith("hub: no publisher is allowed: set HUB_PUBLISHER_KEY or ")
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_PATH", "/chat")
     assert hub.app.state.hub.settings.path == "/chat"

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from hub.cli import history as history_cli
-from hub.errors import ConfigurationError, HistoryUnavailable
+from hub.errors import HistoryUnavailable
 from hub.history import open_history, transfer
 from hub.history.base import EARLIEST, Entry, Retention
 from hub.history.codec import record
@@ -145,7 +145,7 @@ def test_without_a_url_the_default_history_of_a_hub_is_used(tmp_path: Path, monk
     assert "Updates   3\n" in run("stats").stdout
     monkeypatch.delenv("HUB_HISTORY_URL", raising=False)
     hub = settings_from_environment(embedded=True, anonymous=True)
-    assert hub.history_url.get_secret_value() == history_cli.URL
+    assert hub.history_url == history_cli.URL
 
 
 def test_a_file_that_is_not_a_history_is_reported(tmp_path: Path) -> None:
@@ -213,18 +213,6 @@ def test_stats_of_an_empty_log_and_of_a_single_update(tmp_path: Path) -> None:
 # -- prune
 
 
-def test_ages_and_sizes() -> None:
-    ages = {"90s": 90, "15m": 900, "12h": 43_200, "30d": 2_592_000, "1.5 H": 5_400, "60": 60}
-    sizes = {"500MB": 500_000_000, "2GiB": 2**31, "1.5 kb": 1_500, "7": 7, "10b": 10, "1tib": 2**40}
-    assert {text: transfer.parse_age(text) for text in ages} == ages
-    assert {text: transfer.parse_size(text) for text in sizes} == sizes
-    for text in ("", "d", "-1d", "0", "0d", "1y", "1e9", "١d", "1d2h", "99999999999999999999d", "nan"):
-        with pytest.raises(ConfigurationError, match=re.escape(f"{text!r} is not an age, as in 90s, 15m, 12h or 30d")):
-            transfer.parse_age(text)
-        with pytest.raises(ConfigurationError, match="is not a size, as in 500000, 500MB or 2GiB"):
-            transfer.parse_size(text)
-
-
 def test_prune_removes_the_oldest_in_portions(tmp_path: Path) -> None:
     url = sqlite(tmp_path / "mercure.db")
     fill(url, made(10_000))
@@ -251,7 +239,7 @@ def test_prune_prints_the_rest(log: str) -> None:
 
 def test_prune_needs_a_valid_bound(log: str) -> None:
     assert "--keep-updates 100000, --keep-bytes 500MB, --keep-age 30d" in told(run("prune", "--url", log), 2)
-    assert "'5x' is not an age, as in" in told(run("prune", "--keep-age", "5x", "--url", log), 2)
+    assert "--keep-age: '5x' is not a duration, as in" in told(run("prune", "--keep-age", "5x", "--url", log), 2)
     assert "'5x' is not a size, as in" in told(run("prune", "--keep-bytes", "5x", "--url", log), 2)
     assert run("prune", "--keep-updates", "0", "--url", log).exit_code == 2
     assert len(entries_of(log)) == 300

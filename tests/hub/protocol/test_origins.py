@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,11 @@ def test_r5_entries_agree_with_a_regular_expression(listed: str, origin: str) ->
     assert allows_origin(settings.cors_origins, origin) == naive(listed, origin)
 
 
+def settings(name: str, value: Any) -> Settings:
+    chosen: dict[str, Any] = {"dev": True, name: value}
+    return Settings(**chosen)
+
+
 @pytest.mark.parametrize("name", ["cors_origins", "publish_origins"])
 @pytest.mark.parametrize(
     ("listed", "fine"),
@@ -116,16 +122,16 @@ def test_r5_entries_agree_with_a_regular_expression(listed: str, origin: str) ->
         ("https://a.*.example.com", False),
         ("https://**.example.com", False),
         ("https://user@example.com", False),
-        ("https://example.com,https://example.org", False),
+        ("https://example.com,https://example.org", True),
         ("https:", False),
         ("None", False),
     ],
 )
 def test_r5_an_entry_that_could_match_no_origin_is_refused(name: str, listed: str, fine: bool) -> None:
     if fine:
-        assert getattr(Settings(**{"dev": True, name: listed}), name) == tuple(listed.split())
+        assert getattr(settings(name, listed), name) == tuple(re.split("[ ,]", listed))
     else:
         with pytest.raises(ConfigurationError, match=f"{name}.0"):
-            Settings(**{"dev": True, name: listed})
+            settings(name, listed)
     with pytest.raises(ConfigurationError, match=f"{name}.0"):
-        Settings(**{"dev": True, name: [f"{listed}\n"]})
+        settings(name, [f"{listed}\n"])

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
-from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from hub import ConfigurationError, Settings, settings_from_environment
 from hub.__main__ import COMMANDS
+from hub.settings.settings import SECRETS
 from hub.settings.variable_names import unknown_variables
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unknown(*names: str) -> list[str]:
-    return unknown_variables(dict.fromkeys(names, SECRET), Settings.model_fields)
+    return unknown_variables(dict.fromkeys(names, SECRET), Settings.model_fields, SECRETS)
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,7 @@ def test_a_variable_that_is_almost_a_setting_is_refused(name: str, meant: str, m
     monkeypatch.setenv(name, SECRET)
     with pytest.raises(ConfigurationError) as caught:
         settings_from_environment(dev=True)
-    assert str(caught.value) == f"{name} is not a setting: did you mean {meant}?"
-
-
-def test_the_name_of_a_key_file_leads_to_the_at_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HUB_PUBLISHER_KEY", "HUB_SUBSCRIBER_KEY"):
-        monkeypatch.setenv(f"{name}_FILE", SECRET)
-        with pytest.raises(ConfigurationError) as caught:
-            settings_from_environment(dev=True)
-        monkeypatch.delenv(f"{name}_FILE")
-        hint = f"to read the key from a file, set {name} to @ and the path of the file"
-        assert str(caught.value) == f"{name}_FILE is not a setting: {hint}"
+    assert str(caught.value) == f"{name.upper()} is not a setting: did you mean {meant}?"
 
 
 def test_every_setting_is_known_and_refused_with_an_extra_letter() -> None:
@@ -82,12 +72,12 @@ def test_every_setting_is_known_and_refused_with_an_extra_letter() -> None:
 def test_an_earlier_name_is_read_after_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_TRANSPORT_URL", "sqlite:///earlier.db")
     with capture_logs() as logs:
-        assert settings_from_environment(dev=True).history_url.get_secret_value() == "sqlite:///earlier.db"
+        assert settings_from_environment(dev=True).history_url == "sqlite:///earlier.db"
     assert [(line["name"], line["new_name"]) for line in logs] == [("HUB_TRANSPORT_URL", "HUB_HISTORY_URL")]
     monkeypatch.setenv("hub_history_url", "sqlite:///present.db")
-    assert settings_from_environment(dev=True).history_url.get_secret_value() == "sqlite:///present.db"
-    chosen = settings_from_environment(dev=True, history_url=SecretStr("memory://"))
-    assert chosen.history_url.get_secret_value() == "memory://"
+    assert settings_from_environment(dev=True).history_url == "sqlite:///present.db"
+    chosen = settings_from_environment(dev=True, history_url="memory://")
+    assert chosen.history_url == "memory://"
 
 
 def test_all_variables_that_are_almost_settings_are_named_in_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,111 @@
+"""The settings in words, for help, for `skipfilter settings` and for hub/README.md.
+
+Everything comes from the declarations in `settings`: the name, the default, the unit
+and, as the meaning, the first paragraph of the text below the field.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_origin
+
+from hub.settings.quantities import Unit, size
+from hub.settings.settings import GROUPS, SECRETS, Settings
+from hub.settings.texts import with_names
+from hub.settings.variable_names import variable as variable_of
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+
+class Description(NamedTuple):
+    """A setting in words."""
+
+    name: str
+    group: str
+    default: Any
+    unit: str
+    """The unit of a number, or else the type."""
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return variable_of(self.name)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the value is never shown."""
+        return self.name in SECRETS
+
+    def plain(self, shown: Callable[[str], str] = variable_of) -> str:
+        """Return the meaning without numbers of rules.
+
+        `shown` returns the form of another setting that the meaning names.
+        """
+        return with_names(_RULES.sub("", self.meaning), Settings.model_fields, shown)
+
+    def shown(self, value: Any) -> str:
+        """Return a value as an environment variable has it, and "" if it is not set.
+
+        A list is separated by spaces.  A secret is masked.
+        """
+        if value is None or value == () or value == "":
+            return ""
+        if self.is_secret and (self.name != "history_url" or "@" in value or "password" in value):
+            return "**********"
+        if isinstance(value, bool):
+            return str(value).lower()
+        if self.unit == "bytes":
+            return size(value)
+        if isinstance(value, float):
+            return f"{value:.15g}"
+        return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
+_RULES: Final = re.compile(r" \(([NRV]\d+(, )?)+\)")
+
+
+def descriptions() -> list[Description]:
+    """Return all settings in words, in the order of their declarations."""
+    texts, group, found = _meanings(), "", []
+    for name, field in Settings.model_fields.items():
+        group = GROUPS.get(name, group)
+        found.append(Description(name, group, field.default, _unit(name, field), texts[name]))
+    return found
+
+
+def groups() -> dict[str, list[Description]]:
+    """Return all settings in words, by the title of their group."""
+    found: dict[str, list[Description]] = {}
+    for each in descriptions():
+        found.setdefault(each.group, []).append(each)
+    return found
+
+
+def _meanings() -> dict[str, str]:
+    """Return the first paragraph below each field of `Settings`, in one line."""
+    [settings_class] = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(settings_class, ast.ClassDef)
+    found = {}
+    for field, text in pairwise(settings_class.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(paragraphs))):
+                found[name] = " ".join(paragraphs.partition("\n\n")[0].split())
+    return found
+
+
+def _unit(name: str, field: FieldInfo) -> str:
+    """Return the unit of a field or, if it is not a number, its type in words."""
+    for one in field.metadata:
+        if isinstance(one, Unit):
+            return one.name
+    if field.annotation is bool:
+        return "true or false"
+    if get_origin(field.annotation) is Sequence:
+        return "list, secret" if name in SECRETS else "list"
+    return "text, secret" if name in SECRETS else "text"
