@@ -55,7 +55,6 @@ from hub.protocol.data import to_json
 from hub.protocol.hints import publish_hints, subscribe_hints
 from hub.protocol.requests import (
     FORM,
-    NDJSON,
     Headers,
     SubscribeRequest,
     SubscriptionPath,
@@ -211,7 +210,7 @@ class Endpoints:
         return grant, wanted, preferences(request.headers)
 
     async def publish(self, request: Request) -> Answer:
-        """Publish one update from a form, or a batch from lines of JSON.
+        """Publish one update from a form, or a batch from JSON or lines of JSON.
 
         The answer is the ids as plain text, one per line for a batch.
         """
@@ -234,9 +233,9 @@ class Endpoints:
             await hub.append(updates, grant)
         finally:
             requests.give_back(client)
-        if type == NDJSON:
-            return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))
-        return request.answer(PlainTextResponse(updates[0].id))
+        if type == FORM:
+            return request.answer(PlainTextResponse(updates[0].id))
+        return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))
 
     async def _checked_updates(self, body: bytes, type: str, grant: Grant, portion: int) -> list[Update]:
         """Return the updates of a body.

@@ -12,7 +12,7 @@ import json
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from hub.protocol.requests import FIELDS, NDJSON, parameters, parse_form
+from hub.protocol.requests import FIELDS, FORM, JSON, parameters, parse_form
 from hub.protocol.topics import CLASSIC
 from skipfilter import PatternError, compile_matcher
 from skipfilter.text import shown
@@ -49,10 +49,18 @@ def _parameter_hint(name: str, value: str, known: frozenset[str]) -> str | None:
 
 def publish_hints(body: bytes, type: str) -> list[str]:
     """Return hints about the body of a valid publish request, one for each name."""
-    if type == NDJSON:
-        lines = (json.loads(text) for line in body.split(b"\n") if (text := line.strip()))
-        return _first(((name, "") for line in lines for name in line), _member_hint)
-    return _first(parse_form(body, ()), _field_hint)
+    if type == FORM:
+        return _first(parse_form(body, ()), _field_hint)
+    return _first(((name, "") for members in _objects(body, type) for name in members), _member_hint)
+
+
+def _objects(body: bytes, type: str) -> Iterable[dict[str, object]]:
+    """Yield the objects of a valid body in JSON or lines of JSON."""
+    if type == JSON:
+        value = json.loads(body)
+        yield from value if isinstance(value, list) else [value]
+    else:
+        yield from (json.loads(text) for line in body.split(b"\n") if (text := line.strip()))
 
 
 def _member_hint(name: str, value: str) -> str | None:  # noqa: ARG001

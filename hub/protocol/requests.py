@@ -1,4 +1,4 @@
-"""Parses forms, queries, headers and JSON lines into values.
+"""Parses forms, queries, headers, JSON and JSON lines into values.
 
 All decoding of texts from clients is here.  The functions are pure.
 """
@@ -6,6 +6,7 @@ All decoding of texts from clients is here.  The functions are pure.
 from __future__ import annotations
 
 import json
+import re
 import string
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
@@ -40,6 +41,8 @@ _HEXADECIMAL: Final = frozenset(string.hexdigits)
 
 FORM: Final = "application/x-www-form-urlencoded"
 NDJSON: Final = "application/x-ndjson"
+JSON: Final = "application/json"
+_JSON_PARAMETERS: Final = (b"", b"charset=utf-8", b'charset="utf-8"')
 
 
 class Limits(Protocol):
@@ -244,9 +247,15 @@ def _parse_cursor(pairs: Sequence[tuple[str, str]], headers: Headers, limits: Li
 
 
 def content_type(headers: Headers) -> str:
-    """Return the media type of the body, without parameters; "" if there is none."""
-    value = next(iter(header_values(headers, b"content-type")), b"")
-    return value.partition(b";")[0].strip().lower().decode("latin-1")
+    """Return the media type of the body, without parameters; "" if there is none.
+
+    A type of JSON that has other parameters than a charset of UTF-8 is returned whole,
+    so that it is no known type.
+    """
+    value = next(iter(header_values(headers, b"content-type")), b"").strip().lower()
+    type, _, parameters = value.partition(b";")
+    known = type.strip() != JSON.encode() or parameters.strip() in _JSON_PARAMETERS
+    return (type.strip() if known else value).decode("latin-1")
 
 
 def preferences(headers: Headers) -> frozenset[str]:
@@ -264,17 +273,20 @@ def preferences(headers: Headers) -> frozenset[str]:
 def read_updates(body: bytes, type: str, limits: Limits) -> Iterator[tuple[int, Update]]:
     """Yield the updates in the body of a publish request, each with its byte offset.
 
-    A form is one update (N40–N54), and so is each line of NDJSON.  An update is parsed
-    when the caller asks for it, so that the caller can let other tasks run in between.
+    A form is one update (N40–N54), and so is each line of NDJSON, an object of JSON, or
+    each object of an array.  An update is parsed when the caller asks for it, so that
+    the caller can let other tasks run in between.
 
     Raises InvalidRequest or TooLarge, perhaps after some updates.
     """
     if type == NDJSON:
-        yield from _read_batch(body, limits)
+        yield from _read_lines(body, limits)
+    elif type == JSON:
+        yield from _read_json(body, limits)
     elif type == FORM:
         yield 0, _parse_form_update(body, limits)
     else:
-        raise InvalidRequest(f"the content type must be {FORM} or {NDJSON}, not {shown(type)}")
+        raise InvalidRequest(f"the content type must be {FORM}, {JSON} or {NDJSON}, not {shown(type)}")
 
 
 def _parse_form_update(body: bytes, limits: Limits) -> Update:
@@ -326,34 +338,92 @@ def _parse_retry(text: str) -> int | None:
     return int(text.lstrip("0")[: len(str(_MAX_RETRY_MS)) + 1] or "0")
 
 
-def _read_batch(body: bytes, limits: Limits) -> Iterator[tuple[int, Update]]:
-    """Yield the update of each line, with its offset in bytes; empty lines are skipped.
-
-    A line is an object whose members are those that a form has as fields.  `topic` is a
-    string or an array of strings, `private` a boolean, and `retry` an integer.
-    """
+def _read_lines(body: bytes, limits: Limits) -> Iterator[tuple[int, Update]]:
+    """Yield the update of each line that is not empty, with its offset in bytes."""
     count = start = 0
     for line in body.split(b"\n"):
         if text := line.strip():
-            if count == limits.max_batch:
-                raise TooLarge(f"the request has more than {limits.max_batch} updates")
-            count += 1
+            count = _one_more(count, limits)
             try:
-                update = _parse_line(text, limits)
+                update = _parse_members(_decode(text), limits)
             except (InvalidRequest, TooLarge) as error:
                 raise error.__class__(f"update {count}: {error}") from None
             yield start, update
         start += len(line) + 1
     if not count:
-        raise InvalidRequest("there is no update in the body")
+        raise InvalidRequest(_NO_UPDATE)
 
 
-def _parse_line(line: bytes, limits: Limits) -> Update:
+def _read_json(body: bytes, limits: Limits) -> Iterator[tuple[int, Update]]:
+    """Yield the update of an object, or of each object of an array, with its offset.
+
+    An array is decoded object by object, so that the caller can pause in between.
+    """
     try:
-        members = _JSON.decode(line.decode("utf-8"))
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest("the body is not UTF-8") from None
+    start = _skip_blank(text, 0)
+    if start == len(text):
+        raise InvalidRequest(_NO_UPDATE)
+    if text[start] != "[":
+        yield 0, _parse_members(_decode(body), limits)
+        return
+    count, end = 0, ""
+    while end != "]":
+        start = _skip_blank(text, start + 1)
+        if not count and text.startswith("]", start):
+            raise InvalidRequest(_NO_UPDATE)
+        count = _one_more(count, limits)
+        try:
+            try:
+                members, start = _JSON.raw_decode(text, start)
+            except (ValueError, RecursionError) as error:
+                raise _not_json(error) from None
+            start = _skip_blank(text, start)
+            end = text[start : start + 1]
+            if end not in (",", "]"):
+                raise InvalidRequest("it is not JSON: there is no comma or bracket after it")
+            update = _parse_members(members, limits)
+        except (InvalidRequest, TooLarge) as error:
+            raise error.__class__(f"update {count}: {error}") from None
+        yield start, update
+    if _skip_blank(text, start + 1) < len(text):
+        raise InvalidRequest("it is not JSON: there is more after the array")
+
+
+def _one_more(count: int, limits: Limits) -> int:
+    """Return the number of updates with one more; raise TooLarge above the limit."""
+    if count == limits.max_batch:
+        raise TooLarge(f"the request has more than {limits.max_batch} updates")
+    return count + 1
+
+
+def _skip_blank(text: str, start: int) -> int:
+    """Return the position of the first character from `start` on that is not blank."""
+    found = _BLANK.match(text, start)
+    return start if found is None else found.end()
+
+
+def _decode(text: bytes) -> object:
+    """Return the value of JSON."""
+    try:
+        return _JSON.decode(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else "not UTF-8, too deep, or a number too long"
-        raise InvalidRequest(f"it is not JSON: {reason}") from None
+        raise _not_json(error) from None
+
+
+def _not_json(error: Exception) -> InvalidRequest:
+    reason = str(error) if isinstance(error, json.JSONDecodeError) else "not UTF-8, too deep, or a number too long"
+    return InvalidRequest(f"it is not JSON: {reason}")
+
+
+def _parse_members(members: object, limits: Limits) -> Update:
+    """Return the update of an object.
+
+    Its members are those that a form has as fields.  `topic` is a string or an array of
+    strings, `private` a boolean, and `retry` an integer.
+    """
     if not isinstance(members, dict):
         raise InvalidRequest("it is not a JSON object")
     topics = members.get("topic", [])
@@ -390,6 +460,8 @@ def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 _JSON: Final = json.JSONDecoder(object_pairs_hook=_members)
+_BLANK: Final = re.compile(r"[ \t\n\r]*")
+_NO_UPDATE: Final = "there is no update in the body"
 
 
 def parse_cookies(headers: Headers) -> Iterable[tuple[str, str]]:

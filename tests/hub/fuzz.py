@@ -226,13 +226,15 @@ class Asker:
         self._sober |= odd  # the rest is valid, so that it is not refused first
         headers = self.headers(needs_token=True)
         by_line = self.flip(0.4)
-        headers.append((b"content-type", (TYPES[3] if by_line else TYPES[0]).encode()))
+        is_array = by_line and self.flip(0.4)
+        headers.append((b"content-type", TYPES[4 if is_array else 3 if by_line else 0].encode()))
         if by_line:
             updates = [self.update() for _ in range(self.chance.choice([1, 1, 2, 3, 6][: 4 if self._sober else 5]))]
             if odd and self.flip(0.5):
                 updates[-1] = self.odd(updates[-1])
             lines = [json.dumps(update, ensure_ascii=self.flip(0.5)).encode("utf-8", "replace") for update in updates]
-            body = b"\n".join([*lines, self.pick(ODD_LINES)] if odd and self.flip(0.5) else lines)
+            lines = [*lines, self.pick(ODD_LINES)] if odd and self.flip(0.5) else lines
+            body = b"[" + b",".join(lines) + b"]" if is_array else b"\n".join(lines)
         else:
             fields = self.update()
             topics = fields.pop("topic", [])
@@ -594,8 +596,12 @@ def _check_problem(answer: Answer) -> None:
 def sent_updates(request: Request, ids: str) -> list[dict[str, Any]]:
     """Return the updates of an accepted request, from a naive reading of its body."""
     type = next((value for name, value in request.headers if name == b"content-type"), b"").lower()
-    if b"ndjson" in type:
-        lines = [json.loads(line) for line in request.body.split(b"\n") if line.strip()]
+    if b"json" in type:
+        lines = (
+            [json.loads(line) for line in request.body.split(b"\n") if line.strip()]
+            if b"nd" in type
+            else _listed(request.body)
+        )
         said = [
             {name: line.get(name) or None for name in ("data", "id", "type")}
             | {"topics": [line["topic"]] if isinstance(line["topic"], str) else line["topic"]}
@@ -620,6 +626,11 @@ def sent_updates(request: Request, ids: str) -> list[dict[str, Any]]:
         retry = None if update["retry"] is None else min(update["retry"], 86_400_000)
         update |= {"id": id, "data": update["data"] or "", "retry": retry}
     return said
+
+
+def _listed(body: bytes) -> list[dict[str, Any]]:
+    value = json.loads(body)
+    return value if isinstance(value, list) else [value]
 
 
 def _text(encoded: bytes) -> str:

@@ -260,7 +260,9 @@ async def test_a_hub_that_cannot_open_its_history_does_not_start(tmp_path: Path)
             timeout=HANG,
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.endswith(f"skipfilter: HUB_HISTORY_URL: {tmp_path}/none/log.db: there is no such directory\n")
+        assert done.stderr.endswith(
+            f"skipfilter: HUB_HISTORY_URL: {tmp_path}/none/log.db: there is no such directory\n"
+        )
         assert "Traceback" not in done.stderr
 
 

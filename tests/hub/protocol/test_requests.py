@@ -13,6 +13,7 @@ from hub import Settings
 from hub.errors import InvalidRequest, NotFound, TooLarge
 from hub.protocol.requests import (
     FORM,
+    JSON,
     NDJSON,
     SubscribeRequest,
     content_type,
@@ -238,6 +239,14 @@ def test_n13_n12_the_preferred_name_counts_and_the_query_before_the_body(names: 
         (b"application/x-www-form-urlencoded", FORM),
         (b"Application/X-WWW-Form-URLencoded ; charset=utf-8", FORM),
         (b" application/x-ndjson;", NDJSON),
+        (b"application/json", JSON),
+        (b"Application/JSON ; Charset=UTF-8", JSON),
+        (b'application/json;charset="utf-8"', JSON),
+        (b"application/json;", JSON),
+        (b"application/json; charset=latin-1", "application/json; charset=latin-1"),
+        (b"application/json; charset=utf-8; text/plain", "application/json; charset=utf-8; text/plain"),
+        (b"application/json, text/plain", "application/json, text/plain"),
+        (b"text/plain; application/json", "text/plain"),
         (b"", ""),
         (b"\xe9", "é"),
     ],
@@ -295,7 +304,7 @@ def test_n56_too_many_topics_are_refused() -> None:
         parse_updates(b"topic=a&" * 4, FORM, SETTINGS)
 
 
-@pytest.mark.parametrize("type", ["", "application/json", "multipart/form-data", "text/plain"])
+@pytest.mark.parametrize("type", ["", "application/jsonp", "multipart/form-data", "text/plain"])
 def test_n41_another_content_type_is_named(type: str) -> None:
     with pytest.raises(InvalidRequest, match=f"not '{type}'"):
         parse_updates(b"topic=a", type, SETTINGS)
