@@ -23,7 +23,7 @@ from bench.measure import resident, summary
 from bench.servers import hub
 from bench.servers import versions as versions
 from hub.auth.signing import sign_classic_token
-from hub.settings import DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

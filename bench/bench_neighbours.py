@@ -20,7 +20,7 @@ from bench.benchmark import Bars, Case
 from bench.measure import summary
 from bench.servers import hub
 from bench.servers import versions as versions
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,7 @@ from bench.benchmark import Bars, Case
 from bench.measure import processor_time, summary
 from bench.servers import hub
 from bench.servers import versions as _versions
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN
 from hub.spark import register
 from skipfilter.spark.session import spark_session
 

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from bench.clients import Clients
 from bench.measure import processor_time, resident
 from bench.targets import FromEarliest, Load, Mercure, Target
-from hub.settings import DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

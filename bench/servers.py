@@ -29,7 +29,7 @@ from bench.clients import raise_file_limit
 from bench.load import run
 from bench.measure import summary
 from bench.targets import Mercure, Nchan, Target
-from hub.settings import DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
 from hub.auth.signing import sign_classic_token
-from hub.settings import DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

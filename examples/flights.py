@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hub.client import Client
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import os
 from pyspark.sql import functions as F  # noqa: N812
 
 import hub.spark
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN
 from skipfilter.spark import spark_session
 
 

@@ -29,6 +29,8 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "serve": Command("hub", "serve a hub"),
+    "publish": Command("hub", "publish an update, or a file of them"),
+    "subscribe": Command("hub", "print the updates that a hub sends"),
     "token": Command("hub", "sign a token, or explain one"),
     "settings": Command("hub", "print the settings in force, check them, or print an example file"),
     "verify": Command("hub", "check a running hub from outside"),
@@ -53,7 +55,7 @@ Example: skipfilter serve --dev
 
 Exit status: 0 if all is done; 1 if the work failed, or a check found a fault; 2 if the
 command could not begin, because an argument, a setting or a package is wrong or missing;
-130 after Ctrl-C.
+130 if Ctrl-C ended the work.
 """
 _COMPLETION: Final = "_SKIPFILTER_COMPLETE"
 """The variable with which a shell asks for completions."""

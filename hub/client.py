@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from hub.protocol.data import Data
     from hub.protocol.events import Block
+
+log = logging.getLogger("hub.client")
 
 _SILENCE: Final = 120.0
 """Seconds without a byte before a stream is considered dead.
@@ -108,9 +111,15 @@ class Client:
         Other hubs do not support this request.
         """
         lines = ({**update, "data": data_text(update.get("data", ""))} for update in updates)
-        body = "".join(to_json(line) + "\n" for line in lines)
+        return await self.publish_lines("".join(to_json(line) + "\n" for line in lines).encode())
+
+    async def publish_lines(self, lines: bytes) -> list[str]:
+        """Publish lines of JSON in one request, all or none, and return their ids.
+
+        Each line is an object as in `publish_all`, but its data is a text.
+        """
         headers = {"Content-Type": "application/x-ndjson"}
-        response = await self._http.post(self._url, content=body.encode(), headers=headers)
+        response = await self._http.post(self._url, content=lines, headers=headers)
         await _check(response)
         return response.text.split("\n")[:-1]
 
@@ -158,6 +167,7 @@ class Client:
             # The hint of a stream that has ended before its first event counts too.
             if (milliseconds := _milliseconds(parse_block(blocks.unfinished()))) is not None:
                 retry = milliseconds / 1000
+            log.info("the connection has ended; the next one begins in %.1f s", retry)
             await asyncio.sleep(retry)
 
 

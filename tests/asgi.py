@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlencode
 
 from hub import Settings, create_app
 from hub.auth.signing import sign_classic_token, sign_token
-from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from tests.waiting import HANG
 from tests.wire import FORM as FORM
 from tests.wire import PATH as PATH

@@ -20,8 +20,8 @@ import pytest
 import structlog
 from xdist.scheduler import LoadScopeScheduling
 
+from hub.development import DEVELOPMENT_TOKEN
 from hub.logs import log_to_stdlib
-from hub.settings import DEVELOPMENT_TOKEN
 from tests.waiting import HANG, until
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from joserfc.errors import JoseError
 
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.keys import REGISTRY, import_key
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.errors import ConfigurationError
 from hub.protocol.topics import WILDCARD
-from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -1,6 +1,9 @@
 """The commands.  `hub.__main__` lists them, and runs the one that is named.
 
 serve       serve.py      options and environment → settings → `hub.process`
+publish     publish.py    → `hub.client`
+subscribe   subscribe.py  → `hub.client`
+settings    settings.py   → `hub.settings`
 token       token.py      → `hub.auth.signing`
 verify      verify.py     → `hub.verify`
 history     history.py    → `hub.history.transfer`

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+T = TypeVar("T")
 
 FAILED: Final = 1
 """The exit status if the work failed, or a check found a fault."""
 CANNOT_BEGIN: Final = 2
 """The exit status if an argument, a setting or a package is wrong or missing."""
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C."""
+
+Note: TypeAlias = "Callable[[float | None, int, str], None]"
+"""Shows a step: the share that is done, if it is known, the updates, and a text."""
 
 
 def app(**options: Any) -> typer.Typer:
@@ -35,3 +47,34 @@ def fail(message: object, status: int = CANNOT_BEGIN) -> NoReturn:
     """Print a message to stderr, and end the command."""
     warn(str(message))
     raise typer.Exit(status)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine; end the command after Ctrl-C."""
+    import asyncio  # not every command needs it
+
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def progress() -> Iterator[Note]:
+    """Yield a function that shows a step, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console  # the import takes a tenth of a second
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None)
+
+        def note(share: float | None, updates: int, text: str) -> None:
+            rate = updates / (bar.tasks[0].elapsed or 1)
+            description = f"{updates:,} updates, {rate:,.0f} a second{text}"
+            bar.update(task, completed=share or 0, total=share and 1, description=description)
+
+        yield note

@@ -6,7 +6,6 @@ with 2 if it cannot begin.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ import structlog
 import typer
 from rich.filesize import decimal
 
-from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, warn
+from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, progress, run, warn
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
 from hub.logs import log_to_stdlib
@@ -201,11 +200,11 @@ def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file
 def _run_with(url: str, work: Callable[[History], Awaitable[T]], *, create: bool = False) -> T:
     """Open the history of `url`, and return the result of `work` on it."""
 
-    async def run() -> T:
+    async def opened() -> T:
         async with aclosing(transfer.open_log(url, create=create)) as log:
             return await work(log)
 
-    return asyncio.run(run())
+    return run(opened())
 
 
 @contextmanager
@@ -222,23 +221,10 @@ def _errors_reported(doing: str) -> Iterator[None]:
 @contextmanager
 def _progress() -> Iterator[Callable[[transfer.Step], None]]:
     """Yield a function that shows a step, if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # the import takes a tenth of a second
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-
-        def note(step: transfer.Step) -> None:
-            rate = step.updates / (bar.tasks[0].elapsed or 1)
-            at = "" if step.position is None else f", position {step.position:,}"
-            description = f"{step.updates:,} updates, {rate:,.0f} a second{at}"
-            bar.update(task, completed=step.share, total=step.share and 1, description=description)
-
-        yield note
+    with progress() as note:
+        yield lambda step: note(
+            step.share, step.updates, "" if step.position is None else f", position {step.position:,}"
+        )
 
 
 def _bound(option: str, parse: Callable[[str], float], text: str) -> float:

@@ -11,9 +11,9 @@ import typer
 from hub.auth.keys import read_key, weakness
 from hub.auth.signing import sign_classic_token, sign_token
 from hub.cli.app import app, fail, warn
+from hub.cli.selectors import selector_of
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_URL
 from hub.errors import ConfigurationError
-from hub.protocol.topics import MATCHER_TYPES
-from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.settings.issuers import Algorithm  # noqa: TC001 - Typer reads it
 from skipfilter.text import example
 
@@ -67,7 +67,7 @@ def token(
     """
     if dev:
         key, issuer = key or DEVELOPMENT_KEY, issuer or DEVELOPMENT_ISSUER
-        audience = audience or "http://localhost:3000/.well-known/mercure"
+        audience = audience or DEVELOPMENT_URL
     try:
         if not key:
             raise ConfigurationError("a key is needed: --key, HUB_TOKEN_KEY, or --dev")
@@ -103,5 +103,5 @@ def token(
 
 def _selector(text: str) -> tuple[str, str]:
     """Return the matcher type and pattern of [TYPE=]PATTERN."""
-    type, separator, pattern = text.partition("=")
-    return (type, pattern) if separator and type in MATCHER_TYPES else ("exact", text)
+    type, pattern = selector_of(text)
+    return type or "exact", pattern

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from typing import Annotated
 
 import typer
 
-from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, run
+from hub.development import DEVELOPMENT_TOKEN
 from hub.verify.report import Plan
-from hub.verify.run import verify as run
+from hub.verify.run import verify as check
 from skipfilter.text import example
 
 main = app()
@@ -68,7 +67,7 @@ def verify(
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=seconds)
         try:
-            report = asyncio.run(run(plan, lambda now: bar.update(task, completed=now.elapsed, description=str(now))))
+            report = run(check(plan, lambda now: bar.update(task, completed=now.elapsed, description=str(now))))
         except (OSError, ValueError) as error:
             fail(error, CANNOT_BEGIN)
     typer.echo(json.dumps(report.to_json(), indent=2, ensure_ascii=False) if as_json else report)

@@ -12,14 +12,11 @@ of a setting.
 """
 
 from hub.settings.quantities import DAY
-from hub.settings.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN, YEAR, Settings
+from hub.settings.settings import YEAR, Settings
 from hub.settings.sources import settings_from_environment
 
 __all__ = [
     "DAY",
-    "DEVELOPMENT_ISSUER",
-    "DEVELOPMENT_KEY",
-    "DEVELOPMENT_TOKEN",
     "YEAR",
     "Settings",
     "settings_from_environment",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.errors import ConfigurationError
 from hub.history.base import Retention
 from hub.protocol.origins import normal_origin
@@ -60,22 +61,6 @@ ConnectionRate: TypeAlias = Annotated[float, Unit("subscribers per second")]
 
 YEAR: Final = 366 * DAY
 """Seconds in a leap year."""
-
-DEVELOPMENT_KEY: Final = "!ChangeThisMercureHubJWTSecretKey!"
-"""The reference hub's development key, with which examples of clients sign (V34)."""
-
-DEVELOPMENT_ISSUER: Final = "https://issuer.example"
-"""The `iss` of current tokens in development."""
-
-DEVELOPMENT_TOKEN: Final = (
-    "eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9."
-    "eyJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdLCJzdWJzY3JpYmUiOlsiKiJdfX0."
-    "dRaccW_KSiTKbiCSSAZIRwjxZWtJum2nE7-hcpum1cU"
-)
-"""A classic token that may publish and read everything.
-
-It is signed with `DEVELOPMENT_KEY`, and never expires.
-"""
 
 _METADATA: Final = "/.well-known/oauth-protected-resource"  # RFC 9728, 3
 

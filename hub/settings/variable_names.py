@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 PREFIX: Final = "HUB_"
-OF_COMMANDS: Final = frozenset({"HUB_TOKEN", "HUB_TOKEN_KEY"})
+OF_COMMANDS: Final = frozenset({"HUB_TOKEN", "HUB_TOKEN_FILE", "HUB_TOKEN_KEY", "HUB_URL"})
 """Variables that commands read and that are not settings."""
 RENAMED: Final = {"HUB_TRANSPORT_URL": "HUB_HISTORY_URL"}
 """Old names of variables, which are still read, and the present names."""

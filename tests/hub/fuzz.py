@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, quote_plus, unquote, unquote_to_bytes
 
 from hub.auth.grant import DETAIL_TYPE
-from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from tests.asgi import PATH, Answer, application, ask, current_token, follow
 
 if TYPE_CHECKING:

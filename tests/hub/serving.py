@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN
 from tests.waiting import HANG
 from tests.wire import Reply
 

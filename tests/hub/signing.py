@@ -14,9 +14,9 @@ from hub import Settings
 from hub.auth.authorizer import Authorizer
 from hub.auth.grant import DETAIL_TYPE
 from hub.auth.keys import REGISTRY, import_key
+from hub.development import DEVELOPMENT_KEY
 from hub.errors import InvalidToken
 from hub.node.matchers import MatcherCompiler
-from hub.settings import DEVELOPMENT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable

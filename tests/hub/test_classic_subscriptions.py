@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hub.development import DEVELOPMENT_KEY
 from hub.protocol.topics import MATCHER_TYPES
-from hub.settings import DEVELOPMENT_KEY
 from tests import wire
 from tests.asgi import Answer, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub import signing

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN
 from tests.asgi import PATH, application, ask, bearer, classic_token, current_token, follow
 
 if TYPE_CHECKING:

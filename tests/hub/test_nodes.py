@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub.auth.grant import Grant
+from hub.development import DEVELOPMENT_TOKEN
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
 from hub.history.base import Retention
@@ -25,7 +26,6 @@ from hub.node import health as health_module
 from hub.node import presence
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
-from hub.settings import DEVELOPMENT_TOKEN
 from tests.asgi import FORM, PATH, ask, bearer, classic_token, current_token, follow, publish
 from tests.asgi import application as started
 from tests.hub.presence import BELOW, EVERYTHING

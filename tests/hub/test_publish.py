@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hub import Settings, create_app
+from hub.development import DEVELOPMENT_KEY
 from hub.errors import InvalidRequest
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.protocol.updates import Update
-from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, scope_of
 from tests.hub.publishing import Watched, both_dialects, each_hub, watched
 from tests.hub.signing import sign

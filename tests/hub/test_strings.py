@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hub.development import DEVELOPMENT_TOKEN
 from hub.errors import InvalidRequest
 from hub.protocol.topics import FORBIDDEN, MATCHER_TYPES, check_text, is_reserved
 from hub.protocol.updates import Update
-from hub.settings import DEVELOPMENT_TOKEN
 from skipfilter import UrlPattern
 from tests.asgi import FORM, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 

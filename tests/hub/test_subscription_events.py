@@ -17,13 +17,13 @@ from hub import Settings, create_app
 from hub import hub as hub_module
 from hub.auth.grant import Grant
 from hub.delivery.stream import Stream
+from hub.development import DEVELOPMENT_KEY
 from hub.errors import Closing
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http.asgi_connection import AsgiConnection
 from hub.node.matchers import MatcherCompiler
 from hub.protocol.subscriptions import Subscription
-from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import (
     FORM,
     PATH,

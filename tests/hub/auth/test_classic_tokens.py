@@ -9,7 +9,7 @@ from joserfc import jwk
 from structlog.testing import capture_logs
 
 from hub.auth.grant import DETAIL_TYPE, Action
-from hub.settings import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN
 from tests.hub.signing import (
     ISSUER_KEY,
     NOW,

@@ -22,8 +22,8 @@ from structlog.testing import capture_logs
 
 from hub import ConfigurationError
 from hub.auth.keys import REGISTRY, RemoteKeys, TrustedKeys, load_key, open_keys, parse_key_set, read_key, weakness
+from hub.development import DEVELOPMENT_KEY
 from hub.errors import InvalidToken, KeysUnavailable
-from hub.settings import DEVELOPMENT_KEY
 from hub.settings.issuers import PUBLIC_KEY_ALGORITHMS, Keys
 from tests.hub.signing import ISSUER, RESOURCE, Clock, authorizer, current, detail, sign
 from tests.waiting import HANG

@@ -16,9 +16,9 @@ from hub.auth.authorizer import Authorizer
 from hub.auth.grant import Action
 from hub.auth.keys import ALGORITHMS, REGISTRY
 from hub.auth.signing import development_token, sign_classic_token, sign_token, token_command
+from hub.development import DEVELOPMENT_TOKEN
 from hub.errors import InvalidToken
 from hub.node.matchers import MatcherCompiler
-from hub.settings import DEVELOPMENT_TOKEN
 from tests.hub.commands import invoke
 from tests.hub.signing import (
     ISSUER,

@@ -24,8 +24,8 @@ import hub
 from hub import Settings
 from hub.auth.signing import sign_classic_token, sign_token
 from hub.cli import serve as cli
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.history.sqlite import database
-from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from tests.hub.commands import environment, process, run
 from tests.waiting import HANG
 from tests.wire import FORM, PATH, bearer, publish, request, subscribe

@@ -8,7 +8,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 from hub import Settings
-from hub.settings import DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_KEY
 from tests.hub.commands import run
 
 if TYPE_CHECKING:

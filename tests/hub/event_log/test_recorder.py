@@ -26,6 +26,7 @@ from hub.auth.signing import sign_classic_token
 from hub.delivery.observer import NoObserver
 from hub.delivery.seat import Seat
 from hub.delivery.subscriber import Subscriber
+from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.errors import HistoryUnavailable
 from hub.event_log import recorder as event_log
 from hub.event_log import segments
@@ -36,7 +37,6 @@ from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.history.sqlite.file import files_of
 from hub.protocol.updates import Update
-from hub.settings import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from skipfilter import compile_matcher
 from tests.asgi import application as started
 from tests.asgi import follow

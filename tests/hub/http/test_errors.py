@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import hub.errors
 from hub import errors, logs
+from hub.development import DEVELOPMENT_KEY
 from hub.errors import RequestError
 from hub.logs import LogFormatter
-from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
 from tests.hub.signing import sign
 

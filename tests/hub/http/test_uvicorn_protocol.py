@@ -13,10 +13,10 @@ import pytest
 import uvloop
 
 from hub import Settings, Update, create_app
+from hub.development import DEVELOPMENT_TOKEN
 from hub.http import open_connections, uvicorn_protocol
 from hub.http.open_connections import CONNECTIONS, OTHER_FILES, Connections
 from hub.http.uvicorn_protocol import AttachedProtocol, HttpProtocol
-from hub.settings import DEVELOPMENT_TOKEN
 from tests.hub.serving import sent, served
 from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, bearer, publish

@@ -15,8 +15,8 @@ import pytest
 from joserfc import jwk, jwt
 
 from hub.client import Client
+from hub.development import DEVELOPMENT_KEY
 from hub.node.matchers import MatcherCompiler
-from hub.settings import DEVELOPMENT_KEY
 from tests.asgi import application, ask
 from tests.conftest import HubProcess
 from tests.waiting import HANG, until

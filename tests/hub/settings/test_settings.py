@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import ValidationError
 
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.http.sockets import _tune
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.node.shares import RESOURCES
-from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.settings.description import descriptions
 from hub.settings.issuers import PUBLIC_KEY_ALGORITHMS
 from hub.settings.settings import GROUPS

@@ -115,21 +115,21 @@ def test_variables_of_kubernetes_services_and_of_commands_are_ignored(
 def test_n163_unknown_variables_are_logged_without_their_values(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("HUB_PORT", "HUB_URL", "HUB_NONSENSE", "HUB_"):
+    for name in ("HUB_PORT", "HUB_NAME", "HUB_NONSENSE", "HUB_"):
         monkeypatch.setenv(name, SECRET)
     monkeypatch.setenv("HUBBUB", SECRET)
     settings_from_environment(dev=True)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         f'event="this variable is not a setting of the hub, and is ignored" name={name}'
-        for name in ("HUB_", "HUB_NONSENSE", "HUB_PORT", "HUB_URL")
+        for name in ("HUB_", "HUB_NAME", "HUB_NONSENSE", "HUB_PORT")
     ]
 
 
 def test_every_variable_that_a_command_reads_is_known() -> None:
     mains = [import_module(f"hub.cli.{name}").main for name in COMMANDS]
     read = {name for main in mains for parameter in parameters(typer.main.get_command(main)) for name in parameter}
-    assert read >= {"HUB_TOKEN", "HUB_TOKEN_KEY", "HUB_HISTORY_URL"}
+    assert read >= {"HUB_TOKEN", "HUB_TOKEN_FILE", "HUB_TOKEN_KEY", "HUB_URL", "HUB_HISTORY_URL"}
     assert unknown(*read) == []
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from examples.flights import departures
 from hub.auth.signing import sign_classic_token, sign_token
-from hub.settings import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.spark.tables import tables
 from skipfilter import compile_matcher
 from skipfilter.spark.matching import match
