@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from skipfilter.text import escaped
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
 
@@ -61,9 +63,7 @@ def printable(text: str) -> str:
     a\x1b[2J\u202eb
         c
     """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else "\n    " if one == "\n" else ascii(one)[1:-1] for one in text)
+    return escaped(text, keep="\n").replace("\n", "\n    ")
 
 
 # A constant, because a logger keeps the list that was configured when it was first

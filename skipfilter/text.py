@@ -16,6 +16,19 @@ def shown(value: str | bytes, longest: int = 80) -> str:
     return repr(value) if len(value) <= longest else f"{value[:longest]!r}…"
 
 
+def escaped(text: str, *, keep: str = "") -> str:
+    r"""Return `text` with its unprintable characters escaped, as in a Python string.
+
+    So a text from elsewhere cannot steer a terminal.  The characters in `keep` stay.
+
+    >>> print(escaped("a\x1b[2J\n", keep="\n"), end="")
+    a\x1b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else ascii(one)[1:-1] for one in text)
+
+
 def missing(what: str, package: str, extra: str) -> str:
     """Return the message that `what` needs a package of an extra."""
     return f"{what} needs {package}: {INSTALL.format(extra=extra)}"

@@ -24,7 +24,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import structlog
 from cachetools import LRUCache
@@ -34,7 +35,7 @@ from joserfc.errors import JoseError
 from hub.auth.grant import ANONYMOUS, DETAIL_TYPE, Grant
 from hub.auth.keys import REGISTRY, open_keys
 from hub.auth.presented import find_token, require_same_site
-from hub.errors import InvalidRequest, InvalidToken, TokenRequired
+from hub.errors import InvalidRequest, InvalidToken, KeysUnavailable, TokenRequired
 from hub.protocol.requests import check_pattern_length
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
 from skipfilter.text import shown
@@ -190,47 +191,101 @@ class Authorizer:
         Raises InvalidToken if the token is not valid, or KeysUnavailable if its keys
         cannot be fetched.
         """
-        if len(token) > self._settings.max_token:
-            raise InvalidToken(f"the token has {len(token)} characters; the limit is {self._settings.max_token}")
-        if not token.isascii():
-            raise InvalidToken("the token has characters that are not ASCII")
+        self._check_text(token)
         # The same token may be used for both actions and for several resources.
         slot = (action, resource, hashlib.sha256(token.encode("ascii")).digest())
         verified = self._verified.get(slot)
         if verified is None or not verified.is_good(self._clock()):
             try:
                 verified = await self._verify(action, token, resource)
-            # The parsers raise many classes for a malformed token; each makes it
-            # invalid.
-            except (JoseError, ValueError, TypeError, ArithmeticError, InvalidRequest, RecursionError) as error:
-                raise InvalidToken(str(error) or type(error).__name__) from error
+            except _MALFORMED as error:
+                raise InvalidToken(_reason(error)) from error
             # A larger one does not fit into the cache, and is verified each time.
             if verified.cost <= self._verified.maxsize:
                 self._verified[slot] = verified
         return verified.grant
 
+    def _check_text(self, token: str) -> None:
+        if len(token) > self._settings.max_token:
+            raise InvalidToken(f"the token has {len(token)} characters; the limit is {self._settings.max_token}")
+        if not token.isascii():
+            raise InvalidToken("the token has characters that are not ASCII")
+
     async def _verify(self, action: Action, token: str, resource: str) -> _Verified:
-        # The claims are read before the signature is verified, because the issuer in
-        # them decides which keys to use.  Nothing else in them is trusted until then.
-        signed = jws.extract_compact(token.encode("ascii"), registry=REGISTRY)
-        header = _checked_header(signed)
-        claims = json.loads(signed.payload)
-        if not isinstance(claims, dict):
-            raise InvalidToken("its claims are not an object")
-        current = header.get("typ", "").lower() in _CURRENT_TYPES
-        source = self._source_for_issuer(action, claims) if current else self._classic.get(action)
-        if source is None:
-            raise InvalidToken(
-                f"typ {shown(header.get('typ', ''))} is of a classic token, and classic tokens cannot {action} here"
-            )
-        # Now the signature.
-        keys = await source.current(header.get("kid"))
-        keys.check(signed)
-        # Refuse NaN, infinity and lone surrogates: none is a date, and a payload with
-        # one could not be sent to clients (N124).
-        json.dumps(claims, ensure_ascii=False, allow_nan=False).encode("utf-8")
-        grant = await (self._current_grant(claims, resource) if current else self._classic_grant(claims))
+        unverified = _read(token)
+        source, keys = await self._check_signature(action, unverified)
+        claims = unverified.claims
+        _check_values(claims)
+        grant = await (self._current_grant(claims, resource) if unverified.is_current else self._classic_grant(claims))
         return _Verified(grant, keys, source, _cost(grant, token))
+
+    async def _check_signature(self, action: Action, token: _Unverified) -> tuple[KeySource, TrustedKeys]:
+        """Return the keys that signed a token, and their source.
+
+        The issuer in the claims decides which keys to use.  Nothing else in them is
+        trusted before the signature is verified.
+        """
+        source = self._source_for_issuer(action, token.claims) if token.is_current else self._classic.get(action)
+        if source is None:
+            type = shown(token.header.get("typ", ""))
+            raise InvalidToken(f"typ {type} is of a classic token, and classic tokens cannot {action} here")
+        keys = await source.current(token.header.get("kid"))
+        keys.check(token.signed)
+        return source, keys
+
+    async def explain(self, token: str, *, resource: str) -> Explanation:
+        """Return what a token says, and each reason for which `verify` would refuse it.
+
+        Nothing in the result is verified, so a hub uses it for nothing: it is for the
+        owner of the token.  Raises InvalidToken if the token cannot be read.
+        """
+        try:
+            self._check_text(token)
+            unverified = _read(token)
+        except _MALFORMED as error:
+            raise InvalidToken(_reason(error)) from None
+        claims = unverified.claims
+        checks: list[Callable[[], object]] = [lambda: _check_values(claims)]
+        if unverified.is_current:
+            checks += [
+                lambda: _check_audience(claims, resource),
+                lambda: self._check_expiry(claims),
+                lambda: self._parse_details(claims),
+            ]
+        else:
+            checks += [lambda: self._check_times(claims), lambda: self._parse_claim(claims)]
+        common = [reason for check in checks if (reason := _failure(check))]
+        allowed, ignored = self._allowed(unverified), list[str]()
+        try:
+            await self._compiler.compile_all(list(chain(*allowed.values())), ignored)
+        except _MALFORMED as error:
+            common.append(_reason(error))
+        faults: dict[Action, list[str]] = {}
+        for action in _ROLES:
+            faults[action] = common
+            try:
+                await self._check_signature(action, unverified)
+            except (*_MALFORMED, KeysUnavailable) as error:
+                faults[action] = [_reason(error), *common]
+        return Explanation(unverified.header, claims, unverified.is_current, allowed, ignored, faults)
+
+    def _allowed(self, token: _Unverified) -> dict[Action, list[Selector]]:
+        """Return the selectors that a token grants for each action, as far as it has a
+        form that can be read.
+        """
+        try:
+            if token.is_current:
+                details = self._parse_details(token.claims)
+                return {
+                    action: [
+                        selector for detail in details if action in detail.actions for selector in detail.selectors
+                    ]
+                    for action in _ROLES
+                }
+            entries = dict(zip(("publish", "subscribe"), self._parse_claim(token.claims), strict=True))
+            return {action: [selector for selector, _ in entries[action]] for action in _ROLES}
+        except _MALFORMED:
+            return {action: [] for action in _ROLES}
 
     def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
         """Return the keys of the issuer that the token names, and of no other (N67)."""
@@ -247,22 +302,10 @@ class Authorizer:
     # -- current tokens
 
     async def _current_grant(self, claims: Mapping[str, Any], resource: str) -> Grant:
-        # The audience and the times (N68, N69).
-        audience = claims.get("aud")
-        if resource not in (audience if isinstance(audience, list) else [audience]):
-            raise InvalidToken(f"aud {_shown(audience)} lacks {resource!r}")
-        expires = self._check_times(claims)
-        if expires is None:
-            raise InvalidToken("exp is missing")
-        # The Mercure details; details of other types are ignored (N72).  Everything is
-        # checked before the patterns are compiled, which is costly.
-        details = claims.get("authorization_details", [])
-        if not isinstance(details, list):
-            raise InvalidToken("authorization_details is not an array")
-        ours = [detail for detail in details if _is_mercure_detail(detail)]
-        self._check_count(len(ours), "details")
-        parsed = [self._parse_detail(detail) for detail in ours]
-        self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
+        # Everything is checked before the patterns are compiled, which is costly.
+        _check_audience(claims, resource)
+        expires = self._check_expiry(claims)
+        parsed = self._parse_details(claims)
         # One grant for all details together.
         compiled = await self._compile([selector for detail in parsed for selector in detail.selectors])
         granted = [(detail, tuple(_among(detail.selectors, compiled))) for detail in parsed]
@@ -276,6 +319,24 @@ class Authorizer:
             publisher=subject or _digest(claims["iss"], publish),
             payloads=tuple((its, detail.payload) for detail, its in granted if "subscribe" in detail.actions),
         )
+
+    def _check_expiry(self, claims: Mapping[str, Any]) -> float:
+        """Return when a current token expires (N68)."""
+        expires = self._check_times(claims)
+        if expires is None:
+            raise InvalidToken("exp is missing")
+        return expires
+
+    def _parse_details(self, claims: Mapping[str, Any]) -> list[_Detail]:
+        """Return the Mercure details; details of other types are ignored (N72)."""
+        details = claims.get("authorization_details", [])
+        if not isinstance(details, list):
+            raise InvalidToken("authorization_details is not an array")
+        ours = [detail for detail in details if _is_mercure_detail(detail)]
+        self._check_count(len(ours), "details")
+        parsed = [self._parse_detail(detail) for detail in ours]
+        self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
+        return parsed
 
     def _parse_detail(self, detail: Mapping[str, Any]) -> _Detail:
         """Return the parts of a Mercure detail (N73–N75).
@@ -313,23 +374,10 @@ class Authorizer:
     # -- classic tokens
 
     async def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
-        """Return what the `mercure` claim grants.
-
-        If there are authorization details beside the claim, they are for other hubs and
-        do not count.  Details without the claim mean that the `typ` is wrong.  Such a
-        token would grant nothing, so it is refused, and the log has the reason.
-        """
+        """Return what the `mercure` claim grants."""
         expires = self._check_times(claims)
-        # The claim; without it, the token grants nothing.
-        claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
-        if not isinstance(claim, dict | None):
-            raise InvalidToken(f"the mercure claim {_shown(claim)} is not an object")
-        if claim is None:
-            details = claims.get("authorization_details")
-            if isinstance(details, list) and any(map(_is_mercure_detail, details)):
-                raise InvalidToken("authorization_details without a mercure claim need the typ at+jwt (V81)")
-            claim = {}
-        published, subscribed = self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
+        claim = _mercure_claim(claims)
+        published, subscribed = self._parse_claim(claims)
         compiled = await self._compile([selector for selector, _ in published + subscribed])
         # The payload of an entry comes before the payload of the claim (V73).
         payloads = [
@@ -351,7 +399,12 @@ class Authorizer:
             payloads=tuple(payloads),
         )
 
-    def _parse_entries(self, action: Action, claim: Mapping[str, Any]) -> list[tuple[Selector, Any]]:
+    def _parse_claim(self, claims: Mapping[str, Any]) -> tuple[list[_Entry], list[_Entry]]:
+        """Return the entries of the `mercure` claim: to publish, and to subscribe."""
+        claim = _mercure_claim(claims)
+        return self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
+
+    def _parse_entries(self, action: Action, claim: Mapping[str, Any]) -> list[_Entry]:
         """Return the selectors in one array, each with its own payload or None."""
         entries = claim.get(action)
         if entries is None:
@@ -404,12 +457,103 @@ class Authorizer:
         return expires
 
 
+class Explanation(NamedTuple):
+    """What a token says, and whether a hub would accept it."""
+
+    header: Mapping[str, Any]
+    claims: Mapping[str, Any]
+    is_current: bool
+    """Whether the token is a current one, and not a classic one."""
+    allowed: dict[Action, list[Selector]]
+    """The selectors that the token grants for each action."""
+    ignored: list[str]
+    """Why URL Patterns of the token are not accepted; those grant nothing."""
+    faults: dict[Action, list[str]]
+    """The reasons to refuse the token for each action; the first is the one logged."""
+
+
+class _Unverified(NamedTuple):
+    """The parts of a token whose signature is not verified."""
+
+    signed: jws.CompactSignature
+    header: Mapping[str, Any]
+    claims: Mapping[str, Any]
+    is_current: bool
+
+
+_Entry: TypeAlias = "tuple[Selector, Any]"
+"""A selector of a classic token, and its own payload or None."""
+
+
 class _Detail(NamedTuple):
     """A Mercure detail of a current token."""
 
     actions: list[str]
     selectors: tuple[Selector, ...]
     payload: Any
+
+
+_MALFORMED: Final = (
+    InvalidToken, JoseError, ValueError, TypeError, ArithmeticError, InvalidRequest, RecursionError
+)  # fmt: skip
+"""The errors of a token that is not valid: the parsers raise many classes for one that
+is malformed.
+"""
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason for the log."""
+    return (error.reason if isinstance(error, InvalidToken) else str(error)) or type(error).__name__
+
+
+def _failure(check: Callable[[], object]) -> str:
+    """Return the reason why a check fails, or ""."""
+    try:
+        check()
+    except _MALFORMED as error:
+        return _reason(error)
+    return ""
+
+
+def _read(token: str) -> _Unverified:
+    """Return the parts of a token; raise one of the malformed errors."""
+    signed = jws.extract_compact(token.encode("ascii"), registry=REGISTRY)
+    header = _checked_header(signed)
+    claims = json.loads(signed.payload)
+    if not isinstance(claims, dict):
+        raise InvalidToken("its claims are not an object")
+    return _Unverified(signed, header, claims, header.get("typ", "").lower() in _CURRENT_TYPES)
+
+
+def _check_values(claims: Mapping[str, Any]) -> None:
+    """Refuse NaN, infinity and lone surrogates: none is a date, and a payload with one
+    could not be sent to clients (N124).
+    """
+    json.dumps(claims, ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def _check_audience(claims: Mapping[str, Any], resource: str) -> None:
+    """Raise InvalidToken unless a current token is for `resource` (N69)."""
+    audience = claims.get("aud")
+    if resource not in (audience if isinstance(audience, list) else [audience]):
+        raise InvalidToken(f"aud {_shown(audience)} lacks {resource!r}")
+
+
+def _mercure_claim(claims: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `mercure` claim of a classic token; without one, it grants nothing.
+
+    If there are authorization details beside the claim, they are for other hubs and do
+    not count.  Details without the claim mean that the `typ` is wrong.  Such a token
+    would grant nothing, so it is refused, and the log has the reason.
+    """
+    claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
+    if not isinstance(claim, dict | None):
+        raise InvalidToken(f"the mercure claim {_shown(claim)} is not an object")
+    if claim is None:
+        details = claims.get("authorization_details")
+        if isinstance(details, list) and any(map(_is_mercure_detail, details)):
+            raise InvalidToken("authorization_details without a mercure claim need the typ at+jwt (V81)")
+    return claim or {}
 
 
 def _checked_header(signed: jws.CompactSignature) -> Mapping[str, Any]:

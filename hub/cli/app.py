@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import typer
 
+from skipfilter.text import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
@@ -40,7 +42,7 @@ def app(**options: Any) -> typer.Typer:
 
 def warn(message: str) -> None:
     """Print a message to stderr."""
-    typer.echo(f"skipfilter: {message}", err=True)
+    typer.echo(f"skipfilter: {escaped(message)}", err=True)
 
 
 def fail(message: object, status: int = CANNOT_BEGIN) -> NoReturn:

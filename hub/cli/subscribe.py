@@ -14,7 +14,7 @@ from hub.cli.app import app
 from hub.cli.client_options import Dev, Token, TokenFile, Url, read_token, with_client
 from hub.cli.selectors import selector_of
 from hub.development import DEVELOPMENT_URL
-from skipfilter.text import example
+from skipfilter.text import escaped, example
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ def _pretty(event: Event) -> str:
     except ValueError:
         data = event.data
     type = "" if event.event == "message" else f"  {event.event}"
-    return f"{datetime.now().astimezone():%H:%M:%S}{type}  {event.id}\n{data}\n"
+    return escaped(f"{datetime.now().astimezone():%H:%M:%S}{type}  {event.id}\n{data}\n", keep="\n\t")
 
 
 def _json(event: Event) -> str:

@@ -1,32 +1,48 @@
-"""`skipfilter token`: sign a token and print it."""
+"""`skipfilter token`: sign a token and print it, or explain one."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from typing import Annotated
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 - Typer reads it
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hub.auth.authorizer import Authorizer
 from hub.auth.keys import read_key, weakness
 from hub.auth.signing import sign_classic_token, sign_token
-from hub.cli.app import app, fail, warn
+from hub.cli.app import FAILED, app, fail, run, warn
 from hub.cli.selectors import selector_of
+from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_URL
-from hub.errors import ConfigurationError
+from hub.errors import ConfigurationError, InvalidToken
+from hub.node.matchers import MatcherCompiler
+from hub.protocol.data import to_json
+from hub.protocol.topics import CLASSIC
+from hub.settings import Settings
 from hub.settings.issuers import Algorithm  # noqa: TC001 - Typer reads it
-from skipfilter.text import example
+from skipfilter.text import escaped, example
 
-main = app()
+if TYPE_CHECKING:
+    from hub.auth.authorizer import Explanation
+    from hub.auth.grant import Action
 
-
-@main.command(
+main = app(
+    invoke_without_command=True,
     epilog=example(
         "skipfilter token --dev --publish '*'",
         "skipfilter token --classic --key @secret.txt --subscribe 'https://example.com/books/{id}'",
-    )
+        "skipfilter token decode --dev TOKEN",
+    ),
 )
+
+
+@main.callback()
 def token(
+    context: typer.Context,
     dev: Annotated[
         bool, typer.Option("--dev", help="Use the key, issuer and address of `skipfilter serve --dev`.")
     ] = False,
@@ -65,6 +81,8 @@ def token(
     uritemplate=https://example.com/books/{id}.  In a classic token, a pattern is a
     topic or a URI template, without a type.
     """
+    if context.invoked_subcommand is not None:
+        return
     if dev:
         key, issuer = key or DEVELOPMENT_KEY, issuer or DEVELOPMENT_ISSUER
         audience = audience or DEVELOPMENT_URL
@@ -105,3 +123,112 @@ def _selector(text: str) -> tuple[str, str]:
     """Return the matcher type and pattern of [TYPE=]PATTERN."""
     type, pattern = selector_of(text)
     return type or "exact", pattern
+
+
+# -- what a token says
+
+
+@main.command(
+    epilog=example("skipfilter token decode --dev TOKEN", "skipfilter token decode --config hub.toml < token")
+)
+def decode(
+    token: Annotated[str, typer.Argument(help="The token; by default, what stdin has.", show_default=False)] = "",
+    url: Annotated[
+        str, typer.Option("--url", help="URL of the hub that the token is for.", envvar="HUB_URL")
+    ] = DEVELOPMENT_URL,
+    config: Config = None,
+    env_file: EnvFile = None,
+    dev: Dev = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print what a token says, and each reason for which a hub would refuse it.
+
+    The hub is the one that `skipfilter serve` would start with the same settings.
+    Without settings, the token is only printed.  The exit status is 1 if the hub
+    refuses the token for publishing and for subscribing.
+    """
+    text = (token or sys.stdin.read()).strip()
+    settings, told = _settings(config, env_file, dev=dev)
+    try:
+        found = run(_explain(text, settings or Settings(dev=True), url))
+    except InvalidToken as error:
+        fail(f"this is not a token that a hub can read: {error.reason}", FAILED)
+    accepted = None if settings is None else {action: not reasons for action, reasons in found.faults.items()}
+    if as_json:
+        typer.echo(json.dumps(_as_json(found, accepted), indent=2))
+    else:
+        lines = [*_says(found), "", *([told] if settings is None else _verdict(found))]
+        typer.echo(escaped("\n".join(lines), keep="\n"))
+    raise typer.Exit(FAILED if accepted and not any(accepted.values()) else 0)
+
+
+def _settings(config: Path | None, env_file: Path | None, *, dev: bool | None) -> tuple[Settings | None, str]:
+    """Return the settings of the hub; or None, and why there are none."""
+    with settings_sources(config, env_file, dev=dev) as sources:
+        try:
+            return sources.settings(), ""
+        except ConfigurationError as error:
+            if sources.values:
+                raise
+            return None, f"Not checked, because no hub's settings are given: {error}"
+
+
+async def _explain(token: str, settings: Settings, url: str) -> Explanation:
+    origin = "/".join(url.split("/")[:3])
+    authorizer = Authorizer(settings, MatcherCompiler(settings.url), clock=time.time)
+    try:
+        return await authorizer.explain(token, resource=settings.resource_at(origin))
+    finally:
+        await authorizer.aclose()
+
+
+def _says(found: Explanation) -> list[str]:
+    """Return what the token says, as lines."""
+    lines = [
+        f"Dialect    {'current' if found.is_current else 'classic'}",
+        f"Header     {to_json(found.header)}",
+        f"Claims     {json.dumps(found.claims, indent=2, ensure_ascii=False)}",
+        f"Expires    {_expiry(found.claims.get('exp'))}",
+    ]
+    for action, selectors in found.allowed.items():
+        patterns = [pattern if type in ("exact", CLASSIC) else f"{type}={pattern}" for type, pattern in selectors]
+        lines.append(f"{action.capitalize():<11}{', '.join(patterns) or 'nothing'}")
+    return [*lines, *(f"Ignored    {reason}" for reason in found.ignored)]
+
+
+def _verdict(found: Explanation) -> list[str]:
+    """Return whether the hub accepts the token, and why not, as lines."""
+    lines = []
+    for action, reasons in found.faults.items():
+        lines.append(f"To {action}, this hub {'refuses' if reasons else 'accepts'} it{':' if reasons else ''}")
+        lines += [f"  - {reason}" for reason in reasons]
+    return lines
+
+
+def _expiry(time_of: object) -> str:
+    """Return when a token expires, in words."""
+    if time_of is None:
+        return "never"
+    try:
+        moment = datetime.fromtimestamp(float(str(time_of)), UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_of!r:.80}, which is no time"
+    left = moment.timestamp() - time.time()
+    how = f"in {left:,.0f} s" if left > 0 else f"{-left:,.0f} s ago"
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC, {how}"
+
+
+def _as_json(found: Explanation, accepted: dict[Action, bool] | None) -> dict[str, Any]:
+    """Return an explanation as an object of JSON."""
+    return {
+        "dialect": "current" if found.is_current else "classic",
+        "header": found.header,
+        "claims": found.claims,
+        "allowed": {
+            action: [{"match_type": type, "match": pattern} for type, pattern in selectors]
+            for action, selectors in found.allowed.items()
+        },
+        "ignored": found.ignored,
+        "accepted": accepted,
+        "faults": None if accepted is None else found.faults,
+    }

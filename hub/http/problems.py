@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from starlette.responses import JSONResponse
 
-from hub.errors import RequestError
+from hub.errors import InvalidToken, RequestError
 
 if TYPE_CHECKING:
     from starlette.exceptions import HTTPException
@@ -36,7 +36,10 @@ def respond(error: RequestError | HTTPException, request: Request, settings: Set
             # If there are public URLs, the request's origin is one of them: others were
             # refused before (R6).
             headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(request.origin))
-        return problem(error.status, error.title, str(error), headers)
+        detail = str(error)
+        if settings.dev and isinstance(error, InvalidToken):  # whoever develops reads this, and not the log
+            detail = f"{detail}, or here, in development mode: {error.reason}"
+        return problem(error.status, error.title, detail, headers)
     headers = dict(error.headers or {})
     details = {
         404: f"there is nothing at this path; the hub is at {settings.path}",

@@ -128,8 +128,10 @@ HUB: Final = authorizer()
 
 
 def verified(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> Grant:
-    """Return what a valid `token` grants."""
-    return at_once(hub.verify(action, token, resource=resource))
+    """Return what a valid `token` grants; an explanation finds no fault in it."""
+    grant = at_once(hub.verify(action, token, resource=resource))
+    assert at_once(hub.explain(token, resource=resource)).faults[action] == []
+    return grant
 
 
 def refused(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> str:
@@ -141,4 +143,13 @@ def refused(token: str, hub: Authorizer = HUB, action: Action = "publish", resou
         verified(token, hub, action, resource)
     assert (caught.value.status, caught.value.challenge) == (401, "invalid_token")
     assert token not in caught.value.reason
+    assert faults(token, hub, action, resource)[0] == caught.value.reason
     return caught.value.reason
+
+
+def faults(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> list[str]:
+    """Return each reason of an explanation why `token` is invalid."""
+    try:
+        return at_once(hub.explain(token, resource=resource)).faults[action]
+    except InvalidToken as error:  # it cannot be read
+        return [error.reason]

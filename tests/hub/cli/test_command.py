@@ -154,8 +154,8 @@ def test_every_help_has_an_example_that_can_be_copied(
         program, *arguments = shlex.split(line)
         if program != "skipfilter":  # spark-submit
             continue
-        if ">" in arguments:  # a shell redirects the output
-            arguments = arguments[: arguments.index(">")]
+        for sign in {"<", ">"} & set(arguments):  # a shell redirects
+            arguments = arguments[: arguments.index(sign)]
         command = ALL[words]
         context = command.make_context(" ".join(words), arguments[len(words) :])
         while context._protected_args:  # a group, and the command below it

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hub.errors
 from hub import errors, logs
-from hub.development import DEVELOPMENT_KEY
+from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
 from hub.errors import RequestError
 from hub.logs import LogFormatter
 from tests.asgi import FORM, NDJSON, PATH, application, ask, bearer, classic_token, current_token, follow, publish
@@ -99,12 +99,20 @@ INVALID = {
 }
 
 
+def production(classic: bool) -> dict[str, Any]:
+    """The settings of development mode, but for the reason that a client is told."""
+    keys = {"publisher_key": DEVELOPMENT_KEY, "subscriber_key": DEVELOPMENT_KEY} if classic else {}
+    issuers = [{"id": DEVELOPMENT_ISSUER, "keys": {"key": DEVELOPMENT_KEY}}]
+    others = {"public_urls": ["https://hub.example"], "anonymous": True, "subscriptions": True, "debugger": True}
+    return {"dev": False, "issuers": issuers} | others | keys
+
+
 @DIALECTS
 @pytest.mark.parametrize("request_", ALL)
 async def test_n91_n95_t46_an_invalid_token_gets_the_same_response_for_every_cause(
     classic: bool, request_: Request, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with application(classic=classic) as app:
+    async with application(classic=classic, **production(classic)) as app:
         bodies, reasons = set(), set()
         for cause, token in INVALID.items():
             caplog.clear()
