@@ -196,6 +196,11 @@ def create_app(settings: Settings, *, history: History | None = None) -> HubAppl
         # The default address: the server's own is not known yet.
         origin = (settings.public_urls or ("http://localhost:3000",))[0]
         log.warning("DEVELOPMENT MODE, with the keys that were set", to_sign_a_token=token_command(settings, origin))
+    return application_of(settings, history)
+
+
+def application_of(settings: Settings, history: History | None = None) -> HubApplication:
+    """Return what `create_app` does, without a warning of development mode."""
     if history is None:
         history = open_history(settings.history_url, settings.retention)
     return HubApplication(Hub(settings, history))

@@ -37,7 +37,7 @@ def respond(error: RequestError | HTTPException, request: Request, settings: Set
             # refused before (R6).
             headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(request.origin))
         detail = str(error)
-        if settings.dev and isinstance(error, InvalidToken):  # whoever develops reads this, and not the log
+        if settings.dev and isinstance(error, InvalidToken):  # a developer may not read the log
             detail = f"{detail}, or here, in development mode: {error.reason}"
         return problem(error.status, error.title, detail, headers)
     headers = dict(error.headers or {})

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import math
 import os
 from pathlib import Path
@@ -57,8 +58,8 @@ def fitting(settings: Settings) -> Settings:
     """Return `settings` with `max_connections` reduced to what the file limit allows.
 
     Raises the soft limit of open files to the hard limit first.  Logs a warning if
-    `max_connections` is reduced.  Raises `ConfigurationError` if the limit leaves no
-    file for a connection.
+    `max_connections` is reduced, except in development mode.  Raises
+    `ConfigurationError` if the limit leaves no file for a connection.
     """
     limit = raised_file_limit()
     fit = limit - RESERVED_FILES
@@ -69,9 +70,11 @@ def fitting(settings: Settings) -> Settings:
         )
     if settings.max_connections <= fit:
         return settings
-    log.warning(
+    level = logging.DEBUG if settings.dev else logging.WARNING
+    log.log(
+        level,
         f"max_connections is reduced from {settings.max_connections} to {fit}, because only {limit} files may be "
-        "open; see `ulimit -Hn`, or LimitNOFILE of systemd"
+        "open; see `ulimit -Hn`, or LimitNOFILE of systemd",
     )
     return settings.model_copy(update={"max_connections": fit})
 

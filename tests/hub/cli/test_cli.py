@@ -22,7 +22,7 @@ import pytest
 
 import hub
 from hub import Settings
-from hub.auth.signing import sign_classic_token, sign_token
+from hub.auth.signing import sign_classic_token, sign_token, token_command
 from hub.cli import serve as cli
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_TOKEN
 from hub.history.sqlite import database
@@ -301,18 +301,31 @@ async def test_a_development_hub_with_keys_of_its_own_refuses_the_well_known_key
             assert answer.status == 401
         async with await subscribe(hub, ("topic", "a"), token=token) as answer:
             assert answer.status == 401
-    # The welcome, the log and the page say how to sign a token, and the hub signs none.
+    # The welcome and the page say how to sign a token, and the hub signs none.
     (tmp_path / "key").write_text(OWN_KEY + "\n")
     command = hub.welcome.partition("TOKEN=$(skipfilter ")[2].partition(")\n")[0]
     signed = run(*shlex.split(command.replace("FILE", f"{tmp_path}/key")))
     assert (signed.returncode, signed.stderr) == (0, "")
     assert await publish(hub, ("topic", "a"), token=signed.stdout.strip())
     assert '"Authorization: Bearer $TOKEN"' in hub.welcome
-    assert f"skipfilter {command.partition(' --audience')[0]}" in hub.log()
     assert "anyone" not in hub.welcome + hub.log()
+    assert "DEVELOPMENT MODE" not in hub.log()  # the welcome says it
     async with await request(hub, "GET", f"{PATH}/debug/config.json") as answer:
         config = json.loads(await answer.body())
     assert (config["token"], config["token_command"]) == ("", f"skipfilter {command}")
+
+
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+def test_the_log_of_another_server_says_how_to_sign_a_token(
+    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    settings = hub.settings_from_environment(dev=True, history_url="memory://")
+    hub.create_app(settings)
+    [record] = caplog.records
+    told = token_command(settings, "http://localhost:3000")
+    assert record.getMessage() == f'event="DEVELOPMENT MODE, with the keys that were set" to_sign_a_token="{told}"'
 
 
 # -- skipfilter token
