@@ -49,7 +49,7 @@ Push live updates to browsers, and find out afterwards who received them.
   skipfilter COMMAND --help          print the options of a command, and an example
   skipfilter --version               print the version
   skipfilter --install-completion    let the shell complete commands and options
-  skipfilter --show-completion       print the script for that
+  skipfilter --show-completion bash  print the script for that, or for zsh, fish, powershell
 
 Example: skipfilter serve --dev
 
@@ -57,7 +57,7 @@ Exit status: 0 if all is done; 1 if the work failed, or a check found a fault; 2
 command could not begin, because an argument, a setting or a package is wrong or missing;
 130 if Ctrl-C ended the work.
 """
-_COMPLETION: Final = "_SKIPFILTER_COMPLETE"
+COMPLETION: Final = "_SKIPFILTER_COMPLETE"
 """The variable with which a shell asks for completions."""
 
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command, and exit with its status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     first = words[0] if words else "--help"
-    if _COMPLETION in os.environ or first in ("--install-completion", "--show-completion"):
+    if COMPLETION in os.environ or first in ("--install-completion", "--show-completion"):
         _load("completion", "hub").main(words)
     elif first in ("-h", "--help"):
         width = max(map(len, COMMANDS))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 import typer.main
 
-from hub.__main__ import COMMANDS
+from hub.__main__ import COMMANDS, COMPLETION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,8 @@ def main(arguments: Sequence[str]) -> None:
     Only the module of the command in the line is imported; of the others, the names are
     enough.
     """
+    if len(arguments) == 2:  # `--show-completion SHELL`; otherwise Typer finds out which shell it is
+        os.environ[COMPLETION], arguments = f"source_{arguments[1]}", []
     names = typer.Typer(rich_markup_mode=None)
     for name, command in COMMANDS.items():
         names.command(name, help=command.help)(_nothing)

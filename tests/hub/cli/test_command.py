@@ -188,7 +188,8 @@ def test_a_shell_completes_commands_and_options(line: str, expected: set[str]) -
 
 
 @pytest.mark.processes
-def test_the_script_for_a_shell_can_be_printed() -> None:
-    ended = process("--show-completion", "bash")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_can_be_printed(shell: str) -> None:
+    ended = process("--show-completion", shell)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "_SKIPFILTER_COMPLETE=complete_bash" in ended.stdout
+    assert f"_SKIPFILTER_COMPLETE=complete_{shell}" in ended.stdout

@@ -102,9 +102,9 @@ async def test_n40_n55_v22_r22_publishing_answers_200_with_the_id_as_text(shared
         (b"topic=a&data=%FF", [FORM], 400, "not valid UTF-8"),
         (
             b"topic=a",
-            [("content-type", "application/json")],
+            [("content-type", "application/xml")],
             400,
-            "application/x-ndjson, not 'application/json'",
+            "application/x-ndjson, not 'application/xml'",
         ),
         (b"topic=a%00b", [FORM], 400, "U+0000"),
         (b"topic=*", [FORM], 400, "'*' is reserved"),
