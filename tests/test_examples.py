@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests.hub.commands import environment, process
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -73,7 +77,7 @@ def test_the_python_of_the_readme_prints_its_output(hub: HubProcess) -> None:
 def test_the_requests_of_the_readme_work(hub: HubProcess) -> None:
     blocks = [block for block in re.findall(r"```sh\n(.*?)```", README + HUB_PAGE, re.DOTALL) if "curl" in block]
     script = "\n".join(blocks).replace("http://localhost:3000", hub.origin)
-    assert script.count(hub.url) == 4
+    assert script.count(hub.url) == 5
     done = subprocess.run(
         ["/bin/sh", "-eu", "-c", script.replace("curl -N", "curl --head")],  # a stream has no end
         env={"TOKEN": hub.token, "PATH": "/usr/bin:/bin"},
@@ -83,4 +87,37 @@ def test_the_requests_of_the_readme_work(hub: HubProcess) -> None:
         check=True,
     )
     assert "200 OK" in done.stdout
-    assert done.stdout.count("urn:uuid:") == 3, done.stdout
+    events = re.findall(r"^id: urn:uuid:\S+\ndata: (.*)$", done.stdout, re.MULTILINE)  # of `Prefer: wait=0`
+    assert events == ["a new chapter", "a new chapter"], done.stdout
+    assert done.stdout.count("urn:uuid:") == 3 + len(events)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", [README, HUB_PAGE], ids=["README.md", "hub/README.md"])
+def test_the_commands_of_the_readme_publish_and_subscribe(page: str, hub: HubProcess) -> None:
+    lines = re.findall(r"^\.venv/bin/skipfilter ((publish|subscribe) .*)$", page, re.MULTILINE)
+    found = {name: shlex.split(line) for line, name in lines}
+    assert found.keys() == {"publish", "subscribe"}
+    published = process(*found["publish"], HUB_URL=hub.url)
+    assert (published.returncode, published.stderr) == (0, "")
+    # A private update needs a token, which the page's subscriber does not have.
+    dev = ["--dev"] if "--private" in found["publish"] else []
+    read = process(*found["subscribe"], *dev, "--since", "earliest", "--count", "1", HUB_URL=hub.url)
+    assert read.stdout.endswith(f"  {published.stdout}a new chapter\n\n")
+
+
+@pytest.mark.processes
+def test_the_settings_of_the_readme_are_printed(tmp_path: Path) -> None:
+    [block] = [block for block in re.findall(r"```sh\n(.*?)```", HUB_PAGE, re.DOTALL) if "settings example" in block]
+    done = subprocess.run(
+        ["/bin/sh", "-eu", "-c", block.replace(".venv/bin/skipfilter", f"{sys.executable} -m hub")],
+        env=environment(PYTHONPATH=str(ROOT)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert "HUB_DEV=true    # --dev" in done.stdout
+    assert (tmp_path / "hub.toml").read_text().startswith("# The settings of a hub")

@@ -7,6 +7,7 @@ that of the shares of clients in .github/SECURITY.md, made from hub/node/shares.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,10 +38,27 @@ def default(setting: Description) -> str:
 def table() -> str:
     """Return the table, in Markdown: a row for each setting, in the order of the class."""
     rows = [
-        f"| `{each.name}` | {default(each)} | {each.unit} | {each.meaning.replace('|', '&#124;')} |"
+        f"| `{each.name}` | {default(each)} | {each.unit} | {with_links(each.meaning.replace('|', '&#124;'))} |"
         for each in descriptions()
     ]
     return "".join(f"{row}\n" for row in ["| setting | default | unit | meaning |", "|---|---|---|---|", *rows])
+
+
+def with_links(text: str) -> str:
+    """Return `text` with a link from each number of a rule to its section."""
+    return re.sub(r"\b[NRV]\d+\b", lambda rule: f"[{rule[0]}](protocol/PROTOCOL.md#{_sections()[rule[0]]})", text)
+
+
+@cache
+def _sections() -> dict[str, str]:
+    """Return the anchor of the section of each rule."""
+    anchor, found = "", {}
+    for line in (README.parent / "protocol" / "PROTOCOL.md").read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            anchor = re.sub(r"[^a-z0-9 -]", "", line[3:].lower()).replace(" ", "-")
+        elif rule := re.match(r"- \*\*(\w+)\*\*", line):
+            found[rule[1]] = anchor
+    return found
 
 
 def with_table(page: str) -> str:

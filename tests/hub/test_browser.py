@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
@@ -16,6 +18,7 @@ from urllib.request import Request, urlopen
 import httpx2
 import pytest
 from playwright.sync_api import expect, sync_playwright
+from starlette.responses import Response
 
 from tests.asgi import PATH, classic_token, current_token
 from tests.conftest import HubProcess
@@ -180,6 +183,35 @@ def got(page: Page, count: int) -> list[tuple[str, str, str]]:
     """Wait for `count` events and return all that came."""
     page.wait_for_function("(count) => got.length >= count", arg=count)
     return [tuple(event) for event in page.evaluate("got")]
+
+
+# -- the examples of hub/README.md
+
+
+def test_the_readme_subscribes_to_public_and_private_updates(
+    start_hub: Callable[..., HubProcess], shop: Site, page: Page
+) -> None:
+    text = (Path(__file__).parents[2] / "hub" / "README.md").read_text("utf-8")
+    section = text.partition("## In a browser")[2].partition("\n## ")[0]
+    public, private = re.findall(r"```js\n(.*?)```", section, re.DOTALL)
+    [cookie] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert "--cors-origins http://localhost:8000" in section.replace("\n", " ")
+    hub = start_hub("--cors-origins", shop.origin, HUB_SUBSCRIPTIONS="0")
+    printed: list[str] = []
+    page.on("console", lambda message: printed.append(message.text))
+    # The application sets the cookie, which reaches only the second subscriber.
+    response = Response()
+    exec(cookie, {"response": response, "token": hub.token})
+    for script, expected in ((public, ["one", "a chapter: two"]), (private, ["one", "three"])):
+        shop.visit(page, cookie=response.headers["set-cookie"])
+        printed.clear()
+        opened = "await new Promise((open) => { source.onopen = open; });"
+        page.evaluate(f"(async () => {{ {script.replace('http://localhost:3000', hub.origin)} {opened} }})()")
+        for data, fields in (("one", {}), ("two", {"type": "chapter"}), ("three", {"private": "on"})):
+            publish(hub, "https://example.com/books/1", data, **fields)
+        while len(printed) < len(expected):
+            page.wait_for_event("console")
+        assert printed == expected
 
 
 # -- an unmodified client of 0.x
