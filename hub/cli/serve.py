@@ -21,7 +21,7 @@ from hub.errors import ConfigurationError
 from hub.http.application import application_of
 from hub.http.endpoints import DEBUGGER
 from hub.logs import LogFormatter, log_to_stdlib
-from hub.process.server import check_files, fitting, run
+from hub.process.server import check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
 from hub.settings import Settings
 from hub.settings.variable_names import variable
@@ -97,7 +97,8 @@ def serve(
     flags = {name: value for name, value in locals().items() if name in Settings.model_fields}
     # An error in the settings, the address or the files stops the start here.
     with settings_sources(config, env_file, **flags) as sources:
-        settings = fitting(sources.settings())
+        wanted = sources.settings()
+        settings = fitting(wanted)
         if workers > 1 and settings.history_url.startswith("memory:"):
             raise ConfigurationError(
                 "a history in memory belongs to one process, so several cannot share it: set `history_url`, as in "
@@ -114,6 +115,7 @@ def serve(
             on_failure.pop_all()
     typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}"))
     sys.stdout.flush()
+    warn_of_files(wanted, settings)
     if workers > 1:
         with listener:
             raise typer.Exit(supervise(workers, lambda: run(application_of(settings), listener, detach=detach)))

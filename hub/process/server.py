@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import math
 import os
 from pathlib import Path
@@ -57,8 +56,7 @@ _UNLIMITED: Final = 2**31
 def fitting(settings: Settings) -> Settings:
     """Return `settings` with `max_connections` reduced to what the file limit allows.
 
-    Raises the soft limit of open files to the hard limit first.  Logs a warning if
-    `max_connections` is reduced, except in development mode.  Raises
+    Raises the soft limit of open files to the hard limit first.  Raises
     `ConfigurationError` if the limit leaves no file for a connection.
     """
     limit = raised_file_limit()
@@ -68,15 +66,17 @@ def fitting(settings: Settings) -> Settings:
             f"only {limit} files may be open, which leaves none for a subscriber: more than {RESERVED_FILES} are "
             "needed; see `ulimit -Hn`, or LimitNOFILE of systemd"
         )
-    if settings.max_connections <= fit:
-        return settings
-    level = logging.DEBUG if settings.dev else logging.WARNING
-    log.log(
-        level,
-        f"max_connections is reduced from {settings.max_connections} to {fit}, because only {limit} files may be "
-        "open; see `ulimit -Hn`, or LimitNOFILE of systemd",
-    )
-    return settings.model_copy(update={"max_connections": fit})
+    return settings.model_copy(update={"max_connections": min(fit, settings.max_connections)})
+
+
+def warn_of_files(wanted: Settings, fitted: Settings) -> None:
+    """Log a warning if `fitting` reduced `max_connections`, but not in development."""
+    if fitted.max_connections < wanted.max_connections and not wanted.dev:
+        limit = fitted.max_connections + RESERVED_FILES
+        log.warning(
+            f"max_connections is reduced from {wanted.max_connections} to {fitted.max_connections}, because only "
+            f"{limit} files may be open; see `ulimit -Hn`, or LimitNOFILE of systemd"
+        )
 
 
 def check_files(settings: Settings) -> None:

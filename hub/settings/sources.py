@@ -101,7 +101,7 @@ class Sources:
     def _add_variables(self, source: EnvSettingsSource, where: str) -> None:
         """Add the variables of a source, and the files of secrets that they name."""
         variables = {name.upper(): value for name, value in source.env_vars.items()}
-        for name in unknown_variables(variables, Settings.model_fields, SECRETS):
+        for name in unknown_variables(variables, Settings.model_fields, SECRETS, where):
             log.warning("this variable is not a setting of the hub, and is ignored", name=name)
         for name, new_name in RENAMED.items():
             if name in variables:

@@ -60,7 +60,9 @@ def sentences(error: ValidationError, model: type[BaseModel], values: Mapping[st
     sentences = []
     for each in error.errors(include_url=False):
         where = each["loc"]
-        name = ".".join(map(str, where))
+        # A wrong text of a list is shown, so its number is not needed.
+        is_shown = len(where) > 1 and isinstance(each["input"], str)
+        name = ".".join(map(str, where[:1] if is_shown and isinstance(where[-1], int) else where))
         field = model.model_fields.get(str(where[0])) if where else None
         if each["type"] == "extra_forbidden":
             meant = nearest(name, model.model_fields)

@@ -47,7 +47,7 @@ def file_variable(secret: str) -> str:
 
 
 def unknown_variables(
-    environment: Mapping[str, str | None], settings: Collection[str], secrets: Collection[str] = ()
+    environment: Mapping[str, str | None], settings: Collection[str], secrets: Collection[str] = (), where: str = ""
 ) -> list[str]:
     """Return the sorted names of the HUB_… variables that are unknown.
 
@@ -55,7 +55,8 @@ def unknown_variables(
     `secrets`, and the variables that commands read.  Variables that Kubernetes sets for
     a service called `hub` or `hub-…` are left out.  Case does not matter.
 
-    Raises ConfigurationError if a name is almost the name of a setting.
+    Raises ConfigurationError if a name is almost the name of a setting; the message has
+    `where` after the name.
     """
     known = {*map(variable, settings), *map(file_variable, secrets)}
     unknown = [
@@ -67,7 +68,9 @@ def unknown_variables(
     nearly = [(name, meant) for name in unknown if (meant := _nearest(name.upper(), known | RENAMED.keys()))]
     if nearly:
         raise ConfigurationError(
-            "; ".join(f"{name} is not a setting: did you mean {RENAMED.get(meant, meant)}?" for name, meant in nearly)
+            "; ".join(
+                f"{name}{where} is not a setting: did you mean {RENAMED.get(meant, meant)}?" for name, meant in nearly
+            )
         )
     return unknown
 

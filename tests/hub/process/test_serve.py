@@ -26,6 +26,7 @@ from hub.process.server import (
     _Server,
     fitting,
     raised_file_limit,
+    warn_of_files,
 )
 from tests.hub.serving import served
 from tests.waiting import HANG
@@ -61,19 +62,15 @@ def test_the_number_of_subscribers_is_bounded_by_the_number_of_files(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "raised_file_limit", lambda: 1_000)
-    settings = Settings(dev=True, max_connections=1_000 - RESERVED_FILES)
-    assert fitting(settings) is settings
-    assert caplog.records == []
+    most = 1_000 - RESERVED_FILES
+    enough, many = (Settings(dev=True, max_connections=each) for each in (most, most + 1))
+    production = Settings(publisher_key="p" * 32, anonymous=True, max_connections=most + 1)
+    assert [fitting(each).max_connections for each in (enough, many, production)] == [most] * 3
     with caplog.at_level(logging.WARNING):
-        fitted = fitting(Settings(dev=True, max_connections=1_001 - RESERVED_FILES))
-        assert fitted.max_connections == 1_000 - RESERVED_FILES
-        assert caplog.records == []  # a developer does not need so many
-        production: dict[str, Any] = {
-            "publisher_key": "p" * 32,
-            "anonymous": True,
-            "max_connections": 1_001 - RESERVED_FILES,
-        }
-        assert fitting(Settings(**production)).max_connections == 1_000 - RESERVED_FILES
+        warn_of_files(enough, fitting(enough))
+        warn_of_files(many, fitting(many))  # a developer does not need so many
+        assert caplog.records == []
+        warn_of_files(production, fitting(production))
     assert "max_connections is reduced from 901 to 900, because only 1000 files may be open" in caplog.text
 
 
