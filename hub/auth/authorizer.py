@@ -25,24 +25,23 @@ import hashlib
 import json
 import time
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import structlog
 from cachetools import LRUCache
-from joserfc import jws
-from joserfc.errors import JoseError
 
-from hub.auth.grant import ANONYMOUS, DETAIL_TYPE, Grant
-from hub.auth.keys import REGISTRY, open_keys
+from hub.auth.claims import MALFORMED, ClaimsParser, check_audience, check_values, mercure_claim, read, shown_json
+from hub.auth.grant import ANONYMOUS, Grant
+from hub.auth.keys import open_keys
 from hub.auth.presented import find_token, require_same_site
-from hub.errors import InvalidRequest, InvalidToken, KeysUnavailable, TokenRequired
-from hub.protocol.requests import check_pattern_length
-from hub.protocol.topics import CLASSIC, MATCHER_TYPES, WILDCARD, TopicMatcher, check_text
+from hub.errors import InvalidToken, KeysUnavailable, TokenRequired
+from hub.protocol.topics import WILDCARD, TopicMatcher
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from hub.auth.claims import Unverified
     from hub.auth.grant import Action
     from hub.auth.keys import KeySource, TrustedKeys
     from hub.protocol.requests import Headers
@@ -53,9 +52,6 @@ if TYPE_CHECKING:
 log = structlog.stdlib.get_logger("hub")
 
 _ROLES: Final[dict[Action, Literal["publisher", "subscriber"]]] = {"publish": "publisher", "subscribe": "subscriber"}
-_CURRENT_TYPES: Final = ("at+jwt", "application/at+jwt")  # N64
-_CLASSIC_CLAIMS: Final = ("https://mercure.rocks/", "mercure")  # the first one that is present counts (V30)
-_MAX_CLASSIC_ENTRIES: Final = 1_000  # V33
 
 
 class Compiler(Protocol):
@@ -105,6 +101,7 @@ class Authorizer:
     ) -> None:
         self._settings = settings
         self._compiler = compiler
+        self._claims = ClaimsParser(settings, clock)
         self._clock = clock
         self._monotonic = monotonic
         self._classic = self._open_classic()
@@ -191,35 +188,29 @@ class Authorizer:
         Raises InvalidToken if the token is not valid, or KeysUnavailable if its keys
         cannot be fetched.
         """
-        self._check_text(token)
+        self._claims.check_text(token)
         # The same token may be used for both actions and for several resources.
         slot = (action, resource, hashlib.sha256(token.encode("ascii")).digest())
         verified = self._verified.get(slot)
         if verified is None or not verified.is_good(self._clock()):
             try:
                 verified = await self._verify(action, token, resource)
-            except _MALFORMED as error:
+            except MALFORMED as error:
                 raise InvalidToken(_reason(error)) from error
             # A larger one does not fit into the cache, and is verified each time.
             if verified.cost <= self._verified.maxsize:
                 self._verified[slot] = verified
         return verified.grant
 
-    def _check_text(self, token: str) -> None:
-        if len(token) > self._settings.max_token:
-            raise InvalidToken(f"the token has {len(token)} characters; the limit is {self._settings.max_token}")
-        if not token.isascii():
-            raise InvalidToken("the token has characters that are not ASCII")
-
     async def _verify(self, action: Action, token: str, resource: str) -> _Verified:
-        unverified = _read(token)
+        unverified = read(token)
         source, keys = await self._check_signature(action, unverified)
         claims = unverified.claims
-        _check_values(claims)
+        check_values(claims)
         grant = await (self._current_grant(claims, resource) if unverified.is_current else self._classic_grant(claims))
         return _Verified(grant, keys, source, _cost(grant, token))
 
-    async def _check_signature(self, action: Action, token: _Unverified) -> tuple[KeySource, TrustedKeys]:
+    async def _check_signature(self, action: Action, token: Unverified) -> tuple[KeySource, TrustedKeys]:
         """Return the keys that signed a token, and their source.
 
         The issuer in the claims decides which keys to use.  Nothing else in them is
@@ -240,52 +231,25 @@ class Authorizer:
         owner of the token.  Raises InvalidToken if the token cannot be read.
         """
         try:
-            self._check_text(token)
-            unverified = _read(token)
-        except _MALFORMED as error:
+            self._claims.check_text(token)
+            unverified = read(token)
+        except MALFORMED as error:
             raise InvalidToken(_reason(error)) from None
-        claims = unverified.claims
-        checks: list[Callable[[], object]] = [lambda: _check_values(claims)]
-        if unverified.is_current:
-            checks += [
-                lambda: _check_audience(claims, resource),
-                lambda: self._check_expiry(claims),
-                lambda: self._parse_details(claims),
-            ]
-        else:
-            checks += [lambda: self._check_times(claims), lambda: self._parse_claim(claims)]
+        checks = self._claims.checks(unverified, resource=resource)
         common = [reason for check in checks if (reason := _failure(check))]
-        allowed, ignored = self._allowed(unverified), list[str]()
+        allowed, ignored = self._claims.allowed(unverified), list[str]()
         try:
             await self._compiler.compile_all(list(chain(*allowed.values())), ignored)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             common.append(_reason(error))
         faults: dict[Action, list[str]] = {}
         for action in _ROLES:
             faults[action] = common
             try:
                 await self._check_signature(action, unverified)
-            except (*_MALFORMED, KeysUnavailable) as error:
+            except (*MALFORMED, KeysUnavailable) as error:
                 faults[action] = [_reason(error), *common]
-        return Explanation(unverified.header, claims, unverified.is_current, allowed, ignored, faults)
-
-    def _allowed(self, token: _Unverified) -> dict[Action, list[Selector]]:
-        """Return the selectors that a token grants for each action, as far as it has a
-        form that can be read.
-        """
-        try:
-            if token.is_current:
-                details = self._parse_details(token.claims)
-                return {
-                    action: [
-                        selector for detail in details if action in detail.actions for selector in detail.selectors
-                    ]
-                    for action in _ROLES
-                }
-            entries = dict(zip(("publish", "subscribe"), self._parse_claim(token.claims), strict=True))
-            return {action: [selector for selector, _ in entries[action]] for action in _ROLES}
-        except _MALFORMED:
-            return {action: [] for action in _ROLES}
+        return Explanation(unverified.header, unverified.claims, unverified.is_current, allowed, ignored, faults)
 
     def _source_for_issuer(self, action: Action, claims: Mapping[str, Any]) -> KeySource:
         """Return the keys of the issuer that the token names, and of no other (N67)."""
@@ -293,7 +257,7 @@ class Authorizer:
             raise InvalidToken("typ at+jwt is of a current token, and the hub has no trusted issuers (V81)")
         issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer not in self._issuers:
-            raise InvalidToken(f"iss {_shown(issuer)} is not trusted")
+            raise InvalidToken(f"iss {shown_json(issuer)} is not trusted")
         source = self._issuers[issuer].get(action)
         if source is None:
             raise InvalidToken(f"issuer {issuer!r} has no keys for tokens that {action}")
@@ -303,9 +267,9 @@ class Authorizer:
 
     async def _current_grant(self, claims: Mapping[str, Any], resource: str) -> Grant:
         # Everything is checked before the patterns are compiled, which is costly.
-        _check_audience(claims, resource)
-        expires = self._check_expiry(claims)
-        parsed = self._parse_details(claims)
+        check_audience(claims, resource)
+        expires = self._claims.check_expiry(claims)
+        parsed = self._claims.details(claims)
         # One grant for all details together.
         compiled = await self._compile([selector for detail in parsed for selector in detail.selectors])
         granted = [(detail, tuple(_among(detail.selectors, compiled))) for detail in parsed]
@@ -320,64 +284,13 @@ class Authorizer:
             payloads=tuple((its, detail.payload) for detail, its in granted if "subscribe" in detail.actions),
         )
 
-    def _check_expiry(self, claims: Mapping[str, Any]) -> float:
-        """Return when a current token expires (N68)."""
-        expires = self._check_times(claims)
-        if expires is None:
-            raise InvalidToken("exp is missing")
-        return expires
-
-    def _parse_details(self, claims: Mapping[str, Any]) -> list[_Detail]:
-        """Return the Mercure details; details of other types are ignored (N72)."""
-        details = claims.get("authorization_details", [])
-        if not isinstance(details, list):
-            raise InvalidToken("authorization_details is not an array")
-        ours = [detail for detail in details if _is_mercure_detail(detail)]
-        self._check_count(len(ours), "details")
-        parsed = [self._parse_detail(detail) for detail in ours]
-        self._check_count(sum(len(detail.selectors) for detail in parsed), "topics")
-        return parsed
-
-    def _parse_detail(self, detail: Mapping[str, Any]) -> _Detail:
-        """Return the parts of a Mercure detail (N73–N75).
-
-        Raises InvalidToken if a part is wrong, which makes the whole token invalid
-        (N76).
-        """
-        actions, topics, payload = detail.get("actions"), detail.get("topics"), detail.get("payload")
-        if not isinstance(actions, list) or not actions or not all(isinstance(action, str) for action in actions):
-            raise InvalidToken(f"actions {_shown(actions)} is not an array of one or more strings")
-        if not isinstance(topics, list) or not topics:
-            raise InvalidToken(f"topics {_shown(topics)} is not an array of one or more objects")
-        if not isinstance(payload, dict | None):
-            raise InvalidToken("a payload is not an object")
-        return _Detail(actions, tuple(self._parse_match(topic) for topic in topics), payload)
-
-    def _parse_match(self, topic: Any) -> Selector:
-        """Return the type and pattern of an object with `match` and `match_type` (N74).
-
-        The type of classic selectors has no name there, so it is refused too (V71).
-        """
-        if not isinstance(topic, dict):
-            raise InvalidToken(f"topic {_shown(topic)} is not an object")
-        type, pattern = topic.get("match_type", "exact"), topic.get("match")
-        if type not in MATCHER_TYPES:
-            raise InvalidToken(f"match_type {_shown(type)} is none of {', '.join(MATCHER_TYPES)}")
-        if not pattern:
-            raise InvalidToken("match is empty or missing")
-        return self._checked(type, pattern)
-
-    def _check_count(self, count: int, what: str) -> None:
-        if count > self._settings.max_matchers:
-            raise InvalidToken(f"the token has {count} {what}; the limit is {self._settings.max_matchers} (N77)")
-
     # -- classic tokens
 
     async def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
         """Return what the `mercure` claim grants."""
-        expires = self._check_times(claims)
-        claim = _mercure_claim(claims)
-        published, subscribed = self._parse_claim(claims)
+        expires = self._claims.check_times(claims)
+        claim = mercure_claim(claims)
+        published, subscribed = self._claims.entries(claims)
         compiled = await self._compile([selector for selector, _ in published + subscribed])
         # The payload of an entry comes before the payload of the claim (V73).
         payloads = [
@@ -399,25 +312,6 @@ class Authorizer:
             payloads=tuple(payloads),
         )
 
-    def _parse_claim(self, claims: Mapping[str, Any]) -> tuple[list[_Entry], list[_Entry]]:
-        """Return the entries of the `mercure` claim: to publish, and to subscribe."""
-        claim = _mercure_claim(claims)
-        return self._parse_entries("publish", claim), self._parse_entries("subscribe", claim)
-
-    def _parse_entries(self, action: Action, claim: Mapping[str, Any]) -> list[_Entry]:
-        """Return the selectors in one array, each with its own payload or None."""
-        entries = claim.get(action)
-        if entries is None:
-            return []
-        if not isinstance(entries, list) or len(entries) > _MAX_CLASSIC_ENTRIES:
-            raise InvalidToken(f"mercure.{action} is not an array of at most {_MAX_CLASSIC_ENTRIES} entries")
-        return [
-            (self._checked(CLASSIC, entry), None)
-            if isinstance(entry, str)
-            else (self._parse_match(entry), entry.get("payload"))
-            for entry in entries
-        ]
-
     # -- both kinds
 
     async def _compile(self, selectors: list[Selector]) -> dict[Selector, TopicMatcher]:
@@ -432,29 +326,6 @@ class Authorizer:
         if refused:
             log.warning("a token has URL Patterns that grant nothing", patterns=len(refused), first=refused[0])
         return compiled
-
-    def _checked(self, type: str, pattern: Any) -> Selector:
-        """Return the selector if its pattern is valid text, and not too long."""
-        if not isinstance(pattern, str):
-            raise InvalidToken(f"pattern {_shown(pattern)} is not a string")
-        check_text("pattern", pattern)
-        if type != CLASSIC:
-            check_pattern_length(pattern, self._settings)
-        return type, pattern
-
-    def _check_times(self, claims: Mapping[str, Any]) -> float | None:
-        """Return when the token expires, in seconds since the epoch, or None for never.
-
-        Times may have fractions.  Raises InvalidToken if the token is not valid now
-        (N68, V31).
-        """
-        now = self._clock()
-        expires, not_before = _numeric_date(claims, "exp"), _numeric_date(claims, "nbf")
-        if expires is not None and expires <= now:
-            raise InvalidToken(f"exp {expires:.0f}: expired {now - expires:.0f} s ago")
-        if not_before is not None and not_before > now:
-            raise InvalidToken(f"nbf {not_before:.0f}: not valid for another {not_before - now:.0f} s")
-        return expires
 
 
 class Explanation(NamedTuple):
@@ -472,35 +343,6 @@ class Explanation(NamedTuple):
     """The reasons to refuse the token for each action; the first is the one logged."""
 
 
-class _Unverified(NamedTuple):
-    """The parts of a token whose signature is not verified."""
-
-    signed: jws.CompactSignature
-    header: Mapping[str, Any]
-    claims: Mapping[str, Any]
-    is_current: bool
-
-
-_Entry: TypeAlias = "tuple[Selector, Any]"
-"""A selector of a classic token, and its own payload or None."""
-
-
-class _Detail(NamedTuple):
-    """A Mercure detail of a current token."""
-
-    actions: list[str]
-    selectors: tuple[Selector, ...]
-    payload: Any
-
-
-_MALFORMED: Final = (
-    InvalidToken, JoseError, ValueError, TypeError, ArithmeticError, InvalidRequest, RecursionError
-)  # fmt: skip
-"""The errors of a token that is not valid: the parsers raise many classes for one that
-is malformed.
-"""
-
-
 def _reason(error: Exception) -> str:
     """Return the reason for the log."""
     return (error.reason if isinstance(error, InvalidToken) else str(error)) or type(error).__name__
@@ -510,66 +352,9 @@ def _failure(check: Callable[[], object]) -> str:
     """Return the reason why a check fails, or ""."""
     try:
         check()
-    except _MALFORMED as error:
+    except MALFORMED as error:
         return _reason(error)
     return ""
-
-
-def _read(token: str) -> _Unverified:
-    """Return the parts of a token; raise one of the malformed errors."""
-    signed = jws.extract_compact(token.encode("ascii"), registry=REGISTRY)
-    header = _checked_header(signed)
-    claims = json.loads(signed.payload)
-    if not isinstance(claims, dict):
-        raise InvalidToken("its claims are not an object")
-    return _Unverified(signed, header, claims, header.get("typ", "").lower() in _CURRENT_TYPES)
-
-
-def _check_values(claims: Mapping[str, Any]) -> None:
-    """Refuse NaN, infinity and lone surrogates: none is a date, and a payload with one
-    could not be sent to clients (N124).
-    """
-    json.dumps(claims, ensure_ascii=False, allow_nan=False).encode("utf-8")
-
-
-def _check_audience(claims: Mapping[str, Any], resource: str) -> None:
-    """Raise InvalidToken unless a current token is for `resource` (N69)."""
-    audience = claims.get("aud")
-    if resource not in (audience if isinstance(audience, list) else [audience]):
-        raise InvalidToken(f"aud {_shown(audience)} lacks {resource!r}")
-
-
-def _mercure_claim(claims: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `mercure` claim of a classic token; without one, it grants nothing.
-
-    If there are authorization details beside the claim, they are for other hubs and do
-    not count.  Details without the claim mean that the `typ` is wrong.  Such a token
-    would grant nothing, so it is refused, and the log has the reason.
-    """
-    claim = next((claims[name] for name in _CLASSIC_CLAIMS if name in claims), None)
-    if not isinstance(claim, dict | None):
-        raise InvalidToken(f"the mercure claim {_shown(claim)} is not an object")
-    if claim is None:
-        details = claims.get("authorization_details")
-        if isinstance(details, list) and any(map(_is_mercure_detail, details)):
-            raise InvalidToken("authorization_details without a mercure claim need the typ at+jwt (V81)")
-    return claim or {}
-
-
-def _checked_header(signed: jws.CompactSignature) -> Mapping[str, Any]:
-    header: Any = signed.headers()
-    if not isinstance(header, dict):
-        raise InvalidToken("its header is not an object")
-    if "crit" in header:
-        # The hub supports no extension.  joserfc supports one: unencoded payloads (RFC
-        # 7797).
-        raise InvalidToken(f"crit {_shown(header['crit'])} is not understood")
-    REGISTRY.check_header(header)
-    return header
-
-
-def _is_mercure_detail(detail: Any) -> bool:
-    return isinstance(detail, dict) and detail.get("type") == DETAIL_TYPE
 
 
 def _has_subject(claims: Mapping[str, Any]) -> bool:
@@ -601,19 +386,3 @@ def _cost(grant: Grant, token: str) -> int:
     matchers = {*grant.publish, *grant.subscribe}
     automata = sum(matcher.cost > 0 for matcher in matchers)
     return 1 + len(token) // 1_000 + 3 * len(matchers) // 4 + 32 * automata
-
-
-def _numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a time in the claims, or None if it is missing."""
-    value = claims.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidToken(f"{name} {_shown(value)} is not a number of seconds")
-    return float(value)
-
-
-def _shown(value: Any) -> str:
-    """Return any JSON value as the log shows it: as JSON of at most 80 characters."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:80] + "…"
