@@ -25,7 +25,9 @@ EnvFile = Annotated[
 ]
 Dev = Annotated[
     bool | None,
-    typer.Option("--dev", help="Development mode: well-known keys, and subscribers need no token.", show_default=False),
+    typer.Option(
+        "--dev/--no-dev", help="Development mode: well-known keys, and subscribers need no token.", show_default=False
+    ),
 ]
 
 
@@ -36,9 +38,9 @@ def settings_sources(config: Path | None, env_file: Path | None, **flags: Any) -
     An error in a setting or a file, here or inside of the context, ends the command
     with a sentence, which names each setting as its source does.
     """
-    sources = None
     try:
         sources = Sources(flags, config=config, env_file=env_file)
-        yield sources
+        with sources.named():
+            yield sources
     except (ConfigurationError, OSError) as error:
-        fail(sources.named(str(error)) if sources else error)
+        fail(error)

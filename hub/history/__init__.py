@@ -44,7 +44,9 @@ def open_history(url: str, retention: Retention) -> History:
     Raises ConfigurationError if the URL is invalid or its scheme is unknown.  The
     message never contains the password of the URL.
     """
-    scheme = url.partition(":")[0]  # not by urlsplit(), whose errors show the password
+    scheme, colon, _ = url.partition(":")  # not by urlsplit(), whose errors show the password
+    if not colon or not scheme.replace("+", "").isalnum():  # it may be a secret, so it is not shown
+        raise ConfigurationError(f"history_url is not a URL that begins with one of {', '.join(HISTORIES)}")
     if scheme not in HISTORIES:
         raise ConfigurationError(f"history_url begins with {scheme!r}, which is none of {', '.join(HISTORIES)}")
     module, name = HISTORIES[scheme].split(":")

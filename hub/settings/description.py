@@ -56,7 +56,9 @@ class Description(NamedTuple):
         """
         if value is None or value == () or value == "":
             return ""
-        if self.is_secret and (self.name != "history_url" or "@" in value or "password" in value):
+        if self.name.endswith("_url"):
+            return _CREDENTIALS.sub("**********", value)
+        if self.is_secret:
             return "**********"
         if isinstance(value, bool):
             return str(value).lower()
@@ -67,6 +69,8 @@ class Description(NamedTuple):
         return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
+_CREDENTIALS: Final = re.compile(r"(?<=//)[^/]*(?=@)|(?<=\?)(?!synchronous=).*")
+"""The parts of a URL that may be secret: user and password, and the query."""
 _RULES: Final = re.compile(r" \(([NRV]\d+(, )?)+\)")
 
 

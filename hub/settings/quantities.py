@@ -52,7 +52,10 @@ def parse_size(text: str) -> int:
     >>> parse_size("64MiB")
     67108864
     """
-    return int(_parse(text, SIZES, 1, "a size, as in 500000, 500MB or 2GiB"))
+    number = _parse(text, SIZES, 1, "a size, as in 500000, 500MB or 2GiB")
+    if number != int(number):
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(number)
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,16 @@ import re
 from collections.abc import Sequence  # noqa: TC003 - pydantic reads it
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import NoDecode
 
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
@@ -96,6 +105,11 @@ _TRUST: Final = (
     *(f"{role}_{name}" for role in _ROLES for name in ("key", "jwks_url", "algorithm")),
 )
 """The settings that say which tokens are trusted."""
+
+
+def _is_nothing(value: object) -> bool:
+    """Whether a setting of trust is given, but empty."""
+    return value in (None, (), []) or (isinstance(value, str) and "".join(value.split()) == "[]")
 
 
 class Settings(BaseModel):
@@ -395,7 +409,7 @@ class Settings(BaseModel):
     """Seconds that a connection stays open after a response if no request comes."""
     max_body: Bytes = Field(default=2**20, ge=0, le=2**30)
     """The maximum number of bytes in the body of a request, in both dialects; 0 for no
-    limit (N56).  The body of a QUERY has a lower limit, `max_query`.
+    limit (N56).  The body of a QUERY has a lower limit.
     """
     body_timeout: Seconds = Field(default=30.0, gt=0, le=DAY)
     """Seconds that the body of a request may take to arrive."""
@@ -471,6 +485,14 @@ class Settings(BaseModel):
     grants much counts as several.
     """
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans(cls, value: object, info: ValidationInfo) -> object:
+        # For pydantic, true is the number 1.
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+            raise ValueError("should be a number")
+        return value
+
     @field_validator("issuers", mode="before")
     @classmethod
     def _parse(cls, value: object) -> object:
@@ -498,7 +520,7 @@ class Settings(BaseModel):
         filled = {**_DEVELOPMENT, **values}
         # All well-known keys or none: beside a key of the operator's own, a key that
         # everyone knows would make the own one useless.
-        if all(values.get(name) in (None, (), [], "[]") for name in _TRUST):
+        if all(_is_nothing(values.get(name)) for name in _TRUST):
             roles = _ROLES if is_true(values.get("classic", True)) else ()
             filled |= {f"{role}_key": DEVELOPMENT_KEY for role in roles} | {"issuers": _DEVELOPMENT_ISSUERS}
         return filled

@@ -11,15 +11,18 @@ in `settings`.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
+from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from dotenv.parser import parse_stream
 from pydantic_settings import (
     BaseSettings,
-    DotEnvSettingsSource,
     EnvSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -33,13 +36,12 @@ from hub.settings.variable_names import (
     RENAMED,
     file_variable,
     nearest,
-    renamed_variables,
     unknown_variables,
     variable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 log = structlog.stdlib.get_logger("hub")
 
@@ -52,6 +54,10 @@ class _Declared(Settings, BaseSettings):
     """The settings as pydantic-settings reads them; it is never instantiated."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
+
+
+class _Named(ConfigurationError):
+    """An error whose message has the names of the sources."""
 
 
 class Sources:
@@ -74,41 +80,48 @@ class Sources:
         """Setting -> how its source names it, as in HUB_PATH or "path in hub.toml"."""
         given = {name: value for name, value in (flags or {}).items() if value is not None}
         self._add(given, {name: f"--{name.replace('_', '-')}" for name in given})
-        self._add_variables(EnvSettingsSource(_Declared), "")
+        self._add_variables(os.environ, "")
         if env_file is not None:
-            _require_readable(env_file)
-            self._add_variables(DotEnvSettingsSource(_Declared, env_file=env_file), f" in {env_file}")
+            self._add_variables(_read_variables(env_file), f" in {env_file}")
         if config is not None:
-            _require_readable(config)
             self._add_config(config)
 
     def settings(self) -> Settings:
         """Return the settings; raise ConfigurationError if one is missing or wrong."""
-        try:
+        with self.named():
             return Settings(**{"history_url": SERVER_HISTORY} | self.values)
-        except ConfigurationError as error:
-            raise ConfigurationError(self.named(str(error))) from None
 
-    def named(self, message: str) -> str:
-        """Return a message with the name of each setting as its source has it."""
-        return with_names(message, Settings.model_fields, lambda name: self.origins.get(name, variable(name)))
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Name each setting as its source does, in an error inside of the context."""
+        try:
+            yield
+        except _Named:
+            raise
+        except ConfigurationError as error:
+            raise _Named(
+                with_names(str(error), Settings.model_fields, lambda name: self.origins.get(name, variable(name)))
+            ) from None
 
     def _add(self, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
         """Add the values of a source; those of earlier sources take precedence."""
         self.values = {**values, **self.values}
         self.origins = {**origins, **self.origins}
 
-    def _add_variables(self, source: EnvSettingsSource, where: str) -> None:
+    def _add_variables(self, environment: Mapping[str, str], where: str) -> None:
         """Add the variables of a source, and the files of secrets that they name."""
-        variables = {name.upper(): value for name, value in source.env_vars.items()}
+        variables = {name.upper(): value for name, value in environment.items()}
         for name in unknown_variables(variables, Settings.model_fields, SECRETS, where):
             log.warning("this variable is not a setting of the hub, and is ignored", name=name)
-        for name, new_name in RENAMED.items():
-            if name in variables:
-                log.warning("this variable has a new name", name=name, new_name=new_name)
-        renamed = {name.removeprefix(PREFIX).lower(): value for name, value in renamed_variables(variables).items()}
-        values = renamed | {name: value for name, value in source().items() if name in Settings.model_fields}
+        source = EnvSettingsSource(_Declared)
+        source.env_vars = {name.lower(): value for name, value in variables.items()}
+        values = source()
         self._add(values, {name: f"{variable(name)}{where}" for name in values})
+        for old, new in RENAMED.items():
+            if old in variables:
+                log.warning("this variable has a new name", name=old, new_name=new)
+                name = new.removeprefix(PREFIX).lower()
+                self._add({name: variables[old]}, {name: f"{old}{where}"})
         for secret in SECRETS:
             name = file_variable(secret)
             if (path := variables.get(name)) is not None and secret not in values:
@@ -116,18 +129,19 @@ class Sources:
 
     def _add_config(self, path: Path) -> None:
         """Add the settings of a file in TOML."""
+        _text_of(path)  # TomlConfigSettingsSource accepts a file that does not exist
         try:
             values = TomlConfigSettingsSource(_Declared, toml_file=path)()
         except tomllib.TOMLDecodeError as error:
             place = re.search(r"line \d+, column \d+", str(error))
             where = f"{path}, {place[0]}" if place else f"{path}, at its end"
-            raise ConfigurationError(f'{where}: this is not TOML, as in heartbeat = "15s"') from None
+            raise _Named(f'{where}: this is not TOML, as in heartbeat = "15s"') from None
         wrong = [(name, nearest(name, Settings.model_fields)) for name in values if name not in Settings.model_fields]
         if wrong:
             hints = (
                 f"{name} is not a setting" + (f": did you mean {meant}?" if meant else "") for name, meant in wrong
             )
-            raise ConfigurationError(f"{path}: {'; '.join(hints)}")
+            raise _Named(f"{path}: {'; '.join(hints)}")
         self._add(values, {name: f"{name} in {path}" for name in values})
 
 
@@ -149,14 +163,28 @@ def settings_from_environment(**chosen: Any) -> Settings:
     return Sources(chosen).settings()
 
 
-def _require_readable(path: Path) -> None:
-    """Raise ConfigurationError unless a file can be read, and is UTF-8."""
+def _read_variables(path: Path) -> dict[str, str]:
+    """Return the variables in a file, without expanding anything in their values.
+
+    Raises ConfigurationError if a line is not NAME=VALUE; the line is not shown.
+    """
+    found = {}
+    for binding in parse_stream(StringIO(_text_of(path))):
+        if binding.error or (binding.key is not None and binding.value is None):
+            raise _Named(f"{path}, line {binding.original.line}: this is not NAME=VALUE, as in HUB_HEARTBEAT=15s")
+        if binding.key is not None and binding.value is not None:
+            found[binding.key] = binding.value
+    return found
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file; raise ConfigurationError if it cannot be read."""
     try:
-        path.read_text("utf-8")
+        return path.read_text("utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
+        raise _Named(f"{path}: {error.strerror}") from None
     except UnicodeError:
-        raise ConfigurationError(f"{path}: this is not UTF-8") from None
+        raise _Named(f"{path}: this is not UTF-8") from None
 
 
 def _secret(name: str, path: str) -> str:
@@ -165,13 +193,15 @@ def _secret(name: str, path: str) -> str:
     Raises ConfigurationError, without the content, if the file cannot be read.
     """
     try:
+        if not path:
+            raise _Named(f"{name} is empty: it should be the path of a file")
         with Path(path).open("rb") as file:
             content = file.read(_MAX_SECRET_BYTES + 1)
         if len(content) > _MAX_SECRET_BYTES:
-            raise ConfigurationError(f"{name}: {path} has more than {_MAX_SECRET_BYTES:,} bytes")
+            raise _Named(f"{name}: {path} has more than {_MAX_SECRET_BYTES:,} bytes")
         return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except OSError as error:
         reason = error.strerror
     except UnicodeError:
         reason = "this is not UTF-8"
-    raise ConfigurationError(f"{name}: {path}: {reason}")
+    raise _Named(f"{name}: {path}: {reason}")

@@ -72,7 +72,8 @@ def sentences(error: ValidationError, model: type[BaseModel], values: Mapping[st
         else:
             # A number may have been parsed before it was refused.
             value = values.get(name, each["input"])
-            shown = f"{brief(value)} " if field.repr and each["type"] != "missing" else ""
+            is_public = field.repr and "@" not in str(value)  # a URL may have a password
+            shown = f"{brief(value)} " if is_public and each["type"] != "missing" else ""
             sentences.append(f"{name}: {shown}{(len(where) == 1 and expectation(field)) or _reason(each)}")
     return "; ".join(sentences)
 
@@ -86,7 +87,7 @@ def expectation(field: FieldInfo) -> str:
     least = f"above {unit.shown(bounds['gt'])} and at most" if "gt" in bounds else f"from {unit.shown(bounds['ge'])} to"
     number = "a whole number" if field.annotation is int else "a number"
     what = unit.name if unit.name.startswith("a ") else f"{number} of {unit.name}"
-    example = unit.example or unit.shown(field.default or bounds["le"])
+    example = unit.example or f"{field.default or bounds['le']:.15g}"  # without commas, so that it can be copied
     return f"should be {what}, as in {example}, {least} {unit.shown(bounds['le'])}"
 
 

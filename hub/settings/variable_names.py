@@ -47,7 +47,7 @@ def file_variable(secret: str) -> str:
 
 
 def unknown_variables(
-    environment: Mapping[str, str | None], settings: Collection[str], secrets: Collection[str] = (), where: str = ""
+    environment: Mapping[str, str], settings: Collection[str], secrets: Collection[str] = (), where: str = ""
 ) -> list[str]:
     """Return the sorted names of the HUB_… variables that are unknown.
 
@@ -63,7 +63,7 @@ def unknown_variables(
         name
         for name in sorted(environment)
         if (upper := name.upper()).startswith(PREFIX) and upper not in known | OF_COMMANDS | RENAMED.keys()
-        if not _is_of_a_service(upper, environment[name] or "")
+        if not _is_of_a_service(upper, environment[name])
     ]
     nearly = [(name, meant) for name in unknown if (meant := _nearest(name.upper(), known | RENAMED.keys()))]
     if nearly:
@@ -79,15 +79,6 @@ def nearest(name: str, settings: Iterable[str]) -> str | None:
     """Return the setting whose name `name` almost is, or None."""
     found = _nearest(variable(name), map(variable, settings))
     return found and found.removeprefix(PREFIX).lower()
-
-
-def renamed_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return the values of variables with an old name, by their present name.
-
-    If a variable is set under both names, it is left out: the present name counts.
-    """
-    given = {name.upper(): value for name, value in environment.items()}
-    return {new: given[old] for old, new in RENAMED.items() if old in given and new not in given}
 
 
 def _is_of_a_service(name: str, value: str) -> bool:

@@ -43,7 +43,7 @@ def test_development_mode_is_an_origin_and_no_secret_is_shown() -> None:
     assert (rows["dev"]["value"], rows["dev"]["origin"]) == (True, "--dev")
     assert (rows["anonymous"]["value"], rows["anonymous"]["origin"]) == (True, "development mode")
     assert (rows["publisher_key"]["value"], rows["publisher_key"]["origin"]) == ("**********", "development mode")
-    assert (rows["history_url"]["value"], rows["history_url"]["origin"]) == ("**********", "HUB_HISTORY_URL")
+    assert (rows["history_url"]["value"], rows["history_url"]["origin"]) == ("redis://**********@h", "HUB_HISTORY_URL")
     assert (rows["heartbeat"]["value"], rows["heartbeat"]["unit"], rows["heartbeat"]["group"]) == (
         15,
         "seconds",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub import ConfigurationError, Settings, settings_from_environment
+from hub import ConfigurationError, Settings, create_app, settings_from_environment
+from hub.settings.description import descriptions
 from hub.settings.settings import SECRETS
 from hub.settings.sources import Sources
 
@@ -210,8 +211,8 @@ def test_an_error_names_the_setting_as_its_source_does(tmp_path: Path, monkeypat
         ("jwks_ttl", "0", "'0' should be a number of seconds, as in 15, 40s or 10m, above 0s and at most 366d"),
         ("event_log_keep", "-1", "'-1' should be a number of days, as in 7, 12h or 30d, from 0s to 36600d"),
         ("client_share", "2", "'2' should be a fraction, as in 0.02, above 0 and at most 1"),
-        ("max_batch", "1.5", "'1.5' should be a whole number of updates, as in 1,000, from 1 to 1,000,000"),
-        ("max_connections_per_client", "x", "'x' should be a whole number of subscribers, as in 10,000,000, from 0 to 10,000,000"),
+        ("max_batch", "1.5", "'1.5' should be a whole number of updates, as in 1000, from 1 to 1,000,000"),
+        ("max_connections_per_client", "x", "'x' should be a whole number of subscribers, as in 10000000, from 0 to 10,000,000"),
         ("anonymous", "yep", "'yep' should be true or false"),
         ("publisher_algorithm", "none", "'none' should be 'HS256', 'HS384', 'HS512', 'RS256', 'RS384', 'RS512', 'PS256', "
          "'PS384', 'PS512', 'ES256', 'ES384', 'ES512' or 'EdDSA'"),
@@ -262,3 +263,68 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"a = '\xff'")
     for option in ("config", "env_file"):
         assert told(**{option: tmp_path / "binary"}) == f"{tmp_path}/binary: this is not UTF-8"
+
+
+def test_an_env_file_is_read_as_it_is_and_no_line_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PART", "expanded")
+    key = "'a ${PART} key with # and $PART in it, of 32 bytes'"
+    env_file = file(tmp_path / "env", f"HUB_PUBLISHER_KEY={key}", "HUB_EVENT_LOG=a${PART}")
+    settings = Sources(env_file=env_file).settings()
+    assert (settings.publisher_key, settings.event_log) == (key.strip("'"), "a${PART}")
+    for line in (f"HUB_HEARTBEAT: {SECRET}", "HUB_HEARTBEAT", f'HUB_HEARTBEAT="{SECRET}', f"export {SECRET}"):
+        file(env_file, "HUB_RETRY=1", line)
+        assert told(env_file=env_file) == f"{env_file}, line 2: this is not NAME=VALUE, as in HUB_HEARTBEAT=15s"
+
+
+def test_a_name_is_given_once(tmp_path: Path) -> None:
+    config = file(tmp_path / "hub.toml", "cors_origins = [1]")
+    sources = Sources(config=config)
+    with pytest.raises(ConfigurationError) as caught, sources.named():
+        sources.settings()
+    assert str(caught.value) == f"cors_origins in {config}.0: 1 should be a text"
+
+
+def test_an_earlier_name_is_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB_TRANSPORT_URL", "memory://")
+    assert Sources().origins["history_url"] == "HUB_TRANSPORT_URL"
+
+
+@pytest.mark.parametrize("name", ["heartbeat", "max_connections", "history_bytes", "idle_timeout", "publish_rate"])
+def test_true_is_no_number(name: str, tmp_path: Path) -> None:
+    config = file(tmp_path / "hub.toml", f"{name} = true")
+    assert f"{name} in {config}: True should be " in told(config=config)
+
+
+def test_a_text_that_may_be_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in (SECRET, f"{SECRET}@host/0", f"{SECRET}:x"):
+        with pytest.raises(
+            ConfigurationError, match="^history_url is not a URL that begins with one of memory, sqlite"
+        ) as caught:
+            create_app(Settings(dev=True, history_url=url))
+        assert SECRET not in str(caught.value)
+    assert "should be a URL" in told({"publisher_jwks_url": f"http://user:{SECRET}@h/keys"})
+    monkeypatch.setenv("HUB_PUBLISHER_KEY_FILE", "")
+    assert told() == "HUB_PUBLISHER_KEY_FILE is empty: it should be the path of a file"
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "shown"),
+    [
+        ("history_url", "redis://user:secret@h/0?x=secret", "redis://**********@h/0?**********"),
+        ("history_url", "redis:///0?password=secret", "redis:///0?**********"),
+        ("history_url", "sqlite:///a.db?synchronous=normal", "sqlite:///a.db?synchronous=normal"),
+        (
+            "publisher_jwks_url",
+            "https://secret@idp.example/jwks?token=secret",
+            "https://**********@idp.example/jwks?**********",
+        ),
+        ("publisher_jwks_url", "https://idp.example/@me/jwks", "https://idp.example/@me/jwks"),
+    ],
+)
+def test_credentials_in_a_url_are_masked(name: str, url: str, shown: str) -> None:
+    [setting] = [each for each in descriptions() if each.name == name]
+    assert setting.shown(url) == shown
+
+
+def test_an_empty_list_of_issuers_is_no_trust() -> None:
+    assert Sources({"issuers": "[ ]"}).settings().has_well_known_keys
