@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
@@ -55,10 +56,30 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine; end the command after Ctrl-C."""
     import asyncio  # not every command needs it
 
+    # The handler of asyncio waits for the work, which may be reading from a terminal.
+    before = signal.signal(signal.SIGINT, _interrupt)
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+    raise KeyboardInterrupt
+
+
+def require_no_options(context: typer.Context) -> None:
+    """End the command if options were given before the name of a command below it.
+
+    They would be ignored: each command has options of its own.
+    """
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            below = f"{context.command_path} {context.invoked_subcommand}"
+            fail(f"give the options of {below!r} after its name, as in: {below} --{name.replace('_', '-')} ...")
 
 
 @contextmanager

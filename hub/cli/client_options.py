@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import httpx2
 import typer
 
 from hub.cli.app import CANNOT_BEGIN, FAILED, fail, run
 from hub.client import Client
-from hub.development import DEVELOPMENT_TOKEN
+from hub.development import DEVELOPMENT_TOKEN, DEVELOPMENT_URL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 Url = Annotated[str, typer.Option("--url", help="URL of the hub.", envvar="HUB_URL")]
 Token = Annotated[
-    str, typer.Option("--token", help="Token; other users of this machine can see the option.", envvar="HUB_TOKEN")
+    str, typer.Option("--token", help="Token, or else HUB_TOKEN; other users of this machine can see the option.")
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="File with the token.", envvar="HUB_TOKEN_FILE")
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="File with the token, or else HUB_TOKEN_FILE."),
 ]
 Dev = Annotated[bool, typer.Option("--dev", help="Send the token of development mode, which may do everything.")]
 Json = Annotated[bool, typer.Option("--json", help="Print an object of JSON in each line.")]
 
 
 def read_token(token: str, file: Path | None, *, dev: bool) -> str | None:
-    """Return the token that the options choose, or None.
+    """Return the token that the options or variables choose, or None.
 
-    The first of them counts that is given: `--token`, `--token-file`, `--dev`.
+    The first of them counts that is given: `--token`, `--token-file`, `--dev`,
+    HUB_TOKEN, HUB_TOKEN_FILE.
     """
-    if token:
-        return token
-    if file is not None:
+    if not (token or file or dev):
+        token, name = os.environ.get("HUB_TOKEN", ""), os.environ.get("HUB_TOKEN_FILE")
+        file = Path(name) if name else None
+    if not token and file is not None:
         try:
-            return file.read_text("utf-8").strip()
+            token = file.read_text("utf-8").strip()
         except OSError as error:
             fail(f"{file}: {error.strerror}")
         except UnicodeError:
             fail(f"{file}: this is not a token")
-    return DEVELOPMENT_TOKEN if dev else None
+        if not token:
+            fail(f"{file}: the file is empty, so there is no token in it")
+    if not token:
+        return DEVELOPMENT_TOKEN if dev else None
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        fail("the token has a character that no token has")
+    return token
 
 
 def with_client(url: str, token: str | None, work: Callable[[Client], Awaitable[None]]) -> None:
@@ -49,6 +61,7 @@ def with_client(url: str, token: str | None, work: Callable[[Client], Awaitable[
     Ends the command with a sentence if the hub refuses a request, or if there is no
     connection.
     """
+    _check_url(url)
 
     async def connected() -> None:
         async with Client(url, token=token) as client:
@@ -60,17 +73,30 @@ def with_client(url: str, token: str | None, work: Callable[[Client], Awaitable[
         fail(f"{url}: {refusal(error)}", FAILED)
     except httpx2.SSEError as error:
         fail(f"{url}: {error}", FAILED)
-    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL):
-        fail(f"{url!r} is not the URL of a hub, as in http://localhost:3000/.well-known/mercure", CANNOT_BEGIN)
+    except (httpx2.LocalProtocolError, UnicodeError):
+        fail("an argument has a character that cannot be sent: it must be UTF-8, and an id has no line end")
     except httpx2.TimeoutException:
         fail(f"{url}: there is no answer", FAILED)
-    except httpx2.TransportError as error:
-        fail(f"{url}: there is no connection ({error}); `skipfilter serve --dev` starts a hub", FAILED)
+    except httpx2.TransportError:
+        fail(f"{url}: there is no connection to a hub; `skipfilter serve --dev` starts one", FAILED)
+
+
+def _check_url(url: str) -> None:
+    """End the command unless `url` can be the URL of a hub."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket is missing, or the port is too large
+        is_url = False
+    if not is_url or not url.isprintable() or " " in url:
+        fail(f"{url!r} is not the URL of a hub, as in {DEVELOPMENT_URL}", CANNOT_BEGIN)
 
 
 def refusal(error: httpx2.HTTPStatusError) -> str:
     """Return why a hub refused a request: the status and its own words."""
     response = error.response
+    if response.is_redirect:
+        return f"{response.status_code}: this is not the URL of a hub, which usually ends in /.well-known/mercure"
     try:
         detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -21,10 +21,12 @@ import typer
 from rich.filesize import decimal
 
 from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, progress, run, warn
+from hub.cli.settings_options import Config, EnvFile, settings_sources
 from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
 from hub.logs import log_to_stdlib
 from hub.settings.quantities import DURATIONS, parse_duration, parse_size
+from hub.settings.sources import SERVER_HISTORY
 from skipfilter.text import example
 
 if TYPE_CHECKING:
@@ -34,18 +36,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+def _of_settings(context: typer.Context, url: str) -> str:
+    """Return the URL of the option, or that which `skipfilter serve` would have."""
+    if url or context.resilient_parsing:
+        return url
+    group = context.parent
+    assert group is not None
+    with settings_sources(group.params["config"], group.params["env_file"]) as sources:
+        return str(sources.values.get("history_url", SERVER_HISTORY))
+
+
 Url = Annotated[
     str,
     typer.Option(
         "--url",
         "--transport",
         metavar="URL",
-        help="URL of the history, as in the settings of the hub.",
-        envvar=["HUB_HISTORY_URL", "HUB_TRANSPORT_URL"],
+        help="URL of the history; by default, that of the settings.",
+        callback=_of_settings,
     ),
 ]
-URL = "sqlite:///mercure.db"
-"""The default of `skipfilter serve`."""
+URL = ""
 FormatName = Annotated[
     Literal["ndjson", "parquet"] | None,
     typer.Option("--format", help="Format of the file; by default, its suffix decides."),
@@ -55,7 +67,7 @@ main = app(no_args_is_help=True, epilog=example("skipfilter history stats --json
 
 
 @main.callback()
-def _history() -> None:
+def _history(config: Config = None, env_file: EnvFile = None) -> None:  # noqa: ARG001 - read by _of_settings
     """Look at the history of a hub, prune it, or copy it.  The hub may be running."""
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
     if not structlog.is_configured():

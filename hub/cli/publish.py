@@ -25,6 +25,8 @@ MAX_LINES: Final = 1_000
 """The maximum number of lines in a request, as in the settings of a hub."""
 MAX_BYTES: Final = 2**19
 """About how many bytes a request has; a hub accepts a MiB by default."""
+MAX_LINE: Final = 2**26
+"""The maximum number of bytes in a line."""
 
 main = app()
 
@@ -63,8 +65,8 @@ def publish(
     """
     bearer = read_token(token, token_file, dev=dev)
     if lines is not None:
-        if topic:
-            fail("give either a topic or --lines")
+        if topic or any(value for value in (data, alternate, file, private, id, type, retry is not None)):
+            fail("with --lines, each line has the topic, the data and all else: give no other option for them")
         with_client(url, bearer, lambda client: _publish_lines(client, lines, as_json=as_json))
         return
     if not topic:
@@ -91,7 +93,10 @@ def _read(data: str | None, file: BinaryIO | None) -> str:
     source = file or sys.stdin.buffer
     name = _name(source)
     try:
-        return source.read().decode("utf-8")
+        found = source.read(MAX_LINE + 1)
+        if len(found) > MAX_LINE:
+            fail(f"{name} has more than {MAX_LINE:,} bytes")
+        return found.decode("utf-8")
     except OSError as error:
         fail(f"{name}: {error.strerror}")
     except UnicodeError:
@@ -119,28 +124,51 @@ async def _publish_lines(client: Client, source: BinaryIO, *, as_json: bool) -> 
     """Publish the lines of a file, and print the ids."""
     name = _name(source)
     size = _size(name)
-    with progress() as note:
-        done = updates = 0
-        for number, batch in _batches(source):
-            updates += await _publish_batch(client, name, number, batch, as_json=as_json)
-            done += sum(map(len, batch))
-            note(done / size if size else None, updates, "")
-    warn(f"{updates:,} updates are published")
+    done = updates = 0
+    last = 0  # the last line that is published
+    try:
+        with progress() as note:
+            for number, batch in _batches(source, name):
+                updates += await _publish_batch(client, name, number, batch, as_json=as_json)
+                last = number + len(batch) - 1
+                done += sum(map(len, batch))
+                note(done / size if size else None, updates, "")
+    except (httpx2.TransportError, KeyboardInterrupt):
+        warn(f"{name}: {_published(last)}; the lines after them may be published too")
+        raise
+    warn(f"{_count(updates)} published")
 
 
-def _batches(source: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield lines in portions for a request, each with the number of its first line."""
-    batch: list[bytes] = []
-    size = 0
-    first = number = 1
-    for number, line in enumerate(source, 1):
-        if batch and (len(batch) == MAX_LINES or size + len(line) > MAX_BYTES):
-            yield first, batch
-            first, batch, size = number, [], 0
-        batch.append(line)
-        size += len(line)
-    if batch:
-        yield first, batch
+def _published(last: int) -> str:
+    return (
+        f"lines 1 to {last} are published"
+        if last > 1
+        else f"line {last} is published"
+        if last
+        else "no line is published"
+    )
+
+
+def _count(updates: int) -> str:
+    return "1 update is" if updates == 1 else f"{updates:,} updates are"
+
+
+def _batches(source: BinaryIO, name: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield lines in portions for a request, each with the number of its first line.
+
+    A line is not held back until there are more: a pipe may be slow.
+    """
+    number, rest = 1, b""
+    while chunk := source.read1(MAX_BYTES):  # type: ignore[attr-defined]  # what there is, up to this
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE:
+            fail(f"{name}: line {number + len(lines)} has more than {MAX_LINE:,} bytes", FAILED)
+        for first in range(0, len(lines), MAX_LINES):
+            batch = lines[first : first + MAX_LINES]
+            yield number + first, [line + b"\n" for line in batch]
+        number += len(lines)
+    if rest:
+        yield number, [rest]
 
 
 async def _publish_batch(client: Client, name: str, first: int, batch: list[bytes], *, as_json: bool) -> int:
@@ -157,8 +185,7 @@ async def _publish_batch(client: Client, name: str, first: int, batch: list[byte
             half = len(batch) // 2
             before = await _publish_batch(client, name, first, batch[:half], as_json=as_json)
             return before + await _publish_batch(client, name, first + half, batch[half:], as_json=as_json)
-        published = f"lines 1 to {first - 1} are published" if first > 1 else "no line is published"
-        fail(f"{name}: {_at_line(refusal(error), first, batch)}; {published}", FAILED)
+        fail(f"{name}: {_at_line(refusal(error), first, batch)}; {_published(first - 1)}", FAILED)
     for id in ids:
         _print(id, as_json=as_json)
     return len(ids)
@@ -171,6 +198,6 @@ def _at_line(reason: str, first: int, batch: list[bytes]) -> str:
     """
     found = re.match(r"(\d+): update (\d+): (.*)", reason, re.DOTALL)
     if found is None:
-        return f"lines {first} to {first + len(batch) - 1}: {reason}"
+        return f"line{f's {first} to' if len(batch) > 1 else ''} {first + len(batch) - 1}: {reason}"
     numbers = [number for number, line in enumerate(batch, first) if line.strip()]
     return f"line {numbers[int(found[2]) - 1]}: {found[1]}: {found[3]}"

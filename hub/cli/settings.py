@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hub.cli.app import app
+from hub.cli.app import app, require_no_options
 from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.settings.description import descriptions, groups
 from hub.settings.settings import GROUPS
@@ -46,6 +46,7 @@ def show(
     are masked.
     """
     if context.invoked_subcommand is not None:
+        require_no_options(context)
         return
     with settings_sources(config, env_file, dev=dev) as sources:
         settings = sources.settings()
@@ -66,11 +67,11 @@ def check(config: Config = None, env_file: EnvFile = None, dev: Dev = None) -> N
     The exit status is 0 if a hub would start with them, and 2 if not.  Files and
     servers that the settings name are not opened, except for keys.
     """
-    from hub.http.application import create_app
+    from hub.http.application import application_of
 
     with settings_sources(config, env_file, dev=dev) as sources:
-        create_app(sources.settings())
-    typer.echo(f"the settings are fine; {len(sources.values)} are set")
+        application_of(sources.settings())
+    typer.echo("the settings are fine")
 
 
 @main.command("example", epilog=example("skipfilter settings example > hub.toml"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hub.cli.app import app
+from hub.cli.app import app, fail
 from hub.cli.client_options import Dev, Token, TokenFile, Url, read_token, with_client
 from hub.cli.selectors import selector_of
 from hub.development import DEVELOPMENT_URL
@@ -31,9 +31,10 @@ main = app()
     )
 )
 def subscribe(
-    patterns: Annotated[list[str], typer.Argument(metavar="[[TYPE=]PATTERN]...", help="Patterns of topics.")] = ["*"],  # noqa: B006
+    patterns: Annotated[list[str], typer.Argument(metavar="[TYPE=]PATTERN", help="Patterns of topics.")] = ["*"],  # noqa: B006
     since: Annotated[
-        str | None, typer.Option(metavar="ID", help="Begin after the update with this id, or with the earliest.")
+        str | None,
+        typer.Option(metavar="ID", help="Begin after the update with this id; `earliest` is for all."),
     ] = None,
     format: Annotated[
         Literal["pretty", "raw", "json"], typer.Option(help="raw: only the data; json: an object in each line.")
@@ -56,6 +57,8 @@ def subscribe(
 
     If the connection ends, it reconnects, and misses nothing that the hub still has.
     """
+    if "" in patterns:
+        fail("a pattern is empty; `*` is every topic")
     matchers: dict[str, list[str]] = {}
     topics = patterns if classic else []
     if not classic:
@@ -70,7 +73,7 @@ def subscribe(
     async def follow(client: Client) -> None:
         nonlocal left
         async for event in client.subscribe(*topics, last_event_id=since, **matchers):
-            typer.echo(write(event))
+            typer.echo(write(event), color=True)  # otherwise it would strip some characters of the data
             if left is not None:
                 left -= 1
                 if not left:
@@ -90,7 +93,7 @@ def _pretty(event: Event) -> str:
 
 
 def _json(event: Event) -> str:
-    return json.dumps({"id": event.id, "type": event.event, "data": event.data}, ensure_ascii=False)
+    return json.dumps({"id": event.id, "type": event.event, "data": event.data})
 
 
 _FORMATS: dict[str, Callable[[Event], str]] = {"pretty": _pretty, "raw": lambda event: event.data, "json": _json}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path  # noqa: TC003 - Typer reads it
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from hub.auth.authorizer import Authorizer
 from hub.auth.keys import read_key, weakness
 from hub.auth.signing import sign_classic_token, sign_token
-from hub.cli.app import FAILED, app, fail, run, warn
+from hub.cli.app import FAILED, app, fail, require_no_options, run, warn
 from hub.cli.selectors import selector_of
 from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY, DEVELOPMENT_URL
@@ -22,13 +22,19 @@ from hub.errors import ConfigurationError, InvalidToken
 from hub.node.matchers import MatcherCompiler
 from hub.protocol.data import to_json
 from hub.protocol.topics import CLASSIC
-from hub.settings import Settings
+from hub.settings import YEAR, Settings
 from hub.settings.issuers import Algorithm  # noqa: TC001 - Typer reads it
+from hub.settings.quantities import duration, parse_duration
 from skipfilter.text import escaped, example
 
 if TYPE_CHECKING:
     from hub.auth.authorizer import Explanation
     from hub.auth.grant import Action
+    from hub.settings.sources import Sources
+
+_MAX_TTL: Final = 100 * YEAR
+_MAX_TOKEN: Final = 2**24
+"""The maximum number of characters of a token that are read."""
 
 main = app(
     invoke_without_command=True,
@@ -55,8 +61,8 @@ def token(
     key: Annotated[
         str,
         typer.Option(
-            help="Key to sign with: a secret, or @ and the path of a file with a secret or a PEM key.",
-            envvar="HUB_TOKEN_KEY",
+            help="Key to sign with, or else HUB_TOKEN_KEY: a secret, or @ and the path of a file with a secret or a "
+            "PEM key.",
         ),
     ] = "",
     algorithm: Annotated[Algorithm, typer.Option(help="Algorithm to sign with.")] = "HS256",
@@ -73,7 +79,7 @@ def token(
         str, typer.Option(help="JSON payload of the subscriptions, which readers of presence updates see.")
     ] = "null",
     subject: Annotated[str, typer.Option(help="`sub`: the subject of the token.")] = "",
-    ttl: Annotated[float, typer.Option(help="Seconds until the token expires.", min=1)] = 3600,
+    ttl: Annotated[str, typer.Option(help="Time until the token expires, as in 90s, 12h or 30d.")] = "1h",
 ) -> None:
     """Sign a token and print it.
 
@@ -82,21 +88,30 @@ def token(
     topic or a URI template, without a type.
     """
     if context.invoked_subcommand is not None:
+        require_no_options(context)
         return
     if dev:
-        key, issuer = key or DEVELOPMENT_KEY, issuer or DEVELOPMENT_ISSUER
+        issuer = issuer or DEVELOPMENT_ISSUER
         audience = audience or DEVELOPMENT_URL
+    key = key or (DEVELOPMENT_KEY if dev else os.environ.get("HUB_TOKEN_KEY", ""))
     try:
+        seconds = parse_duration(ttl)
+        if not 1 <= seconds <= _MAX_TTL:
+            raise ConfigurationError(f"--ttl {ttl!r} is not from 1s to {duration(_MAX_TTL)}")
+        if classic and (typed := [text for text in publish + subscribe if selector_of(text)[0]]):
+            raise ConfigurationError(f"a classic pattern has no type: {typed[0]!r}")
+        if classic and subject:
+            raise ConfigurationError("--subject is for current tokens")
         if not key:
             raise ConfigurationError("a key is needed: --key, HUB_TOKEN_KEY, or --dev")
         if not classic and not (issuer and audience):
             raise ConfigurationError("a current token needs --issuer and --audience; --dev sets both")
         secret = read_key("the signing key", key)
-        about = json.loads(payload)
+        about = _json(payload)
         now = time.time()
         signed = (
             sign_classic_token(
-                secret, algorithm, publish=publish, subscribe=subscribe, payload=about, seconds=ttl, now=now
+                secret, algorithm, publish=publish, subscribe=subscribe, payload=about, seconds=seconds, now=now
             )
             if classic
             else sign_token(
@@ -108,7 +123,7 @@ def token(
                 subscribe=map(_selector, subscribe),
                 payload=about,
                 subject=subject or None,
-                seconds=ttl,
+                seconds=seconds,
                 now=now,
             )
         )
@@ -117,6 +132,14 @@ def token(
     if algorithm.startswith("HS") and not dev and (reason := weakness(secret)):
         warn(f"warning: a hub accepts this token in development mode only: {reason}")
     typer.echo(signed)
+
+
+def _json(payload: str) -> Any:
+    """Return the value of --payload."""
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"--payload {payload!r:.80} is not JSON") from None
 
 
 def _selector(text: str) -> tuple[str, str]:
@@ -147,10 +170,11 @@ def decode(
     Without settings, the token is only printed.  The exit status is 1 if the hub
     refuses the token for publishing and for subscribing.
     """
-    text = (token or sys.stdin.read()).strip()
-    settings, told = _settings(config, env_file, dev=dev)
+    text = (token or sys.stdin.read(_MAX_TOKEN)).strip().removeprefix("Bearer ")
     try:
-        found = run(_explain(text, settings or Settings(dev=True), url))
+        with settings_sources(config, env_file, dev=dev) as sources:
+            settings, told = _settings(sources)
+            found = run(_explain(text, settings or Settings(dev=True), url))
     except InvalidToken as error:
         fail(f"this is not a token that a hub can read: {error.reason}", FAILED)
     accepted = None if settings is None else {action: not reasons for action, reasons in found.faults.items()}
@@ -162,15 +186,14 @@ def decode(
     raise typer.Exit(FAILED if accepted and not any(accepted.values()) else 0)
 
 
-def _settings(config: Path | None, env_file: Path | None, *, dev: bool | None) -> tuple[Settings | None, str]:
+def _settings(sources: Sources) -> tuple[Settings | None, str]:
     """Return the settings of the hub; or None, and why there are none."""
-    with settings_sources(config, env_file, dev=dev) as sources:
-        try:
-            return sources.settings(), ""
-        except ConfigurationError as error:
-            if sources.values:
-                raise
-            return None, f"Not checked, because no hub's settings are given: {error}"
+    try:
+        return sources.settings(), ""
+    except ConfigurationError as error:
+        if sources.values:
+            raise
+        return None, f"Not checked, because no hub's settings are given: {error}"
 
 
 async def _explain(token: str, settings: Settings, url: str) -> Explanation:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, run
-from hub.development import DEVELOPMENT_TOKEN
+from hub.cli.client_options import Dev, Token, TokenFile, read_token
 from hub.verify.report import Plan
 from hub.verify.run import verify as check
 from skipfilter.text import example
@@ -34,8 +34,9 @@ def verify(
             help="Allow the history to lose accepted updates if it reports the loss, as one in memory does.",
         ),
     ] = False,
-    token: Annotated[str, typer.Option(help="Token that may publish and read everything.", envvar="HUB_TOKEN")] = "",
-    dev: Annotated[bool, typer.Option("--dev", help="Use the token for development.")] = False,
+    token: Token = "",
+    token_file: TokenFile = None,
+    dev: Dev = False,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices; a new one by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -60,7 +61,7 @@ def verify(
         patience=patience,
         private=private,
         may_lose=may_lose,
-        token=DEVELOPMENT_TOKEN if dev else token or None,
+        token=read_token(token, token_file, dev=dev),
         seed=secrets.randbelow(2**32) if seed is None else seed,
     )
     columns = TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}")

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer.testing import CliRunner
 
@@ -27,7 +27,9 @@ def invoke(name: str, *arguments: object, stdin: str | bytes | None = None, **va
     assert name in COMMANDS
     unset: dict[str, str | None] = {key: None for key in os.environ if key.startswith("HUB_")}
     main = import_module(f"hub.cli.{name}").main
-    return CliRunner().invoke(main, [*map(str, arguments)], input=stdin, env=unset | variables, catch_exceptions=False)
+    words = [*map(str, arguments)]
+    options: dict[str, Any] = {"env": unset | variables, "catch_exceptions": False, "prog_name": f"skipfilter {name}"}
+    return CliRunner().invoke(main, words, input=stdin, **options)
 
 
 def run(

@@ -368,7 +368,11 @@ async def test_r13_a_classic_token_and_a_key_from_a_file_or_the_environment(
     [
         ([], "a key is needed"),
         (["--key", "secret-text"], "needs --issuer and --audience"),
-        (["--dev", "--payload", "{"], "Expecting property name"),
+        (["--dev", "--payload", "{"], "--payload '{' is not JSON"),
+        (["--dev", "--ttl", "inf"], "'inf' is not a duration, as in 90s, 15m, 12h or 30d"),
+        (["--dev", "--ttl", "0"], "--ttl '0' is not from 1s to 36600d"),
+        (["--dev", "--classic", "--publish", "mqtt=a"], "a classic pattern has no type: 'mqtt=a'"),
+        (["--dev", "--classic", "--subject", "me"], "--subject is for current tokens"),
         (["--dev", "--key", "@/secret-text"], "the signing key: the file after the @ cannot be read: No such file"),
         (["--dev", "--key", "/etc/secret-text.pem"], "the signing key: this is the path of a file, not a key"),
         (["--dev", "--key", "secret-text", "--algorithm", "RS256"], "RS256"),

@@ -142,6 +142,7 @@ def test_every_help_has_an_example_that_can_be_copied(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HUB_HISTORY_URL", raising=False)
     for name in ("chapter.json", "updates.ndjson"):  # a file that does not exist is an error
         (tmp_path / name).touch()
     told = help_of(words, capsys)
@@ -156,12 +157,12 @@ def test_every_help_has_an_example_that_can_be_copied(
             continue
         for sign in {"<", ">"} & set(arguments):  # a shell redirects
             arguments = arguments[: arguments.index(sign)]
-        command = ALL[words]
-        context = command.make_context(" ".join(words), arguments[len(words) :])
+        command = ALL[words[:1]]
+        context = command.make_context(words[0], arguments[1:])
         while context._protected_args:  # a group, and the command below it
-            below = command.commands[context._protected_args[0]]
-            context = below.make_context(None, context.args, parent=context)
-            command = below
+            name, *_ = context._protected_args
+            context = command.commands[name].make_context(name, context.args, parent=context)
+            command = context.command
         context.close()
 
 

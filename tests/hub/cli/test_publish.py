@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hub.cli import publish as command
+from hub.client import Client
 from hub.development import DEVELOPMENT_TOKEN
-from tests.hub.commands import process, run
+from tests.hub.commands import environment, process, run
+from tests.waiting import HANG
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from tests.conftest import HubProcess
@@ -100,7 +104,11 @@ def test_the_token_comes_from_an_option_a_file_or_the_environment(hub: HubProces
         (["*", "x", "--dev"], 1, "URL: 400: topic '*' is reserved: it is the pattern that matches every topic"),
         ([], 2, "a topic is needed, as in: skipfilter publish --dev https://example.com/books/1 'a new chapter'"),
         (["a", "x", "--file", "/dev/null"], 2, "give the data either as an argument or with --file"),
-        (["a", "--lines", "/dev/null"], 2, "give either a topic or --lines"),
+        (["a", "--lines", "/dev/null"], 2, "with --lines, each line has the topic, the data and all else"),
+        (["--private", "--lines", "/dev/null"], 2, "with --lines, each line has the topic"),
+        (["--retry", "0", "--lines", "/dev/null"], 2, "with --lines, each line has the topic"),
+        (["a", "x", "--token", "é"], 2, "the token has a character that no token has"),
+        (["a", "x", "--token-file", "/dev/null"], 2, "/dev/null: the file is empty, so there is no token in it"),
         (["a", "x", "--token-file", "/none"], 2, "/none: No such file or directory"),
     ],
 )
@@ -116,7 +124,10 @@ def test_a_refusal_and_a_mistake_are_one_sentence(
 @pytest.mark.parametrize(
     ("url", "status", "told"),
     [
-        ("http://127.0.0.1:9/", 1, "there is no connection ("),
+        ("http://127.0.0.1:9/", 1, "there is no connection to a hub; "),
+        ("http://localhost:99999/", 2, "'http://localhost:99999/' is not the URL of a hub"),
+        ("http://[", 2, "'http://[' is not the URL of a hub"),
+        ("http://local host/", 2, "is not the URL of a hub"),
         ("hub", 2, "'hub' is not the URL of a hub, as in http://localhost:3000/.well-known/mercure"),
         ("ftp://h/", 2, "'ftp://h/' is not the URL of a hub"),
     ],
@@ -185,3 +196,59 @@ def test_a_file_of_lines_that_does_not_exist_is_named() -> None:
     ended = process("publish", "--dev", "--lines", "/none")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "Invalid value for '--lines': '/none': No such file or directory" in ended.stderr
+
+
+@pytest.mark.processes
+def test_a_line_of_a_pipe_is_published_at_once_and_ctrl_c_says_what_is_published(hub: HubProcess) -> None:
+    words = [sys.executable, "-m", "hub", "publish", "--dev", "--url", hub.url, "--lines", "-"]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, env=environment(PYTHONUNBUFFERED="1"), text=True, **pipes) as publisher:
+        assert publisher.stdin is not None
+        assert publisher.stdout is not None
+        assert publisher.stderr is not None
+        for n in range(3):
+            publisher.stdin.write(lines({"topic": "a", "id": f"urn:{n}"}))
+            publisher.stdin.flush()
+            assert publisher.stdout.readline() == f"urn:{n}\n"
+        publisher.send_signal(signal.SIGINT)  # it reads from a pipe that stays open
+        assert publisher.wait(HANG) == 130
+        # Its id is printed before the last line counts as published.
+        told = "skipfilter: <stdin>: lines 1 to {} are published; the lines after them may be published too\n"
+        assert publisher.stderr.read() in (told.format(2), told.format(3))
+
+
+def test_a_hub_that_goes_away_does_not_hide_what_is_published(hub: HubProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_lines = Client.publish_lines
+
+    async def once(client: Client, text: bytes) -> list[str]:
+        ids = await publish_lines(client, text)
+        hub.process.kill()
+        hub.process.wait()
+        return ids
+
+    monkeypatch.setattr(Client, "publish_lines", once)
+    monkeypatch.setattr(command, "MAX_LINES", 2)
+    ended = publish(hub, "--dev", "--lines", "-", stdin=lines(*[{"topic": "a"}] * 5))
+    assert (ended.returncode, len(ended.stdout.splitlines())) == (1, 2)
+    first, second = ended.stderr.splitlines()
+    assert first == "skipfilter: <stdin>: lines 1 to 2 are published; the lines after them may be published too"
+    assert second.startswith(f"skipfilter: {hub.url}: there is no connection to a hub; ")
+
+
+def test_an_option_comes_before_a_variable(hub: HubProcess, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(DEVELOPMENT_TOKEN)
+    assert published(hub, "a", "x", "--dev", HUB_TOKEN="wrong", HUB_TOKEN_FILE="/none")
+    assert published(hub, "a", "x", "--token-file", tmp_path / "token", HUB_TOKEN="wrong")
+    assert published(hub, "a", "x", "--token", DEVELOPMENT_TOKEN, HUB_TOKEN="wrong")
+
+
+def test_another_url_of_the_hub_is_explained(shared_hub: HubProcess) -> None:
+    ended = run("publish", "--dev", "--url", f"{shared_hub.origin}/", "a", "x")
+    assert ended.returncode == 1
+    assert "this is not the URL of a hub, which usually ends in /.well-known/mercure" in ended.stderr
+
+
+def test_a_line_that_is_too_long_is_named(hub: HubProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MAX_LINE", 100)
+    ended = publish(hub, "--dev", "--lines", "-", stdin=lines({"topic": "a"}) + "x" * 200)
+    assert (ended.returncode, ended.stderr) == (1, "skipfilter: <stdin>: line 2 has more than 100 bytes\n")

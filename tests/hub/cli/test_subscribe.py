@@ -85,6 +85,24 @@ def test_a_refusal_is_one_sentence(shared_hub: HubProcess) -> None:
     assert subscribe(shared_hub, "--token", "x").stderr.startswith(f"skipfilter: {shared_hub.url}: 401: the token is")
 
 
+def test_raw_data_is_not_changed_and_other_formats_cannot_steer_a_terminal(start_hub: type[HubProcess]) -> None:
+    hub = start_hub(HUB_SUBSCRIPTIONS="0")
+    data = "\x1b[31mred\x9b\u202e\ttab"
+    assert run("publish", "--dev", "--url", hub.url, "a", data).returncode == 0
+    assert subscribe(hub, "--count", 1, "--format", "raw").stdout == data + "\n"
+    for format in ("pretty", "json"):
+        printed = subscribe(hub, "--count", 1, "--format", format).stdout
+        assert printed.replace("\t", "").replace("\n", "").isprintable()
+    assert json.loads(subscribe(hub, "--count", 1, "--json").stdout)["data"] == data
+
+
+def test_a_cursor_and_a_pattern_that_cannot_be_sent_are_named(shared_hub: HubProcess) -> None:
+    ended = subscribe(shared_hub, "--since", "a\nb")
+    assert (ended.returncode, "an argument has a character that cannot be sent" in ended.stderr) == (2, True)
+    ended = subscribe(shared_hub, "")
+    assert (ended.returncode, ended.stderr) == (2, "skipfilter: a pattern is empty; `*` is every topic\n")
+
+
 @pytest.mark.processes
 def test_it_reconnects_and_ctrl_c_ends_it(start_hub: Callable[..., HubProcess]) -> None:
     hub = start_hub(HUB_SUBSCRIPTIONS="0", HUB_MAX_LIFETIME="0.2", HUB_RETRY="0.01")

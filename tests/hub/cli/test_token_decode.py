@@ -112,6 +112,26 @@ def test_a_claim_cannot_steer_the_terminal() -> None:
     assert "Expires    '\\x1b', which is no time" in run("token", "decode", "--dev", token).stdout
 
 
+def test_options_before_the_name_of_a_command_below_are_refused() -> None:
+    for words in (["token", "--dev", "decode", "x"], ["settings", "--dev", "check"]):
+        ended = run(*words)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        below = f"{words[0]} {words[2]}"
+        assert f"after its name, as in: {below} --dev ..." in ended.stderr.replace("skipfilter ", "").replace(
+            "root ", ""
+        )
+
+
+def test_a_key_of_the_settings_that_does_not_fit_is_a_sentence() -> None:
+    ended = run("token", "decode", DEVELOPMENT_TOKEN, HUB_PUBLISHER_KEY="short", HUB_ANONYMOUS="1")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("skipfilter: HUB_PUBLISHER_KEY: this secret is shorter than 32 bytes")
+
+
+def test_a_token_may_be_pasted_with_its_scheme() -> None:
+    assert run("token", "decode", "--dev", stdin=f"Bearer {DEVELOPMENT_TOKEN}\n").returncode == 0
+
+
 # -- what a client is told
 
 

@@ -29,7 +29,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from hub.cli import history as history_cli
 from hub.errors import HistoryUnavailable
 from hub.history import open_history, transfer
 from hub.history.base import EARLIEST, Entry, Retention
@@ -39,6 +38,7 @@ from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
+from hub.settings.sources import SERVER_HISTORY
 from tests.hub.commands import environment, invoke
 from tests.hub.commands import run as run_command
 from tests.redis_server import RedisServer, free_port
@@ -141,11 +141,11 @@ def test_a_missing_file_is_refused_and_not_created(tmp_path: Path) -> None:
 
 def test_without_a_url_the_default_history_of_a_hub_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fill(history_cli.URL, made(3))
+    fill(SERVER_HISTORY, made(3))
     assert "Updates   3\n" in run("stats").stdout
     monkeypatch.delenv("HUB_HISTORY_URL", raising=False)
     hub = settings_from_environment(embedded=True, anonymous=True)
-    assert hub.history_url == history_cli.URL
+    assert hub.history_url == SERVER_HISTORY
 
 
 def test_a_file_that_is_not_a_history_is_reported(tmp_path: Path) -> None:
@@ -208,6 +208,21 @@ def test_stats_of_an_empty_log_and_of_a_single_update(tmp_path: Path) -> None:
     assert (found["updates"], found["oldest"], found["newest"]) == (0, None, None)
     fill(url, made(1))
     assert "Rate" not in run("stats", "--url", url).stdout
+
+
+def test_the_history_is_that_of_the_settings(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "other.db")
+    fill(url, made(7))
+    (tmp_path / "url").write_text(f"{url}\n")
+    (tmp_path / "hub.toml").write_text(f'history_url = "{url}"\n')
+    (tmp_path / "env").write_text(f"HUB_HISTORY_URL={url}\n")
+    for options, variables in (
+        ([], {"HUB_HISTORY_URL_FILE": str(tmp_path / "url")}),
+        (["--config", tmp_path / "hub.toml"], {}),
+        (["--env-file", tmp_path / "env"], {}),
+    ):
+        assert "Updates   7\n" in run(*options, "stats", **variables).stdout
+    assert told(run("stats", HUB_HISTRY_URL="x"), 2) == "HUB_HISTRY_URL is not a setting: did you mean HUB_HISTORY_URL?"
 
 
 # -- prune

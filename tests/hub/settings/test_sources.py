@@ -297,9 +297,7 @@ def test_true_is_no_number(name: str, tmp_path: Path) -> None:
 
 def test_a_text_that_may_be_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in (SECRET, f"{SECRET}@host/0", f"{SECRET}:x"):
-        with pytest.raises(
-            ConfigurationError, match="^history_url is not a URL that begins with one of memory, sqlite"
-        ) as caught:
+        with pytest.raises(ConfigurationError, match=r"^history_url is not a URL that begins with") as caught:
             create_app(Settings(dev=True, history_url=url))
         assert SECRET not in str(caught.value)
     assert "should be a URL" in told({"publisher_jwks_url": f"http://user:{SECRET}@h/keys"})
