@@ -5,7 +5,7 @@
                └─ a name in COMMANDS
 
 This module imports the standard library only, and a command imports what it needs.  So
-help is quick, and works without any extra.
+its help is quick, and works without any extra.
 """
 
 from __future__ import annotations
@@ -63,7 +63,19 @@ COMPLETION: Final = "_SKIPFILTER_COMPLETE"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command, and exit with its status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except KeyboardInterrupt:  # before a command could handle it
+        sys.exit(130)
+    except OSError as error:  # stdout cannot be written, and Python must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"skipfilter: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _run(words: list[str]) -> None:
+    """Run a command."""
     first = words[0] if words else "--help"
     if COMPLETION in os.environ or first in ("--install-completion", "--show-completion"):
         _load("completion", "hub").main(words)

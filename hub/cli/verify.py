@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from hub.cli.app import CANNOT_BEGIN, FAILED, app, fail, run
 from hub.cli.client_options import Dev, Token, TokenFile, read_token
+from hub.development import DEVELOPMENT_URL
 from hub.verify.report import Plan
 from hub.verify.run import verify as check
 from skipfilter.text import example
@@ -19,7 +21,10 @@ main = app()
 
 @main.command(epilog=example("skipfilter verify --dev --seconds 60 http://localhost:3000/.well-known/mercure"))
 def verify(
-    urls: Annotated[list[str], typer.Argument(metavar="URL…", help="URL of a hub, or of several nodes of one hub.")],
+    urls: Annotated[
+        list[str],
+        typer.Argument(metavar="[URL]...", help="URL of a hub, or of several nodes of one hub; or else HUB_URL."),
+    ] = [],  # noqa: B006
     clients: Annotated[int, typer.Option(help="Number of clients that subscribe.", min=1)] = 50,
     publishers: Annotated[int, typer.Option(help="Number of publishers at each node.", min=1)] = 2,
     rate: Annotated[float, typer.Option(help="Updates per second, of all publishers together.", min=0.1)] = 50,
@@ -52,7 +57,7 @@ def verify(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     plan = Plan(
-        urls=urls,
+        urls=urls or [os.environ.get("HUB_URL", DEVELOPMENT_URL)],
         clients=clients,
         publishers=publishers,
         rate=rate,

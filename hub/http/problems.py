@@ -38,7 +38,7 @@ def respond(error: RequestError | HTTPException, request: Request, settings: Set
             headers["WWW-Authenticate"] = _challenge(error.challenge, settings.metadata_url(request.origin))
         detail = str(error)
         if settings.dev and isinstance(error, InvalidToken):  # a developer may not read the log
-            detail = f"{detail}, or here, in development mode: {error.reason}"
+            detail = f"the token is not valid here: {error.reason} (this reason is given in development mode only)"
         return problem(error.status, error.title, detail, headers)
     headers = dict(error.headers or {})
     details = {

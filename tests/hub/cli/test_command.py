@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,6 @@ from tests.hub.commands import environment, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 IMPORTED = """
 import sys
@@ -194,3 +194,19 @@ def test_the_script_for_a_shell_can_be_printed(shell: str) -> None:
     ended = process("--show-completion", shell)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert f"_SKIPFILTER_COMPLETE=complete_{shell}" in ended.stdout
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["settings", "--dev"], ["token", "--dev"], ["--help"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_one_sentence(words: list[str], unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "hub", *words],
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "skipfilter: No space left on device\n")

@@ -141,7 +141,8 @@ async def test_n91_a_client_is_told_why_its_token_is_refused_in_development_only
 ) -> None:
     wrong = sign_classic_token(KEY, "HS256", publish=["*"], subscribe=[], seconds=60, now=time.time())
     common = "the token is not valid here; the hub's log says why"
-    development = f"{common}, or here, in development mode: the signature matches no HS256 key of publisher_key"
+    reason = "the signature matches no HS256 key of publisher_key"
+    development = f"the token is not valid here: {reason} (this reason is given in development mode only)"
     production = {"dev": False, "HUB_PUBLISHER_KEY": "p" * 32, "HUB_ANONYMOUS": "1"}
     for hub, told in ((start_hub(), development), (start_hub(**production), common)):
         async with await request(hub, "POST", PATH, [FORM, bearer(wrong)], b"topic=a") as answer:

@@ -586,9 +586,9 @@ def test_the_reason_of_a_failed_start_is_named(shared_hub: HubProcess) -> None:
         (["http://127.0.0.1:1/", "--dev"], "http://127.0.0.1:1/ accepts no update: Connect call failed"),
         (["localhost:3000", "--dev"], "'localhost:3000' is not the URL of a hub"),
         ([shared_hub.url, "--rate", "0"], "--rate"),
-        ([], "URL"),
+        ([], "http://127.0.0.1:2/ accepts no update: Connect call failed"),
     ):
-        ended = run_command("verify", *arguments)
+        ended = run_command("verify", *arguments, HUB_URL="http://127.0.0.1:2/")
         assert (ended.returncode, ended.stdout) == (2, "")
         assert told in ended.stderr
         assert "Traceback" not in ended.stderr
