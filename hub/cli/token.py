@@ -59,11 +59,7 @@ def token(
         ),
     ] = False,
     key: Annotated[
-        str,
-        typer.Option(
-            help="Key to sign with, or else HUB_TOKEN_KEY: a secret, or @ and the path of a file with a secret or a "
-            "PEM key.",
-        ),
+        str, typer.Option(help="Key to sign with, or else HUB_TOKEN_KEY: a secret, or @ and the path of its file.")
     ] = "",
     algorithm: Annotated[Algorithm, typer.Option(help="Algorithm to sign with.")] = "HS256",
     issuer: Annotated[str, typer.Option(help="`iss`: the issuer, which the hub must trust.")] = "",
@@ -91,30 +87,22 @@ def token(
         require_no_options(context)
         return
     if dev:
-        issuer = issuer or DEVELOPMENT_ISSUER
-        audience = audience or DEVELOPMENT_URL
+        issuer, audience = issuer or DEVELOPMENT_ISSUER, audience or DEVELOPMENT_URL
     key = key or (DEVELOPMENT_KEY if dev else os.environ.get("HUB_TOKEN_KEY", ""))
     try:
-        seconds = parse_duration(ttl)
-        if not 1 <= seconds <= _MAX_TTL:
-            raise ConfigurationError(f"--ttl {ttl!r} is not from 1s to {duration(_MAX_TTL)}")
-        if classic and (typed := [text for text in publish + subscribe if selector_of(text)[0]]):
-            raise ConfigurationError(f"a classic pattern has no type: {typed[0]!r}")
-        if classic and subject:
-            raise ConfigurationError("--subject is for current tokens")
         if not key:
             raise ConfigurationError("a key is needed: --key, HUB_TOKEN_KEY, or --dev")
-        if not classic and not (issuer and audience):
-            raise ConfigurationError("a current token needs --issuer and --audience; --dev sets both")
         secret = read_key("the signing key", key)
-        about = _json(payload)
-        now = time.time()
-        signed = (
-            sign_classic_token(
+        seconds, about, now = _seconds(ttl), _json(payload), time.time()
+        if classic:
+            _require_classic(publish + subscribe, subject)
+            signed = sign_classic_token(
                 secret, algorithm, publish=publish, subscribe=subscribe, payload=about, seconds=seconds, now=now
             )
-            if classic
-            else sign_token(
+        else:
+            if not (issuer and audience):
+                raise ConfigurationError("a current token needs --issuer and --audience; --dev sets both")
+            signed = sign_token(
                 secret,
                 algorithm,
                 issuer=issuer,
@@ -126,12 +114,27 @@ def token(
                 seconds=seconds,
                 now=now,
             )
-        )
     except (ConfigurationError, ValueError) as error:
         fail(error)
     if algorithm.startswith("HS") and not dev and (reason := weakness(secret)):
         warn(f"warning: a hub accepts this token in development mode only: {reason}")
     typer.echo(signed)
+
+
+def _seconds(ttl: str) -> float:
+    """Return the seconds of --ttl."""
+    seconds = parse_duration(ttl)
+    if not 1 <= seconds <= _MAX_TTL:
+        raise ConfigurationError(f"--ttl {ttl!r} is not from 1s to {duration(_MAX_TTL)}")
+    return seconds
+
+
+def _require_classic(patterns: list[str], subject: str) -> None:
+    """Raise ConfigurationError for what a classic token cannot have."""
+    if typed := [text for text in patterns if selector_of(text)[0]]:
+        raise ConfigurationError(f"a classic pattern has no type: {typed[0]!r}")
+    if subject:
+        raise ConfigurationError("--subject is for current tokens")
 
 
 def _json(payload: str) -> Any:
