@@ -8,7 +8,9 @@ token       token.py      → `hub.auth.signing`
 verify      verify.py     → `hub.verify`
 history     history.py    → `hub.history.transfer`
 spark       spark.py      → `skipfilter.spark` and `hub.spark`
-app.py      what they share         completion.py    completion by a shell
+app.py      exit statuses, messages, progress
+            client_options.py, settings_options.py, selectors.py    shared options
+completion.py    completion by a shell
 
 Each module of a command has an application of Typer, `main`.
 """

@@ -26,7 +26,7 @@ from hub.errors import ConfigurationError, HistoryUnavailable
 from hub.history import transfer
 from hub.logs import log_to_stdlib
 from hub.settings.quantities import DURATIONS, parse_duration, parse_size
-from hub.settings.sources import SERVER_HISTORY
+from hub.settings.settings import SERVER_HISTORY
 from skipfilter.text import example
 
 if TYPE_CHECKING:

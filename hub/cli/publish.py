@@ -140,13 +140,9 @@ async def _publish_lines(client: Client, source: BinaryIO, *, as_json: bool) -> 
 
 
 def _published(last: int) -> str:
-    return (
-        f"lines 1 to {last} are published"
-        if last > 1
-        else f"line {last} is published"
-        if last
-        else "no line is published"
-    )
+    if last > 1:
+        return f"lines 1 to {last} are published"
+    return "line 1 is published" if last else "no line is published"
 
 
 def _count(updates: int) -> str:

@@ -24,7 +24,6 @@ from hub.logs import LogFormatter, log_to_stdlib
 from hub.process.server import check_files, fitting, run, warn_of_files
 from hub.process.workers import supervise
 from hub.settings import Settings
-from hub.settings.sources import SERVER_HISTORY
 from hub.settings.variable_names import variable
 from skipfilter.text import example
 
@@ -56,7 +55,7 @@ class _Serve(typer.core.TyperCommand):
 
 def _default(setting: Description) -> str:
     """Return the default of a setting, as the help of an option has it."""
-    text = SERVER_HISTORY if setting.name == "history_url" else setting.shown(setting.default)
+    text = setting.shown(setting.server_default)
     return f"  [default: {text}]" if text else ""
 
 

@@ -12,7 +12,6 @@ from hub.cli.app import app, require_no_options
 from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.settings.description import descriptions, groups
 from hub.settings.settings import GROUPS
-from hub.settings.sources import SERVER_HISTORY
 from skipfilter.text import example
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def _as_json(setting: Description, settings: Settings, sources: Sources) -> dict
     return {
         "name": setting.name,
         "variable": setting.variable,
-        "value": setting.shown(value) if setting.is_secret else value,
+        "value": setting.shown(value) if setting.is_secret or isinstance(value, str) else value,
         "origin": _origin(setting, settings, sources),
         "unit": setting.unit,
         "group": setting.group,
@@ -114,13 +113,12 @@ def _origin(setting: Description, settings: Settings, sources: Sources) -> str:
     """Return the source of a value; it is "development mode" if that chose it."""
     if setting.name in sources.origins:
         return sources.origins[setting.name]
-    default = SERVER_HISTORY if setting.name == "history_url" else setting.default
-    return "default" if getattr(settings, setting.name) == default else "development mode"
+    return "default" if getattr(settings, setting.name) == setting.server_default else "development mode"
 
 
 def _toml(setting: Description) -> str:
     """Return the default of a setting in TOML; "..." stands for one that has none."""
-    value = setting.default
+    value = setting.server_default
     if isinstance(value, tuple):
         return "[]"
     text = "..." if value is None else setting.shown(value)

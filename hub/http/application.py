@@ -30,7 +30,7 @@ from hub.hub import Hub
 from hub.logs import configure_log
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import take_tokens
-from hub.settings.sources import settings_from_environment
+from hub.settings.sources import Sources
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -214,7 +214,9 @@ def app_from_environment() -> HubApplication:
     """
     configure_log()
     try:
-        return create_app(settings_from_environment())
+        sources = Sources()
+        with sources.named():
+            return create_app(sources.settings())
     except ConfigurationError as error:
         print(f"hub: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -83,6 +83,10 @@ _DEVELOPMENT: Final[dict[str, Any]] = {
 }
 _DEVELOPMENT_KEYS: Final = Keys.model_validate({"key": DEVELOPMENT_KEY})
 _DEVELOPMENT_ISSUERS: Final = (Issuer.model_validate({"id": DEVELOPMENT_ISSUER, "keys": _DEVELOPMENT_KEYS}),)
+
+SERVER_HISTORY: Final = "sqlite:///mercure.db"
+"""The history of a server for which none is set."""
+
 GROUPS: Final = {
     "dev": "Development",
     "path": "Addresses",

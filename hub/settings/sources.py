@@ -29,7 +29,7 @@ from pydantic_settings import (
 )
 
 from hub.errors import ConfigurationError
-from hub.settings.settings import SECRETS, Settings
+from hub.settings.settings import SECRETS, SERVER_HISTORY, Settings
 from hub.settings.texts import with_names
 from hub.settings.variable_names import (
     PREFIX,
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
-SERVER_HISTORY: Final = "sqlite:///mercure.db"
-"""The history of a server for which none is set."""
 _MAX_SECRET_BYTES: Final = 2**20
 
 
@@ -143,11 +141,6 @@ class Sources:
             )
             raise _Named(f"{path}: {'; '.join(hints)}")
         self._add(values, {name: f"{name} in {path}" for name in values})
-
-
-def in_variables(error: ConfigurationError) -> str:
-    """Return the message of an error with the variable of each setting."""
-    return with_names(str(error), Settings.model_fields, variable)
 
 
 def settings_from_environment(**chosen: Any) -> Settings:

@@ -60,10 +60,10 @@ def sentences(error: ValidationError, model: type[BaseModel], values: Mapping[st
     sentences = []
     for each in error.errors(include_url=False):
         where = each["loc"]
-        # A wrong text of a list is shown, so its number is not needed.
-        is_shown = len(where) > 1 and isinstance(each["input"], str)
-        name = ".".join(map(str, where[:1] if is_shown and isinstance(where[-1], int) else where))
         field = model.model_fields.get(str(where[0])) if where else None
+        is_shown_item = field is not None and field.repr and len(where) == 2 and isinstance(each["input"], str)
+        # The value of an item is shown, so its number is not needed.
+        name = str(where[0]) if is_shown_item else ".".join(map(str, where))
         if each["type"] == "extra_forbidden":
             meant = nearest(name, model.model_fields)
             sentences.append(f"{name}: there is no such setting{f': did you mean {meant}?' if meant else ''}")
@@ -71,7 +71,7 @@ def sentences(error: ValidationError, model: type[BaseModel], values: Mapping[st
             sentences.append(_reason(each))
         else:
             # A number may have been parsed before it was refused.
-            value = values.get(name, each["input"])
+            value = each["input"] if len(where) > 1 else values.get(name, each["input"])
             is_public = field.repr and "@" not in str(value)  # a URL may have a password
             shown = f"{brief(value)} " if is_public and each["type"] != "missing" else ""
             sentences.append(f"{name}: {shown}{(len(where) == 1 and expectation(field)) or _reason(each)}")
@@ -100,9 +100,7 @@ _REASONS: Final = {
     "too_short": "should not be empty",
     "tuple_type": "should be a list",
     "is_instance_of": "should be a list",
-    "sequence_str": "should be a list",
     "model_type": "should be an object with named members",
-    "model_attributes_type": "should be an object with named members",
 }
 """Type of an error of pydantic -> the reason, as it follows the value."""
 

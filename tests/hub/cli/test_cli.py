@@ -423,6 +423,12 @@ def test_the_application_is_created_from_the_environment_at_its_first_use(
         _ = hub.app
     assert (ended.value.code, ended.value.__suppress_context__) == (2, True)
     assert capsys.readouterr().err.startswith("hub: no publisher is allowed: set HUB_PUBLISHER_KEY or ")
+    monkeypatch.setenv("HUB_PUBLISHER_KEY", "short")
+    monkeypatch.setenv("HUB_ANONYMOUS", "1")
+    with pytest.raises(SystemExit):
+        _ = hub.app
+    assert capsys.readouterr().err.startswith("hub: HUB_PUBLISHER_KEY: this secret is shorter than 32 bytes")
+    monkeypatch.delenv("HUB_PUBLISHER_KEY")
     monkeypatch.setenv("HUB_DEV", "1")
     monkeypatch.setenv("HUB_PATH", "/chat")
     assert hub.app.state.hub.settings.path == "/chat"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hub import Settings
 from hub.development import DEVELOPMENT_KEY
+from hub.settings.settings import SERVER_HISTORY
 from tests.hub.commands import run
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ def test_development_mode_is_an_origin_and_no_secret_is_shown() -> None:
         "Streams",
     )
     assert rows["cors_origins"]["value"] == ["*"]
+    url = "https://user:password@idp.example/jwks?token=password"
+    printed = run("settings", "--json", "--dev", HUB_PUBLISHER_JWKS_URL=url, HUB_EMBEDDED="1").stdout
+    assert "password" not in printed
+    assert "https://**********@idp.example/jwks?**********" in printed
     assert rows["classic"]["variable"] == "HUB_CLASSIC"
     assert "password" not in ended.stdout
     assert DEVELOPMENT_KEY not in ended.stdout
@@ -85,4 +90,5 @@ def test_the_example_has_every_setting_and_its_values_are_the_defaults(tmp_path:
             assert settings[name]["value"] == (
                 list(field.default) if isinstance(field.default, tuple) else field.default
             )
+    assert settings["history_url"]["value"] == SERVER_HISTORY
     assert all(len(line) <= 88 for line in ended.stdout.splitlines())

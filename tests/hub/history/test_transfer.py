@@ -38,7 +38,7 @@ from hub.history.sqlite.history import SqliteHistory
 from hub.protocol.topics import FORBIDDEN
 from hub.protocol.updates import Update
 from hub.settings import settings_from_environment
-from hub.settings.sources import SERVER_HISTORY
+from hub.settings.settings import SERVER_HISTORY
 from tests.hub.commands import environment, invoke
 from tests.hub.commands import run as run_command
 from tests.redis_server import RedisServer, free_port

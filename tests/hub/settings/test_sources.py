@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,10 +19,7 @@ SECRET = "a-secret-that-nobody-should-see-in-a-log"
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith("HUB_"):
-            monkeypatch.delenv(name)
+def _in_development(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_DEV", "1")
 
 
@@ -235,6 +231,10 @@ def test_an_error_has_the_value_the_unit_and_an_example(
         ({"key": SECRET, "algorithm": "none"}, "issuers.0.keys.algorithm: should be 'HS256', 'HS384', "),
         ({"kee": SECRET}, "issuers.0.keys.kee: there is no such setting"),
         (SECRET, "issuers.0.keys: should be an object with named members"),
+        (
+            {"jwks_url": "https://x/", "algorithms": ["none"]},
+            "issuers.0.keys.algorithms.0: should be 'HS256', 'HS384', ",
+        ),
     ],
 )
 def test_an_error_inside_of_an_issuer_shows_no_value(keys: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,6 +287,11 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
 def test_an_earlier_name_is_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_TRANSPORT_URL", "memory://")
     assert Sources().origins["history_url"] == "HUB_TRANSPORT_URL"
+
+
+def test_a_wrong_item_of_a_list_is_shown_alone(tmp_path: Path) -> None:
+    config = file(tmp_path / "hub.toml", 'cors_origins = ["https://a.example", "app"]')
+    assert told(config=config).startswith(f"cors_origins in {config}: 'app' should be an origin, as in ")
 
 
 @pytest.mark.parametrize("name", ["heartbeat", "max_connections", "history_bytes", "idle_timeout", "publish_rate"])

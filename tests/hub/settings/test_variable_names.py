@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from importlib import import_module
 from pathlib import Path
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECRET = "a-secret-that-nobody-should-see-in-a-log"
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith("HUB_"):
-            monkeypatch.delenv(name)
 
 
 def unknown(*names: str) -> list[str]:
