@@ -48,6 +48,13 @@ class ConfigurationError(HubError, ValueError):
 class NotRunning(HubError, RuntimeError):
     """An error of the program around a hub: the hub is not running, or ran already."""
 
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(
+            reason
+            or "the hub is not running: the lifespan of the application around it must enter `app.running()`, or "
+            "the server must run the hub's own lifespan"
+        )
+
 
 class PositionExpired(HubError, LookupError):
     """An error for a position if the history forgot some of the entries after it."""

@@ -29,10 +29,11 @@ import structlog
 
 from hub import turns
 from hub.auth.authorizer import Authorizer
-from hub.auth.grant import ANONYMOUS
+from hub.auth.grant import ANONYMOUS, Grant
 from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
+from hub.delivery.local_reader import LocalReader
 from hub.delivery.observer import NoObserver
 from hub.delivery.subscriber import Client, Subscriber, client_at
 from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning
@@ -45,15 +46,15 @@ from hub.node.presence import Presence, may_want_presence
 from hub.node.publish_window import PublishWindow
 from hub.node.shares import Shares
 from hub.node.shutdown import Shutdown
+from hub.protocol.topics import WILDCARD
 from hub.protocol.updates import check_fields, check_topic
 from hub.turns import FairTurns, TimeSlices
 from skipfilter import PatternError
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
-    from hub.auth.grant import Grant
     from hub.delivery.observer import Observer
     from hub.history.base import History
     from hub.history.start import Start
@@ -173,7 +174,7 @@ class Hub:
         if self.shutdown.is_closing:
             raise Closing
         if not self.is_running:
-            raise NotRunning("the hub is not running: publish inside of `async with hub.running()`")
+            raise NotRunning
         if grant is not None:
             self.shares.publishes.take(grant.publisher, len(updates))
         topics = turns.Portion(turns.CHECKED_TOPICS)
@@ -192,6 +193,48 @@ class Hub:
                 if matchers.is_over(len(grant.publish)):
                     await matchers.pause()
                 grant.require_publish(topic)
+
+    # -- the program's own subscriptions
+
+    def read(
+        self, selectors: Sequence[Selector], last_event_id: str | None = None, *, waits: bool = True
+    ) -> AsyncGenerator[Update, None]:
+        """Return an iterator over the updates that match, also private ones.
+
+        It begins after the update with the id `last_event_id`, as a stream does, or,
+        without an id, with the first update that is published after this call.  If it
+        `waits`, it ends when the hub shuts down, and otherwise when it has read what
+        the history has.  It counts toward no limit and is not announced.
+
+        Raises `InvalidRequest` if a pattern is invalid for its type, and `NotRunning`.
+        The iteration raises the errors of `LocalReader.updates`, and
+        `HistoryUnavailable`.
+        """
+        if not self.is_running:
+            raise NotRunning
+        try:
+            matchers = [self.compiler.compile(*selector) for selector in selectors]
+        except (PatternError, LookupError) as error:
+            raise InvalidRequest(str(error)) from None
+        grant = Grant(subscribe=(self.compiler.compile("exact", WILDCARD),))
+        return self._read(selectors, matchers, grant, last_event_id, self.window.newest, waits=waits)
+
+    async def _read(
+        self,
+        selectors: Sequence[Selector],
+        matchers: Sequence[TopicMatcher],
+        grant: Grant,
+        last_event_id: str | None,
+        newest: int,
+        *,
+        waits: bool,
+    ) -> AsyncGenerator[Update, None]:
+        presence = may_want_presence(selectors, grant, self.settings.path)
+        start = newest if last_event_id is None else (await self.find_start(last_event_id, presence=presence)).position
+        end = None if waits else await self.history.end()
+        subscriber = Subscriber(matchers, grant, start, presence_after=start if presence else math.inf)
+        async for update in LocalReader(self.delivery, subscriber).updates(end):
+            yield update
 
     # -- subscribers
 

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from concurrent.futures import CancelledError, wait
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -18,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from hub.auth.signing import token_command
 from hub.delivery.subscriber import client_at
-from hub.errors import ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
+from hub.errors import Closing, ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
 from hub.http.cors import cors
@@ -29,18 +31,20 @@ from hub.http.response import SERVER_SEND
 from hub.hub import Hub
 from hub.logs import configure_log
 from hub.node.shutdown import before_signals
-from hub.protocol.requests import take_tokens
+from hub.protocol.requests import selectors_of, take_tokens
+from hub.protocol.updates import Update
 from hub.settings.sources import Sources
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request as StarletteRequest
     from starlette.types import Message, Receive, Scope, Send
 
     from hub.history.base import History
     from hub.http.request import Answer
+    from hub.protocol.data import Data
     from hub.settings import Settings
 
 
@@ -62,10 +66,15 @@ class HubApplication:
     Routes are compared with the full path of a request, so if the hub is mounted, its
     path in the settings must include the path of the mount.  Publish and subscribe
     requests are answered directly; all others go through Starlette's router.
+
+    The program around the hub publishes and subscribes with its methods, without HTTP
+    and without a token.
     """
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
+        self._has_reported = False  # that its path lacks that of its mount
+        self._loop: asyncio.AbstractEventLoop | None = None  # while the hub runs
         endpoints = Endpoints(hub)
         self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
         self._cors = cors(hub.settings)
@@ -79,6 +88,94 @@ class HubApplication:
         self._router.router.redirect_slashes = False
         self.state = self._router.state  # Starlette's application state; `state.hub` is the hub
         self.state.hub = hub
+
+    # -- for the program around the hub
+
+    async def publish(
+        self,
+        *topics: str,
+        data: Data = "",
+        private: bool = False,
+        id: str | None = None,
+        type: str | None = None,
+        retry: int | None = None,
+    ) -> str:
+        """Publish one update, and return its id.
+
+        The first topic is the canonical one; `retry` is in ms.  A dict or list as data
+        becomes compact JSON.  Raises TypeError for data of another type, and the errors
+        of `Hub.publish`: `InvalidRequest` if the update breaks a rule, `NotRunning`,
+        `Closing`, and `HistoryUnavailable`.
+        """
+        update = Update(topics, data, private, id, type, retry)
+        await self.hub.publish(update)
+        return update.id
+
+    async def publish_many(self, updates: Iterable[Update]) -> list[str]:
+        """Publish updates in one step, all or none, and return their ids.
+
+        Raises the errors of `publish`, and `TooLarge` if there are too many.
+        """
+        together = list(updates)
+        await self.hub.publish(*together)
+        return [update.id for update in together]
+
+    def publish_sync(
+        self,
+        *topics: str,
+        data: Data = "",
+        private: bool = False,
+        id: str | None = None,
+        type: str | None = None,
+        retry: int | None = None,
+    ) -> str:
+        """Publish one update from another thread of this process, and return its id.
+
+        Frameworks run views that are not `async` in such threads.  Waits until the
+        history has the update.  Raises RuntimeError in the thread of the hub's event
+        loop, which it would block, and the errors of `publish`.  If it raises
+        `Closing`, the update may have been published.
+        """
+        loop = self._loop
+        if loop is None:
+            raise NotRunning
+        if _runs_here(loop):
+            raise RuntimeError("publish_sync would block the event loop of the hub: here, use `await app.publish(…)`")
+        update = self.publish(*topics, data=data, private=private, id=id, type=type, retry=retry)
+        try:
+            published = asyncio.run_coroutine_threadsafe(update, loop)
+        except RuntimeError:  # the loop is closed
+            update.close()
+            raise NotRunning from None
+        while not wait([published], timeout=1).done:
+            if loop.is_closed() and not published.done():  # nothing will ever end it
+                update.close()
+                raise Closing
+        try:
+            return published.result()
+        except CancelledError:  # the loop was closed meanwhile
+            raise Closing from None
+
+    def subscribe(
+        self, *topics: str, last_event_id: str | None = None, wait: bool = True, **matchers: str | Sequence[str]
+    ) -> AsyncGenerator[Update, None]:
+        """Return an iterator over the updates that match any of `topics` or `matchers`.
+
+        Private updates are among them.  A topic is an exact one or a URI template; the
+        name of a matcher is that of a parameter, as in `match_mqtt="sensors/#"`.
+
+        The iterator begins after the update with the id `last_event_id`, or with the
+        oldest one for "earliest".  Without an id, it begins with the first update that
+        is published after this call.  It ends when the hub shuts down or, if `wait` is
+        false, when it has read what the history has.
+
+        Raises `InvalidRequest` if a pattern is invalid, and `NotRunning`.  The
+        iteration raises `PositionExpired` if the program is so slow that the history
+        has forgotten updates before they were read.
+        """
+        return self.hub.read(selectors_of(topics, matchers), last_event_id, waits=wait)
+
+    # -- ASGI
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
@@ -107,10 +204,7 @@ class HubApplication:
         if scope["query_string"]:
             scope["query_string"], tokens = take_tokens(scope["query_string"])
         if not self.hub.is_running:
-            raise NotRunning(
-                "the hub is not running: a mounted hub must be started in the lifespan of the outer application, "
-                "see HubApplication.running"
-            )
+            raise NotRunning
         settings, add_cors = self.hub.settings, None
         # 2. CORS: answer a preflight request, or add headers to the response.
         preflight = None
@@ -127,6 +221,8 @@ class HubApplication:
         #    know: it answers (RFC 9110, 7.1 and 9.3.7).
         if scope["path"] == "*":
             return request.answer(_asterisk(request.method))
+        if (path := _path_to_set(scope, settings)) and request.method in self._methods:
+            return request.answer(self._report_mount(path))
         # 4. Everything but publishing and subscribing goes through the router.
         if scope["path"] != settings.path or request.method not in self._methods:
             return partial(self._route, request)
@@ -139,6 +235,14 @@ class HubApplication:
         except Exception:
             await request.answer(PlainTextResponse("Internal Server Error", 500))()
             raise
+
+    def _report_mount(self, path: str) -> Response:
+        """Log that the hub's path lacks that of its mount, and return the response."""
+        detail = f"the hub is mounted in an application, so its path must be the whole one: Settings(path={path!r})"
+        if not self._has_reported:
+            self._has_reported = True
+            log.error(detail)
+        return problems.problem(404, "Not found", detail, {})
 
     async def _route(self, request: Request) -> None:
         """Let the router answer a request, which counts until it is answered.
@@ -176,8 +280,12 @@ class HubApplication:
         wait indefinitely at shutdown, because an event stream does not end by itself.
         """
         async with self.hub.running():
-            with before_signals(self.hub.shutdown.begin):
-                yield
+            self._loop = asyncio.get_running_loop()
+            try:
+                with before_signals(self.hub.shutdown.begin):
+                    yield
+            finally:
+                self._loop = None
 
 
 def create_app(settings: Settings, *, history: History | None = None) -> HubApplication:
@@ -220,6 +328,26 @@ def app_from_environment() -> HubApplication:
     except ConfigurationError as error:
         print(f"hub: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether an event loop runs in the present thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _path_to_set(scope: Scope, settings: Settings) -> str:
+    """Return the path that the settings of a mounted hub lack, or "".
+
+    It is the path of the request, if the path in the settings does not begin with that
+    of the mount.
+    """
+    mount, path = scope.get("root_path", "").rstrip("/"), scope["path"]
+    if not mount or path != mount + settings.path or path == settings.metadata_path:
+        return ""
+    return "" if settings.path.startswith(mount + "/") else path
 
 
 def _asterisk(method: str) -> Response:

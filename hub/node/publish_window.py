@@ -48,6 +48,11 @@ class PublishWindow:
         # order.
         self._turn = asyncio.Lock()
 
+    @property
+    def newest(self) -> int:
+        """The position of the newest update that was dispatched, or accepted here."""
+        return max(self._live.position, self._appended[-1][0] if self._appended else 0)
+
     async def append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
         """Wait for room for `updates`, and call `append()`, which appends them.
 

@@ -17,7 +17,7 @@ from hub.protocol.updates import Update, new_id
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from skipfilter import Selector
 
@@ -177,6 +177,27 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits)
     _check_matchers(wanted, limits)
     selectors = dict.fromkeys((_MATCHER_PARAMETERS[name], value) for name, value in wanted)
     return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, limits))
+
+
+def selectors_of(topics: Iterable[str], matchers: Mapping[str, str | Sequence[str]]) -> list[Selector]:
+    """Return what a program asks for: `topics` as in the classic dialect, and matchers
+    by the names of their parameters, such as `match_mqtt`.
+
+    Raises TypeError if there is no parameter with a name, and InvalidRequest if nothing
+    is asked for.
+
+    >>> selectors_of(["a"], {"match_mqtt": ["b/#", "c"]})
+    [('topic', 'a'), ('mqtt', 'b/#'), ('mqtt', 'c')]
+    """
+    selectors = [(CLASSIC, topic) for topic in topics]
+    for name, patterns in matchers.items():
+        if name not in _MATCHER_PARAMETERS:
+            raise TypeError(f"{name} is not the name of a matcher: there are {', '.join(_MATCHER_PARAMETERS)}")
+        given = (patterns,) if isinstance(patterns, str) else patterns
+        selectors += [(_MATCHER_PARAMETERS[name], pattern) for pattern in given]
+    if not selectors:
+        raise InvalidRequest("there is no topic and no matcher")
+    return selectors
 
 
 def parameters(limits: Limits) -> frozenset[str]:

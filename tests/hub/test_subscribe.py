@@ -725,7 +725,7 @@ async def test_v42_a_hub_that_does_not_run_logs_no_token(http: str, caplog: pyte
     ):
         assert reply.status == 500
     assert "s3cret" not in caplog.text
-    assert "the hub is not running: a mounted hub must be started" in caplog.text
+    assert "the hub is not running: the lifespan of" in caplog.text
 
 
 @HTTP

@@ -1,0 +1,69 @@
+"""Local reader: the updates that the program around a hub reads, without HTTP.
+
+Belongs here: the end of the walk, and the wait for more.  Does not belong here: the
+walk itself (`reading`), and anything of a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hub.delivery.delivery import Delivery
+    from hub.delivery.subscriber import Subscriber
+    from hub.protocol.updates import Update
+
+
+class LocalReader:
+    """The holder of the program's seat, which never becomes live.
+
+    It reads the history page by page, at the pace of the program, and needs no buffer.
+    """
+
+    def __init__(self, delivery: Delivery, subscriber: Subscriber) -> None:
+        self._delivery = delivery
+        self._subscriber = subscriber
+        self._is_closed = delivery.closing is not None
+        self._waiting: asyncio.Timeout | None = None  # while it waits for more
+
+    async def updates(self, end: int | None) -> AsyncIterator[Update]:
+        """Yield the updates that the subscriber wants, until the hub shuts down.
+
+        With `end`, yields those up to this position, or somewhat further.  Raises
+        `PositionExpired` if the history has forgotten some of them, and `LimitExceeded`
+        if too many patterns have the same fixed text.
+        """
+        with self._delivery.reader_seat(self._subscriber, self) as seat:
+            position = self._subscriber.start
+            reading = self._delivery.reading(seat, position)
+            while not self._is_closed and (end is None or position < end):
+                part = await reading.next()
+                if part is None:
+                    await self._more()
+                    continue
+                for entry in part.wanted:
+                    yield entry.update
+                position = part.end
+
+    async def _more(self) -> None:
+        """Wait until more is dispatched, or until `close`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as self._waiting:
+                await self._delivery.moved()
+        self._waiting = None
+
+    # -- for delivery
+
+    def is_lost(self) -> bool:
+        """Return False: there is no connection."""
+        return False
+
+    def close(self, reason: str) -> None:
+        """End the iteration, after the page that is being read."""
+        self._is_closed = True
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(asyncio.get_running_loop().time())
