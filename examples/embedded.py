@@ -50,7 +50,7 @@ async def vote(request: Request) -> PlainTextResponse:
 
 def create_application() -> Starlette:
     """Return a new application.  A hub runs once, so each test needs one of its own."""
-    live = create_app(Settings(path=f"{PREFIX}/.well-known/mercure", embedded=True, anonymous=True))
+    live = create_app(Settings(path=f"{PREFIX}/.well-known/mercure", anonymous=True))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

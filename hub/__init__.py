@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from hub.auth.grant import Grant
     from hub.client import Client
     from hub.errors import ConfigurationError, HubError
     from hub.http.application import HubApplication, create_app
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "ConfigurationError",
+    "Grant",
     "Hub",
     "HubError",
     "Settings",
@@ -38,6 +40,7 @@ __all__ = [
 _MODULES: Final = {
     "Client": "hub.client",
     "ConfigurationError": "hub.errors",
+    "Grant": "hub.auth.grant",
     "Hub": "hub.hub",
     "HubError": "hub.errors",
     "Settings": "hub.settings",

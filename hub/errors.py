@@ -19,6 +19,7 @@
         ├── LimitExceeded           429    a client is above its share, or a limit (N23)
         ├── HeadTooLarge            431    the header fields are too many or too long
         ├── Busy                    503    too many subscribers in a second
+        ├── Undecided               503    the application does not decide in time
         ├── KeysUnavailable         503    a key set cannot be fetched
         ├── HistoryUnavailable      503    the history cannot be reached or written
         └── Closing                 503    the hub is shutting down
@@ -195,6 +196,21 @@ class Busy(RequestError):
 
     status = 503
     title = "Busy"
+
+
+class Undecided(RequestError):
+    """503: the application does not decide in time what the client may do.
+
+    The client does not get the cause.  `reason` is for the log.
+    """
+
+    status = 503
+    title = "Undecided"
+    headers: Mapping[str, str] = {"Retry-After": "2"}
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the application does not decide in time; try again in a moment")
+        self.reason = reason
 
 
 class KeysUnavailable(RequestError):

@@ -29,7 +29,7 @@ import structlog
 
 from hub import turns
 from hub.auth.authorizer import Authorizer
-from hub.auth.grant import ANONYMOUS, Grant
+from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.delivery import Delivery
 from hub.delivery.live import Live
@@ -93,6 +93,7 @@ class Hub:
         random = random or Random()  # noqa: S311
         self.settings = settings
         self.history = history
+        self.wall_clock = wall_clock
         self._has_begun = False  # whether `running` was ever entered
         self.is_running = False  # whether streams and publishers are served
         self.slices = TimeSlices()
@@ -138,7 +139,7 @@ class Hub:
 
     # -- updates
 
-    async def publish(self, *updates: Update, grant: Grant | None = None) -> None:
+    async def publish(self, *updates: Update, grant: CompiledGrant | None = None) -> None:
         """Append `updates` to the history, from which all nodes dispatch them.
 
         They are appended in order, in one step.  With an idempotency window, updates
@@ -156,7 +157,7 @@ class Hub:
         await self.check(updates, grant)
         await self.append(updates, grant)
 
-    async def append(self, updates: Sequence[Update], grant: Grant | None) -> None:
+    async def append(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Publish updates that are checked; see `publish`."""
         publisher = "" if grant is None else grant.publisher
         await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
@@ -165,7 +166,7 @@ class Hub:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)
 
-    async def check(self, updates: Sequence[Update], grant: Grant | None) -> None:
+    async def check(self, updates: Sequence[Update], grant: CompiledGrant | None) -> None:
         """Raise `InvalidRequest` for the first update that breaks a rule.
 
         Then raise `InsufficientScope` if the grant does not cover every topic (N80).
@@ -216,14 +217,14 @@ class Hub:
             matchers = [self.compiler.compile(*selector) for selector in selectors]
         except (PatternError, LookupError) as error:
             raise InvalidRequest(str(error)) from None
-        grant = Grant(subscribe=(self.compiler.compile("exact", WILDCARD),))
+        grant = CompiledGrant(subscribe=(self.compiler.compile("exact", WILDCARD),))
         return self._read(selectors, matchers, grant, last_event_id, self.window.newest, waits=waits)
 
     async def _read(
         self,
         selectors: Sequence[Selector],
         matchers: Sequence[TopicMatcher],
-        grant: Grant,
+        grant: CompiledGrant,
         last_event_id: str | None,
         newest: int,
         *,
@@ -241,17 +242,19 @@ class Hub:
     async def subscribe(
         self,
         selectors: Sequence[Selector],
-        grant: Grant,
+        grant: CompiledGrant,
         last_event_id: str | None = None,
         *,
         address: str = "",
         waits: bool = True,
+        rated: Client | None = None,
     ) -> tuple[Subscriber, str | None]:
         """Return a new subscriber, and the id of the event before its first one.
 
         `hub.history.start` says where it starts.  `address` names the client that the
         connection counts for if the token has no subject (N23).  If it `waits` for new
-        updates, it is a stream, and otherwise a reader.
+        updates, it is a stream, and otherwise a reader.  `rated` is the client whose
+        rate the request has already used.
 
         The subscriber counts toward the limits until its connection ends, or until
         `Subscriber.leave` is called.  If an error is raised, it does not count.
@@ -266,7 +269,7 @@ class Hub:
         # Admission comes first, so that a refused client causes no expensive work.
         subject = grant.subject
         client = client_at(address, grant is ANONYMOUS) if subject is None else Client(f"subject {subject}")
-        ticket = self.admission.admit(client)
+        ticket = self.admission.admit(client, rated)
         try:
             if not waits:
                 ticket.begin_reading()

@@ -1,6 +1,6 @@
 """Verifies tokens, and turns their claims into grants.
 
-    headers, query ─find_token─▶ token ─keys, claims─▶ Grant ─▶ require_publish, …
+    headers, query ─find_token─▶ token ─keys, claims─▶ CompiledGrant
 
 The `typ` in the header of a token decides its kind (V81):
 
@@ -31,7 +31,7 @@ import structlog
 from cachetools import LRUCache
 
 from hub.auth.claims import MALFORMED, ClaimsParser, check_audience, check_values, mercure_claim, read, shown_json
-from hub.auth.grant import ANONYMOUS, Grant
+from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.auth.keys import open_keys
 from hub.auth.presented import find_token, require_same_site
 from hub.errors import InvalidToken, KeysUnavailable, TokenRequired
@@ -72,7 +72,7 @@ class Compiler(Protocol):
 class _Verified(NamedTuple):
     """A verified token, as it is cached."""
 
-    grant: Grant
+    grant: CompiledGrant
     keys: TrustedKeys
     source: KeySource
     cost: int
@@ -156,7 +156,7 @@ class Authorizer:
         *,
         origin: str,
         required: bool = False,
-    ) -> Grant:
+    ) -> CompiledGrant:
         """Return the grant of the token in a request.
 
         Returns `ANONYMOUS` if there is no token, the request subscribes, the settings
@@ -179,7 +179,7 @@ class Authorizer:
             raise InvalidToken("a current token must not be in the query, which logs and caches may keep (N60, V86)")
         return grant
 
-    async def verify(self, action: Action, token: str, *, resource: str) -> Grant:
+    async def verify(self, action: Action, token: str, *, resource: str) -> CompiledGrant:
         """Return the grant of `token` for a request that does `action`.
 
         `resource` is the resource identifier of the hub, which a current token must
@@ -265,7 +265,7 @@ class Authorizer:
 
     # -- current tokens
 
-    async def _current_grant(self, claims: Mapping[str, Any], resource: str) -> Grant:
+    async def _current_grant(self, claims: Mapping[str, Any], resource: str) -> CompiledGrant:
         # Everything is checked before the patterns are compiled, which is costly.
         check_audience(claims, resource)
         expires = self._claims.check_expiry(claims)
@@ -275,7 +275,7 @@ class Authorizer:
         granted = [(detail, tuple(_among(detail.selectors, compiled))) for detail in parsed]
         publish = tuple(matcher for detail, its in granted if "publish" in detail.actions for matcher in its)
         subject = f"{claims['iss']} {claims['sub']}" if _has_subject(claims) else None
-        return Grant(
+        return CompiledGrant(
             publish=publish,
             subscribe=tuple(matcher for detail, its in granted if "subscribe" in detail.actions for matcher in its),
             expires=expires,
@@ -286,7 +286,7 @@ class Authorizer:
 
     # -- classic tokens
 
-    async def _classic_grant(self, claims: Mapping[str, Any]) -> Grant:
+    async def _classic_grant(self, claims: Mapping[str, Any]) -> CompiledGrant:
         """Return what the `mercure` claim grants."""
         expires = self._claims.check_times(claims)
         claim = mercure_claim(claims)
@@ -302,7 +302,7 @@ class Authorizer:
             payloads.append(((self._compiler.compile("exact", WILDCARD),), payload))
         publish = tuple(_among((selector for selector, _ in published), compiled))
         subject = f" {claims['sub']}" if _has_subject(claims) else None
-        return Grant(
+        return CompiledGrant(
             publish=publish,
             subscribe=tuple(_among((selector for selector, _ in subscribed), compiled)),
             expires=expires,
@@ -376,7 +376,7 @@ def _among(selectors: Iterable[Selector], compiled: Mapping[Selector, TopicMatch
     return (compiled[selector] for selector in selectors if selector in compiled)
 
 
-def _cost(grant: Grant, token: str) -> int:
+def _cost(grant: CompiledGrant, token: str) -> int:
     """Return about how many KB the grant takes.
 
     The payloads are not longer than the text of the token.  A matcher takes 500 bytes,

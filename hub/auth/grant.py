@@ -1,4 +1,8 @@
-"""Grants: what a token allows."""
+"""Grants: what a client is allowed.
+
+Grant           patterns, as an application gives them
+CompiledGrant   their matchers; a token's claims become one too
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from hub.errors import InsufficientScope
+from hub.protocol.topics import MATCHER_TYPES
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hub.protocol.topics import TopicMatcher
+    from skipfilter import Selector
 
 Action: TypeAlias = Literal["publish", "subscribe"]
 
@@ -17,9 +25,64 @@ DETAIL_TYPE: Final = "https://mercure.rocks/authorization-detail"
 """The type of authorization details for a Mercure hub (N72)."""
 
 
-@dataclass(frozen=True, slots=True)
+Pattern: TypeAlias = "str | Selector"
+"""An exact topic, or a matcher type and a pattern."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The topics that a token allows to publish to and to read, and until when."""
+    """What an application allows a client, as the function `authorize` returns it.
+
+    A pattern is an exact topic, or a matcher type and a pattern, as in ("uritemplate",
+    "/users/42/{folder}"); "*" stands for all topics.  Without patterns, the client may
+    subscribe to public updates only.  Put no text of a client into the pattern of a
+    template or wildcard.
+
+    Raises TypeError or ValueError if a field is malformed.
+    """
+
+    publish: Sequence[Pattern] = ()
+    """The topics that the client may publish to."""
+    subscribe: Sequence[Pattern] = ()
+    """The topics whose private updates the client may read."""
+    subject: str | None = None
+    """A name of the user, for the limits of each client; without it, the address
+    counts.
+    """
+    expires: float | None = None
+    """When the grant ends, in seconds since the epoch, and the stream with it.
+
+    Without it, a stream ends after `max_lifetime`.
+    """
+
+    def __post_init__(self) -> None:
+        for name in ("publish", "subscribe"):
+            patterns = getattr(self, name)
+            if isinstance(patterns, str):
+                raise TypeError(f"{name} {shown(patterns)} is a text: give a list of patterns, as in [{patterns!r}]")
+            for pattern in patterns:
+                type, _ = _selector(pattern)
+                if type not in MATCHER_TYPES:
+                    raise ValueError(f"{name}: matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
+        if self.expires is not None and not isinstance(self.expires, int | float):
+            raise TypeError(f"expires {self.expires!r} is not a number of seconds since the epoch")
+
+    def selectors(self, action: Action) -> list[Selector]:
+        """Return the matcher types and patterns for an action."""
+        return [_selector(pattern) for pattern in (self.publish if action == "publish" else self.subscribe)]
+
+
+def _selector(pattern: Pattern) -> Selector:
+    if isinstance(pattern, str):
+        return "exact", pattern
+    if not (isinstance(pattern, tuple) and len(pattern) == 2 and all(isinstance(part, str) for part in pattern)):
+        raise TypeError(f"{pattern!r} is no pattern: give a topic, or a tuple of a matcher type and a pattern")
+    return pattern
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrant:
+    """The topics that a client may publish to and read, and until when."""
 
     publish: tuple[TopicMatcher, ...] = ()
     """Matchers of the topics that may be published to."""
@@ -32,7 +95,8 @@ class Grant:
     subject: str | None = None
     """The issuer, a space, and the `sub` of the token; None without a `sub`.
 
-    A classic token has no issuer, so its subject begins with the space.
+    A classic token has no issuer, so its subject begins with the space.  If the
+    application has decided, `application` stands for the issuer.
     """
     publisher: str = ""
     """A name for the publisher, so that each publisher has ids of its own.
@@ -49,12 +113,12 @@ class Grant:
     def require_publish(self, topic: str) -> None:
         """Raise InsufficientScope unless publishing to `topic` is allowed (N80)."""
         if not any(matcher.match(topic) for matcher in self.publish):
-            raise InsufficientScope(f"the token does not allow publishing to {shown(topic)}")
+            raise InsufficientScope(f"the token or session does not allow publishing to {shown(topic)}")
 
     def require_read(self, topic: str) -> None:
         """Raise InsufficientScope unless the grant allows reading `topic` (N131)."""
         if not any(matcher.match(topic) for matcher in self.subscribe):
-            raise InsufficientScope(f"the token does not allow reading {shown(topic)}")
+            raise InsufficientScope(f"the token or session does not allow reading {shown(topic)}")
 
     def payload_for(self, pattern: str) -> Any | None:
         """Return the payload of a subscription to `pattern`, or None (N126, V73).
@@ -69,5 +133,5 @@ class Grant:
         return None
 
 
-ANONYMOUS: Final = Grant()
+ANONYMOUS: Final = CompiledGrant()
 """The grant of a client without a token: it allows nothing beyond public updates."""

@@ -69,11 +69,14 @@ def find_token(headers: Headers, query_tokens: Sequence[str], settings: Settings
     return None
 
 
-def require_same_site(headers: Headers, own: Collection[str], allowed: Collection[str]) -> None:
+def require_same_site(
+    headers: Headers, own: Collection[str], allowed: Collection[str], how: str = "with a cookie"
+) -> None:
     """Raise InvalidPresentation if a page must not publish with a cookie (N63, V43).
 
     The origin of the page must be in `own`, or match a pattern in `allowed`.  It is in
-    the header Origin or, if that is missing, in the Referer.
+    the header Origin or, if that is missing, in the Referer.  `how` says in the message
+    how it publishes.
     """
     # The origin of the page: from Origin, else from Referer.
     origin = next(iter(header_values(headers, b"origin")), None)
@@ -85,8 +88,8 @@ def require_same_site(headers: Headers, own: Collection[str], allowed: Collectio
             parts = urlsplit("")
         origin = f"{parts.scheme}://{parts.netloc}".encode("latin-1") if parts.netloc else None
     if origin is None:
-        raise InvalidPresentation("publishing with a cookie needs an Origin or Referer header")
+        raise InvalidPresentation(f"publishing {how} needs an Origin or Referer header")
     # Compare it; case does not matter.
     text = origin.decode("latin-1")
     if text.lower() not in map(str.lower, own) and not allows_origin(allowed, text):
-        raise InvalidPresentation(f"pages of the origin {shown(text)} are not allowed to publish with a cookie")
+        raise InvalidPresentation(f"pages of the origin {shown(text)} are not allowed to publish {how}")

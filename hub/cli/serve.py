@@ -18,7 +18,7 @@ from hub.auth.signing import development_token, token_command
 from hub.cli.app import app
 from hub.cli.settings_options import Config, Dev, EnvFile, settings_sources
 from hub.errors import ConfigurationError
-from hub.http.application import application_of
+from hub.http.application import server_app
 from hub.http.endpoints import DEBUGGER
 from hub.logs import LogFormatter, log_to_stdlib
 from hub.process.server import check_files, fitting, run, warn_of_files
@@ -110,7 +110,7 @@ def serve(
         # If a later step fails, the listener is closed.
         with contextlib.ExitStack() as on_failure:
             listener = on_failure.enter_context(_listen(host, port, address))
-            served = application_of(settings)
+            served = server_app(settings)
             check_files(settings)
             on_failure.pop_all()
     typer.echo(_welcome(served.hub, f"http://{_authority(host, listener)}"))
@@ -118,7 +118,7 @@ def serve(
     warn_of_files(wanted, settings)
     if workers > 1:
         with listener:
-            raise typer.Exit(supervise(workers, lambda: run(application_of(settings), listener, detach=detach)))
+            raise typer.Exit(supervise(workers, lambda: run(server_app(settings), listener, detach=detach)))
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its shutdown
         run(served, listener, detach=detach)
 

@@ -191,12 +191,16 @@ def decode(
 
 def _settings(sources: Sources) -> tuple[Settings | None, str]:
     """Return the settings of the hub; or None, and why there are none."""
+    settings = sources.settings()
     try:
-        return sources.settings(), ""
+        with sources.named():
+            settings.require_publishers()
     except ConfigurationError as error:
-        if sources.values:
-            raise
-        return None, f"Not checked, because no hub's settings are given: {error}"
+        if not settings.has_keys("subscriber"):
+            if sources.values:
+                raise
+            return None, f"Not checked, because no hub's settings are given: {error}"
+    return settings, ""
 
 
 async def _explain(token: str, settings: Settings, url: str) -> Explanation:

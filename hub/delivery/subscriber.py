@@ -16,7 +16,7 @@ from skipfilter import LimitError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hub.auth.grant import Grant
+    from hub.auth.grant import CompiledGrant
     from hub.protocol.topics import TopicMatcher
 
 
@@ -77,7 +77,7 @@ class Subscriber:
     def __init__(
         self,
         subscribed: Iterable[TopicMatcher],
-        grant: Grant,
+        grant: CompiledGrant,
         start: int,
         *,
         ticket: Ticket | None = None,

@@ -23,6 +23,7 @@ from hub.delivery.subscriber import client_at
 from hub.errors import Closing, ConfigurationError, InvalidRequest, LimitExceeded, NotRunning, RequestError
 from hub.history import open_history
 from hub.http import problems
+from hub.http.authorization import Authorization
 from hub.http.cors import cors
 from hub.http.endpoints import Endpoints
 from hub.http.open_connections import CONNECTIONS, Connections
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from hub.history.base import History
+    from hub.http.authorization import Authorize
     from hub.http.request import Answer
     from hub.protocol.data import Data
     from hub.settings import Settings
@@ -71,11 +73,12 @@ class HubApplication:
     and without a token.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, authorize: Authorize | None = None) -> None:
         self.hub = hub
+        self._authorization = Authorization(hub, authorize)
         self._has_reported = False  # that its path lacks that of its mount
         self._loop: asyncio.AbstractEventLoop | None = None  # while the hub runs
-        endpoints = Endpoints(hub)
+        endpoints = Endpoints(hub, self._authorization)
         self._methods = endpoints.by_method()  # method -> endpoint, for the hub's own path
         self._cors = cors(hub.settings)
         self._router = Starlette(
@@ -286,32 +289,53 @@ class HubApplication:
                     yield
             finally:
                 self._loop = None
+                self._authorization.close()
 
 
-def create_app(settings: Settings, *, history: History | None = None) -> HubApplication:
-    """Return the ASGI application of one hub.
+def create_app(
+    settings: Settings, *, authorize: Authorize | None = None, history: History | None = None
+) -> HubApplication:
+    """Return the ASGI application of one hub, for a program that contains it.
+
+    `authorize` is a function of the program, async or not, that takes a Starlette
+    request without its body.  It returns a `Grant`, or None if it does not know the
+    client: then tokens count, if the settings have keys for them, and else the client
+    is anonymous or gets 401.  It is called for each request to publish, to subscribe
+    or to list subscriptions.  An error that it raises is a 500.
 
     Updates are stored in `history`; if it is None, in the history that the settings
     name.  A process may have several applications.  The server must run the
     application's lifespan, or an outer application must enter `running()`.
 
-    Raises `ConfigurationError` if a key does not fit, or if a package is missing.
+    Raises `ConfigurationError` if a key does not fit, if a package is missing, or if
+    nobody could subscribe.
     """
     configure_log()
+    _warn_of_development(settings)
+    if authorize is None:
+        settings.require_subscribers()
+    if history is None:
+        history = open_history(settings.history_url, settings.retention)
+    return HubApplication(Hub(settings, history), authorize)
+
+
+def server_app(settings: Settings) -> HubApplication:
+    """Return the application of a hub that a server serves alone.
+
+    Raises `ConfigurationError` as `create_app` does, and if nobody could publish.
+    """
+    settings.require_publishers()
+    settings.require_subscribers()
+    return HubApplication(Hub(settings, open_history(settings.history_url, settings.retention)))
+
+
+def _warn_of_development(settings: Settings) -> None:
     if settings.has_well_known_keys:
         log.warning("DEVELOPMENT MODE: the keys are public, so anyone can publish")
     elif settings.dev:
         # The default address: the server's own is not known yet.
         origin = (settings.public_urls or ("http://localhost:3000",))[0]
         log.warning("DEVELOPMENT MODE, with the keys that were set", to_sign_a_token=token_command(settings, origin))
-    return application_of(settings, history)
-
-
-def application_of(settings: Settings, history: History | None = None) -> HubApplication:
-    """Return what `create_app` does, without a warning of development mode."""
-    if history is None:
-        history = open_history(settings.history_url, settings.retention)
-    return HubApplication(Hub(settings, history))
 
 
 def app_from_environment() -> HubApplication:
@@ -324,7 +348,9 @@ def app_from_environment() -> HubApplication:
     try:
         sources = Sources()
         with sources.named():
-            return create_app(sources.settings())
+            settings = sources.settings()
+            _warn_of_development(settings)
+            return server_app(settings)
     except ConfigurationError as error:
         print(f"hub: {error}", file=sys.stderr)
         raise SystemExit(2) from None

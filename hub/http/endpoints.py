@@ -45,6 +45,7 @@ from hub.errors import (
     HistoryUnavailable,
     Misdirected,
     NotFound,
+    Undecided,
     UnsupportedContent,
 )
 from hub.http.replay import ReplayResponse
@@ -74,7 +75,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request as StarletteRequest
 
-    from hub.auth.grant import Action, Grant
+    from hub.auth.grant import Action, CompiledGrant
+    from hub.http.authorization import Authorization
     from hub.http.request import Answer
     from hub.hub import Hub
     from hub.protocol.subscriptions import Present, Subscription
@@ -99,16 +101,16 @@ class Endpoints:
     An endpoint takes a `Request`, and raises a `RequestError` if it refuses it.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, authorization: Authorization) -> None:
         self._hub = hub
+        self._authorization = authorization
 
     def by_method(self) -> dict[str, Endpoint]:
         """Return the endpoints of the hub's own path, by method; HEAD has a route."""
-        settings = self._hub.settings
         methods: dict[str, Endpoint] = {}
-        if settings.can_subscribe:
+        if self._authorization.may_allow("subscribe"):
             methods |= dict.fromkeys(("GET", "QUERY"), self.subscribe)
-        if settings.can_publish:
+        if self._authorization.may_allow("publish"):
             methods["POST"] = self.publish
         return methods
 
@@ -155,21 +157,23 @@ class Endpoints:
 
         If the client prefers `wait=0`, the stream ends by itself.
         """
-        hub = self._hub
-        grant, wanted, preferred = await self._wanted(request)
-        waits = "wait=0" not in preferred
+        hub, preferred = self._hub, preferences(request.headers)
+        waits, cursor = "wait=0" not in preferred, None
         try:
+            with self._authorization.bounded(request.address) as rated:
+                grant, wanted = await self._wanted(request)
+            cursor = wanted.last_event_id
             subscriber, preceding = await hub.subscribe(
-                wanted.selectors, grant, wanted.last_event_id, address=request.address, waits=waits
+                wanted.selectors, grant, cursor, address=request.address, waits=waits, rated=rated
             )
-        except HistoryUnavailable as error:
+        except (HistoryUnavailable, Undecided) as error:
             if not waits:
                 raise
             # Not 503: EventSource reconnects after the end of a stream, with the same
             # cursor, but never after a 503.
-            log.warning("a stream ended before it began: the history is unavailable", reason=error.reason)
+            log.warning("a stream ended before it began", title=error.title, reason=error.reason)
             ended = Response(hub.admission.first_bytes(), headers=NOT_STORED, media_type="text/event-stream")
-            ended.raw_headers += _cursor(wanted.last_event_id)
+            ended.raw_headers += _cursor(cursor)
             return request.answer(ended)
         if waits:
             return await open_stream(request, hub, subscriber, _cursor(preceding))
@@ -182,8 +186,8 @@ class Endpoints:
         It makes no subscription: it does not count toward the limits, and its patterns
         are not compiled.
         """
-        hub = self._hub
-        grant, wanted, preferred = await self._wanted(request)
+        hub, preferred = self._hub, preferences(request.headers)
+        grant, wanted = await self._wanted(request)
         presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
         start = await hub.find_start(wanted.last_event_id, presence=presence)
         response, headers = Response(), _cursor(start.preceding)
@@ -194,8 +198,8 @@ class Endpoints:
             response.raw_headers = stream_headers(headers)
         return response
 
-    async def _wanted(self, request: Request) -> tuple[Grant, SubscribeRequest, frozenset[str]]:
-        """Return the grant, the subscriptions and the preferences of a request."""
+    async def _wanted(self, request: Request) -> tuple[CompiledGrant, SubscribeRequest]:
+        """Return the grant and the subscriptions of a request."""
         settings = self._hub.settings
         body = b""
         if request.method == "QUERY":
@@ -206,8 +210,7 @@ class Endpoints:
         grant = await self._authorize("subscribe", request)
         if settings.dev:
             _log_hints(subscribe_hints(request.query, body, settings))
-        wanted = parse_subscribe(request.query, body, request.headers, settings)
-        return grant, wanted, preferences(request.headers)
+        return grant, parse_subscribe(request.query, body, request.headers, settings)
 
     async def publish(self, request: Request) -> Answer:
         """Publish one update from a form, or a batch from JSON or lines of JSON.
@@ -237,7 +240,7 @@ class Endpoints:
             return request.answer(PlainTextResponse(updates[0].id))
         return request.answer(PlainTextResponse("".join(f"{update.id}\n" for update in updates)))
 
-    async def _checked_updates(self, body: bytes, type: str, grant: Grant, portion: int) -> list[Update]:
+    async def _checked_updates(self, body: bytes, type: str, grant: CompiledGrant, portion: int) -> list[Update]:
         """Return the updates of a body.
 
         Lets other tasks run after each `portion` bytes.  Raises an error if a rule or
@@ -255,15 +258,9 @@ class Endpoints:
         await self._hub.check(updates, grant)
         return updates
 
-    async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> Grant:
-        """Return the grant of the request; see `Authorizer.authorize`."""
-        return await self._hub.authorizer.authorize(
-            action,
-            request.headers,
-            request.tokens,
-            origin=self._public_origin(request),
-            required=required,
-        )
+    async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> CompiledGrant:
+        """Return the grant of the request; see `Authorization.grant`."""
+        return await self._authorization.grant(action, request, self._public_origin(request), required=required)
 
     def _public_origin(self, request: Request) -> str:
         """Return the origin of the request's URL.

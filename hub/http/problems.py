@@ -45,7 +45,10 @@ def respond(error: RequestError | HTTPException, request: Request, settings: Set
         404: f"there is nothing at this path; the hub is at {settings.path}",
         405: f"the methods of this path are {headers.get('Allow')}",
     }
-    return problem(error.status_code, error.detail, details.get(error.status_code, ""), headers)
+    detail = details.get(error.status_code, "")
+    if error.status_code == 405 and request.method == "POST" and not settings.can_publish:
+        detail += "; without keys for publishers, only the program around the hub publishes"
+    return problem(error.status_code, error.detail, detail, headers)
 
 
 def problem(status: int, title: str, detail: str, headers: dict[str, str]) -> Response:

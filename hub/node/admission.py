@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from hub.auth.grant import Grant
+    from hub.auth.grant import CompiledGrant
     from hub.delivery.subscriber import Client
     from hub.node.shares import Shares
     from hub.protocol.topics import TopicMatcher
@@ -74,8 +74,15 @@ class Admission:
         self._rates = Rates(per_client, clock=clock) if per_client else None
         self._has_warned = False  # of clients with one address
 
-    def admit(self, client: Client) -> Ticket:
+    def take_rate(self, client: Client) -> None:
+        """Use one token of the client's own rate; raise `LimitExceeded` without one."""
+        if self._rates is not None and (wait := self._rates.take(client.name)):
+            raise LimitExceeded("the limit of new subscribers a second for one client is exceeded").retry_after(wait)
+
+    def admit(self, client: Client, rated: Client | None = None) -> Ticket:
         """Count one more connection of `client`, until the ticket is given back.
+
+        `rated` is the client whose rate the connection has already used.
 
         Raises `LimitExceeded` if `client` connects too often, or if it or all clients
         have too many connections.  Raises `Busy` if all clients together connect too
@@ -85,8 +92,8 @@ class Admission:
         connections, limit = self._shares.connections, self._settings.max_connections_per_client
         # The client's own rate comes first, so that a client that connects too often
         # does not use up the tokens of all.
-        if self._rates is not None and (wait := self._rates.take(client.name)):
-            raise LimitExceeded("the limit of new subscribers a second for one client is exceeded").retry_after(wait)
+        if rated is None or rated.name != client.name:
+            self.take_rate(client)
         if self._rate is not None and self._rate.take(self._clock()):
             # A random time, because clients with the same time would return together.
             raise Busy("the limit of new subscribers a second is exceeded").retry_after(self._random.uniform(1, 10))
@@ -108,7 +115,7 @@ class Admission:
                 address=client.name.removeprefix(ADDRESS),
             )
 
-    def deadline(self, grant: Grant) -> tuple[float, str]:
+    def deadline(self, grant: CompiledGrant) -> tuple[float, str]:
         """Return when a connection that starts now must end, and why (N82, R33).
 
         The time is by `clock`.  It is infinite if the connection need not end, and now

@@ -32,7 +32,7 @@ from hub.protocol.updates import EARLIEST_ID
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hub.auth.grant import Grant
+    from hub.auth.grant import CompiledGrant
     from hub.delivery.audience import Audience
     from hub.delivery.live import Live
     from hub.delivery.subscriber import Subscriber
@@ -326,7 +326,7 @@ class Presence:
         return False
 
 
-def may_want_presence(subscribed: Iterable[Selector], grant: Grant, path: str) -> bool:
+def may_want_presence(subscribed: Iterable[Selector], grant: CompiledGrant, path: str) -> bool:
     """Return whether a subscriber may receive presence updates.
 
     `path` is the path of the hub.  Returns True if that is not certain.

@@ -75,7 +75,7 @@ RESOURCES: Final = {
 """All that clients can make grow, and the bounds.
 
 The names are those of the attributes of `Shares`; `ids` has none, because the history
-bounds them.  The share of updates a second belongs to a publisher (`Grant.publisher`).
+bounds them.  The share of updates a second belongs to a `CompiledGrant.publisher`.
 """
 
 

@@ -119,11 +119,11 @@ def _is_nothing(value: object) -> bool:
 class Settings(BaseModel):
     """The settings of one hub.
 
-    Keys for publishers are required unless `embedded` is set, and keys for subscribers
-    unless `anonymous` is set.  `dev` sets everything that is needed to try a hub.  A
-    hub works with the largest value of each number if the machine has the resources.
+    `dev` sets everything that is needed to try a hub.  A hub works with the largest
+    value of each number if the machine has the resources.
 
-    Raises ConfigurationError if a setting is missing or out of range.
+    Raises ConfigurationError if a setting is missing or out of range.  `create_app`
+    raises it if nobody could subscribe.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -198,11 +198,6 @@ class Settings(BaseModel):
     anonymous: bool = False
     """Whether clients may subscribe without a token; they receive public updates only
     (N24).
-    """
-
-    embedded: bool = False
-    """Whether the program that contains the hub publishes.  If so, no keys for
-    publishers are required, because none need to publish over HTTP (R12).
     """
 
     issuers: Annotated[Sequence[Issuer], NoDecode] = Field(default=(), repr=False)
@@ -417,6 +412,8 @@ class Settings(BaseModel):
     """
     body_timeout: Seconds = Field(default=30.0, gt=0, le=DAY)
     """Seconds that the body of a request may take to arrive."""
+    authorize_timeout: Seconds = Field(default=5.0, gt=0, le=DAY)
+    """Seconds that the function `authorize` of an application may take to decide."""
     max_batch: Annotated[int, Unit("updates")] = Field(default=1_000, ge=1, le=1_000_000)
     """The maximum number of updates in one request."""
     max_topics: Annotated[int, Unit("topics")] = Field(default=1_000, ge=1, le=1_000_000)
@@ -543,15 +540,6 @@ class Settings(BaseModel):
                 raise ValueError("publisher_… and subscriber_… are for classic tokens, and `classic` is off")
         if len({issuer.id for issuer in self.issuers}) < len(self.issuers):
             raise ValueError("two issuers have the same id")
-        advice = (
-            "as `dev` sets no key if a key, key set, algorithm or issuer is set"
-            if self.dev
-            else "or `dev` to try the hub"
-        )
-        if not (self.can_publish or self.embedded):
-            raise ValueError(f"no publisher is allowed: set `publisher_key` or `issuers`, {advice}")
-        if not self.can_subscribe:
-            raise ValueError(f"no subscriber is allowed: set `subscriber_key`, `issuers` or `anonymous`, {advice}")
         if self.issuers and not (self.public_urls or self.resource or self.dev):
             # Otherwise a client with a token for another hub could name that hub in the
             # Host header, and the token would be accepted here.
@@ -578,19 +566,37 @@ class Settings(BaseModel):
             and all(self.classic_keys(role) == classic for role in _ROLES)
         )
 
+    def has_keys(self, role: Role) -> bool:
+        """Whether there are keys for the tokens of a role."""
+        return bool(self.classic_keys(role)) or any(one.keys or getattr(one, role) for one in self.issuers)
+
     @property
     def can_publish(self) -> bool:
         """Whether any token could allow publishing."""
-        return bool(self.classic_keys("publisher")) or any(one.keys or one.publisher for one in self.issuers)
+        return self.has_keys("publisher")
 
     @property
     def can_subscribe(self) -> bool:
         """Whether subscribers are allowed, with or without a token."""
-        return (
-            self.anonymous
-            or bool(self.classic_keys("subscriber"))
-            or any(one.keys or one.subscriber for one in self.issuers)
-        )
+        return self.anonymous or self.has_keys("subscriber")
+
+    def require_publishers(self) -> None:
+        """Raise ConfigurationError if no token could allow publishing (R12)."""
+        if not self.can_publish:
+            raise ConfigurationError(f"no publisher is allowed: set `publisher_key` or `issuers`, {self._advice}")
+
+    def require_subscribers(self) -> None:
+        """Raise ConfigurationError if no client could subscribe (R12)."""
+        if not self.can_subscribe:
+            raise ConfigurationError(
+                f"no subscriber is allowed: set `subscriber_key`, `issuers` or `anonymous`, {self._advice}"
+            )
+
+    @property
+    def _advice(self) -> str:
+        if self.dev:
+            return "as `dev` sets no key if a key, key set, algorithm or issuer is set"
+        return "or `dev` to try the hub"
 
     @property
     def retention(self) -> Retention:

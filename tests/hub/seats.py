@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.live import Live
 from hub.delivery.subscriber import Subscriber
@@ -33,7 +33,7 @@ class Recorder:
 
 
 def subscriber(subscribed: Iterable[TopicMatcher], granted: Iterable[TopicMatcher] = ()) -> Subscriber:
-    return Subscriber(subscribed, Grant(subscribe=tuple(granted)), 0)
+    return Subscriber(subscribed, CompiledGrant(subscribe=tuple(granted)), 0)
 
 
 def live_at(base_url: str, *subscribers: Subscriber, cached_topics: int = 100) -> tuple[Audience, Live, list[Recorder]]:

@@ -21,7 +21,7 @@ from hub.node.matchers import MatcherCompiler
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from hub.auth.grant import Action, Grant
+    from hub.auth.grant import Action, CompiledGrant
     from hub.protocol.topics import TopicMatcher
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ HUB: Final = authorizer()
 """The authorizer of a hub with the settings above; it caches tokens."""
 
 
-def verified(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> Grant:
+def verified(token: str, hub: Authorizer = HUB, action: Action = "publish", resource: str = RESOURCE) -> CompiledGrant:
     """Return what a valid `token` grants; an explanation finds no fault in it."""
     grant = at_once(hub.verify(action, token, resource=resource))
     assert at_once(hub.explain(token, resource=resource)).faults[action] == []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hub.auth.grant import ANONYMOUS, Grant
+from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded
 from hub.protocol.updates import Update
@@ -279,7 +279,7 @@ async def test_n23_h7_presence_updates_of_one_client_leave_room_for_those_of_oth
 async def test_n23_if_all_come_from_one_address_one_warning_says_what_the_proxy_must_send(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def subscribe(count: int, address: str, grant: Grant = ANONYMOUS) -> None:
+    async def subscribe(count: int, address: str, grant: CompiledGrant = ANONYMOUS) -> None:
         for _ in range(count):
             await app.state.hub.subscribe([], grant, address=address)
 
@@ -300,5 +300,5 @@ async def test_n23_if_all_come_from_one_address_one_warning_says_what_the_proxy_
     async with application(subscriptions=False) as app:
         for n in range(200):
             await subscribe(1, f"10.0.0.{n}")
-            await subscribe(1, "10.0.0.1", Grant(subject=" alice"))
+            await subscribe(1, "10.0.0.1", CompiledGrant(subject=" alice"))
         assert warned() == []

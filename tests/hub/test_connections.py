@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub import Settings
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.errors import LimitExceeded
 from hub.history.base import Retention
@@ -374,7 +374,9 @@ async def test_n23_patterns_of_a_replay_count_while_it_lasts() -> None:
     async with application(max_url_patterns=3, client_share=1, subscriptions=False) as app:
         hub = app.state.hub
         await hub.publish(*(Update((f"/a/1/{n}",), data="x") for n in range(3)))
-        subscriber, _ = await hub.subscribe([("urlpattern", pattern) for _, pattern in wanted], Grant(), "earliest")
+        subscriber, _ = await hub.subscribe(
+            [("urlpattern", pattern) for _, pattern in wanted], CompiledGrant(), "earliest"
+        )
         with hub.delivery.reader_seat(subscriber, Recorder()) as seat:
             async with follow(app, ("match_urlpattern", "/b/:id(\\d+)")) as stream:
                 assert stream.status == 429

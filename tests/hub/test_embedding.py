@@ -230,7 +230,7 @@ async def test_the_lifespan_of_the_application_runs_the_hub() -> None:
 
 
 async def test_r12_n44_the_program_publishes_without_a_token_under_the_same_rules() -> None:
-    hub = new_hub(PATH, dev=False, embedded=True, anonymous=True)
+    hub = new_hub(PATH, dev=False, anonymous=True)
     async with hub.running(), follow(hub, ("match", "a")) as stream:
         await hub.state.hub.publish(Update(("a", "b"), "1", id="i"), Update(("a",), "2"))
         assert (await stream.next_event()).id == "i"

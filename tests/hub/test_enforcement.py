@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hub.auth.grant import ANONYMOUS, Grant
+from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.errors import InsufficientScope
 from hub.node.matchers import MatcherCompiler
 from tests.hub.signing import RESOURCE, SUBSCRIBER_KEY, at_once, authorizer, classic, current, detail
@@ -13,12 +13,12 @@ COMPILER = MatcherCompiler("https://hub.example/.well-known/mercure")
 HUB = authorizer()
 
 
-def publisher(*matchers: tuple[str, str]) -> Grant:
-    return Grant(publish=tuple(COMPILER.compile(*matcher) for matcher in matchers))
+def publisher(*matchers: tuple[str, str]) -> CompiledGrant:
+    return CompiledGrant(publish=tuple(COMPILER.compile(*matcher) for matcher in matchers))
 
 
-def reader(*matchers: tuple[str, str]) -> Grant:
-    return Grant(subscribe=tuple(COMPILER.compile(*matcher) for matcher in matchers))
+def reader(*matchers: tuple[str, str]) -> CompiledGrant:
+    return CompiledGrant(subscribe=tuple(COMPILER.compile(*matcher) for matcher in matchers))
 
 
 def test_n80_n79_a_topic_must_be_granted() -> None:
@@ -62,7 +62,7 @@ def test_n131_n32_n33_reading_needs_one_matcher_of_the_whole_topic() -> None:
 
 
 def test_n84_the_anonymous_grant_allows_nothing() -> None:
-    assert Grant(publish=(), subscribe=(), expires=None, classic=False, subject=None, payloads=()) == ANONYMOUS
+    assert CompiledGrant(publish=(), subscribe=(), expires=None, classic=False, subject=None, payloads=()) == ANONYMOUS
     with pytest.raises(InsufficientScope):
         ANONYMOUS.require_publish("a")
     with pytest.raises(InsufficientScope):

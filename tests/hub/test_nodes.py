@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.development import DEVELOPMENT_TOKEN
 from hub.errors import HistoryUnavailable, PositionExpired
 from hub.history import base
@@ -627,9 +627,9 @@ async def test_a_slow_stream_is_informed_of_trimmed_presence_updates_that_it_may
         hub = app.state.hub
         for n in range(300):
             await publish(app, EVERYTHING, ("topic", "a"), ("data", str(n)))
-        grants = [Grant(subscribe=(hub.compiler.compile("exact", pattern),)) for pattern in ("*", "a")]
+        grants = [CompiledGrant(subscribe=(hub.compiler.compile("exact", pattern),)) for pattern in ("*", "a")]
 
-        async def reading(grant: Grant, cursor: str) -> Reading:
+        async def reading(grant: CompiledGrant, cursor: str) -> Reading:
             subscriber, _ = await hub.subscribe([("exact", "*")], grant, cursor)
             seat = stack.enter_context(hub.delivery.reader_seat(subscriber, Recorder()))
             walk: Reading = hub.delivery.reading(seat, subscriber.start)

@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 
 from hub import Settings, Update, create_app
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.errors import Closing
 from hub.history.base import Entry
 from hub.node.matchers import MatcherCompiler
@@ -141,9 +141,9 @@ async def test_n23_a_subject_differs_from_an_address_and_from_the_subjects_of_ot
             await hub.authorizer.verify("subscribe", token, resource=f"https://hub.example{PATH}") for token in subjects
         ]
         assert [grant.subject for grant in grants] == [None, "https://issuer.example 203.0.113.7"]
-        named = Grant(classic=True, subject=" 203.0.113.7")
+        named = CompiledGrant(classic=True, subject=" 203.0.113.7")
         clients = set()
-        for grant in (Grant(), named, *grants):
+        for grant in (CompiledGrant(), named, *grants):
             subscriber, _ = await hub.subscribe([("exact", "a")], grant, address="203.0.113.7")
             clients.add(client_of(subscriber))
             subscriber.leave()
@@ -205,7 +205,7 @@ async def test_other_tasks_run_while_the_topics_of_a_request_are_checked(
     async with application(subscriptions=False) as app:
         hub = app.state.hub
         patterns = [f"/{n}/{{id}}" for n in range(matchers - 1)]
-        grant = Grant(publish=tuple(hub.compiler.compile("topic", pattern) for pattern in [*patterns, "*"]))
+        grant = CompiledGrant(publish=tuple(hub.compiler.compile("topic", pattern) for pattern in [*patterns, "*"]))
         sent = [Update(tuple(f"https://example.com/{t}" for t in range(topics)), id=str(n)) for n in range(updates)]
         async with Turns() as turns:
             await hub.publish(*sent, grant=grant)
@@ -215,7 +215,7 @@ async def test_other_tasks_run_while_the_topics_of_a_request_are_checked(
 async def test_an_update_of_one_topic_does_not_wait_for_a_turn() -> None:
     async with application(subscriptions=False) as app:
         hub = app.state.hub
-        grant = Grant(publish=tuple(hub.compiler.compile("topic", str(n)) for n in range(2_000)))
+        grant = CompiledGrant(publish=tuple(hub.compiler.compile("topic", str(n)) for n in range(2_000)))
         updates = [Update(("1999",))]
         at_once(hub.check(updates, grant))
         at_once(hub.check([Update(tuple(map(str, range(64))))], None))

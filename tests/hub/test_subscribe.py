@@ -630,7 +630,7 @@ async def test_r23_other_methods_get_the_allowed_ones(method: str) -> None:
 
 
 async def test_r23_r12_post_is_not_allowed_if_no_token_could_publish() -> None:
-    async with application(dev=False, embedded=True, anonymous=True) as app:
+    async with application(dev=False, anonymous=True) as app:
         for headers in ([], [FORM, TOKEN]):
             answer = await ask(app, "POST", PATH, headers, b"topic=a")
             assert answer.status == 405

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from hub import Settings, create_app
 from hub import hub as hub_module
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.stream import Stream
 from hub.development import DEVELOPMENT_KEY
 from hub.errors import Closing
@@ -579,7 +579,7 @@ async def test_n127_a_subscriber_whose_announcement_is_cut_off_by_the_shutdown_g
 async def test_n127_a_stopped_hub_accepts_no_subscriber() -> None:
     async with application() as app:
         hub = app.state.hub
-    subscriber, _ = await hub.subscribe([("exact", "a")], Grant())
+    subscriber, _ = await hub.subscribe([("exact", "a")], CompiledGrant())
 
     async def never(*message: object) -> Any:
         raise AssertionError

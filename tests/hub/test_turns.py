@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from hub import Settings, turns
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.reading import Reading
 from hub.delivery.subscriber import Client, Subscriber
@@ -109,7 +109,7 @@ async def walk(
 
     audience._filter.bitmap = bitmap  # type: ignore[method-assign, assignment]
     ticket = Ticket(Shares(Settings(dev=True), clock=clock), Client(client))
-    reading = Reading(read, audience, audience.seat(Subscriber((), Grant(), 0, ticket=ticket)), 0, shared, fair)
+    reading = Reading(read, audience, audience.seat(Subscriber((), CompiledGrant(), 0, ticket=ticket)), 0, shared, fair)
     while (part := await reading.next()) is not None:
         progress[0] = part.end
 
@@ -157,7 +157,7 @@ async def test_encoding_counts_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     audience = Audience("https://hub.example/")
     matchers = [MatcherCompiler("https://hub.example/").compile("exact", "*")]
-    reading = Reading(read, audience, audience.seat(Subscriber(matchers, Grant(), 0)), 0, TimeSlices(clock))
+    reading = Reading(read, audience, audience.seat(Subscriber(matchers, CompiledGrant(), 0)), 0, TimeSlices(clock))
     async with clock.watched():
         parts = [await reading.next() for _ in range(3)]
     assert [part and (len(part.wanted), part.size) for part in parts] == [(50, 50), (50, 50), None]
@@ -258,7 +258,7 @@ async def test_the_event_log_yields_while_it_searches_the_end_of_a_connection(cl
         for n in range(200):
             await here.publish(f"topic {n}")
         matcher = MatcherCompiler(here.hub.settings.url).compile("exact", "topic 150")
-        gone = _Gone(Subscriber([matcher], Grant(), 0), 0, 0, 1, 0, 0)
+        gone = _Gone(Subscriber([matcher], CompiledGrant(), 0), 0, 0, 1, 0, 0)
         assert isinstance(here.hub.observer, EventLog)
         await here.caught_up()
         clock.longest = 0.0

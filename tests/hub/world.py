@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hub import Settings
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.delivery import Delivery
 from hub.delivery.stream import State, Stream
 from hub.delivery.subscriber import Subscriber
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Note: TypeAlias = Callable[[Literal["asks", "begins", "over"], "Client"], None]
 
 COMPILER = MatcherCompiler("http://mercure.invalid/.well-known/mercure")
-EVERYTHING = Grant(publish=(COMPILER.compile("exact", "*"),))
+EVERYTHING = CompiledGrant(publish=(COMPILER.compile("exact", "*"),))
 Pattern: TypeAlias = "str | tuple[str, str]"
 """A classic pattern, or a type and a pattern."""
 
@@ -346,7 +346,7 @@ class World:
         The task of the response has not run yet.
         """
         expires = None if seconds is None else self.now + 1e9 + seconds
-        grant = Grant(subscribe=tuple(compiled(granted)), expires=expires, subject=subject)
+        grant = CompiledGrant(subscribe=tuple(compiled(granted)), expires=expires, subject=subject)
         refusal = None
         try:
             subscriber, _ = await self.hub.subscribe(selectors(patterns), grant, after, address=address)

@@ -24,7 +24,7 @@ from tests.hub.signing import (
 )
 
 if TYPE_CHECKING:
-    from hub.auth.grant import Grant
+    from hub.auth.grant import CompiledGrant
 
 HEADER = classic(["by header"])
 QUERY = classic(["by query"])
@@ -38,11 +38,11 @@ def request(
     return [(k.encode(), v if isinstance(v, bytes) else v.encode()) for k, v in given.items() if v is not None]
 
 
-def publisher(headers: list[tuple[bytes, bytes]], query: tuple[str, ...] = (), **values: Any) -> Grant:
+def publisher(headers: list[tuple[bytes, bytes]], query: tuple[str, ...] = (), **values: Any) -> CompiledGrant:
     return at_once(authorizer(**values).authorize("publish", headers, query, origin=ORIGIN))
 
 
-def pattern(grant: Grant) -> str:
+def pattern(grant: CompiledGrant) -> str:
     return grant.publish[0].pattern
 
 

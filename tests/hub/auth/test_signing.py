@@ -189,7 +189,7 @@ def test_the_command_to_sign_names_the_kind_of_token_and_the_algorithm(own: dict
 
 
 def test_there_is_no_command_if_no_token_can_publish() -> None:
-    assert token_command(Settings(dev=True, subscriber_key="k" * 32, embedded=True), ORIGIN) == ""
+    assert token_command(Settings(dev=True, subscriber_key="k" * 32), ORIGIN) == ""
 
 
 OWN = {

@@ -404,7 +404,8 @@ def test_r13_a_key_that_no_hub_accepts_causes_a_warning() -> None:
 def test_the_path_of_a_key_is_refused_everywhere_and_not_shown(tmp_path: Path) -> None:
     (tmp_path / "a secret").write_text("s" * 32)
     for path in (f"{tmp_path}/a secret", "/etc/a secret.pem", "@/etc/a secret"):
-        told = [refused(HUB_EMBEDDED="1", **{f"HUB_{role}_KEY": path}) for role in ("PUBLISHER", "SUBSCRIBER")]
+        keys = {"HUB_PUBLISHER_KEY": "s" * 32, "HUB_SUBSCRIBER_KEY": "s" * 32}
+        told = [refused(**keys | {name: path}) for name in keys]
         told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "keys": {"key": path}}])))
         told.append(refused(HUB_ISSUERS=json.dumps([{"id": "us", "publisher": {"key": path}}])))
         reason = "the file after the @ cannot be read" if path.startswith("@") else "this is the path of a file"

@@ -52,7 +52,7 @@ def test_development_mode_is_an_origin_and_no_secret_is_shown() -> None:
     )
     assert rows["cors_origins"]["value"] == ["*"]
     url = "https://user:password@idp.example/jwks?token=password"
-    printed = run("settings", "--json", "--dev", HUB_PUBLISHER_JWKS_URL=url, HUB_EMBEDDED="1").stdout
+    printed = run("settings", "--json", "--dev", HUB_PUBLISHER_JWKS_URL=url).stdout
     assert "password" not in printed
     assert "https://**********@idp.example/jwks?**********" in printed
     assert rows["classic"]["variable"] == "HUB_CLASSIC"

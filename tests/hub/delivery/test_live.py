@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.audience import Audience
 from hub.delivery.heartbeats import Heartbeats
 from hub.delivery.live import Live
@@ -46,7 +46,7 @@ class World:
     def seat(
         self, subscribed: Sequence[str], granted: Sequence[str] = (), type: str = "topic", *, joins: bool = True
     ) -> Seat:
-        grant = Grant(subscribe=tuple(COMPILER.compile(type, pattern) for pattern in granted))
+        grant = CompiledGrant(subscribe=tuple(COMPILER.compile(type, pattern) for pattern in granted))
         subscriber = Subscriber((COMPILER.compile(type, pattern) for pattern in subscribed), grant, 0)
         seat = self.audience.seat(subscriber, Recorder())
         self.heartbeats.add(seat)
@@ -155,7 +155,7 @@ def test_n22_a_subscription_is_not_a_grant_and_a_grant_is_not_a_subscription() -
 
 def test_a_subscriber_that_is_refused_leaves_nothing_behind() -> None:
     here = World()
-    broken = Subscriber([COMPILER.compile("topic", "/secret")], Grant(subscribe=cast("Any", (None,))), 0)
+    broken = Subscriber([COMPILER.compile("topic", "/secret")], CompiledGrant(subscribe=cast("Any", (None,))), 0)
     with pytest.raises(AttributeError):
         here.audience.seat(broken)
     seat = here.seat(["/x"], ["/x"])
@@ -350,7 +350,7 @@ async def test_a_heartbeat_that_nobody_gets_is_no_write() -> None:
 
 async def test_n82_a_seat_whose_end_has_come_is_closed_at_once() -> None:
     here = World()
-    subscriber = Subscriber((), Grant(), 0, deadline=0.0, end_reason="its token expires")
+    subscriber = Subscriber((), CompiledGrant(), 0, deadline=0.0, end_reason="its token expires")
     recorder = Recorder()
     here.heartbeats.add(here.audience.seat(subscriber, recorder))
     assert recorder.reasons == ["its token expires"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.reading import Part
 from hub.delivery.seat import Seat
 from hub.delivery.stream import TRANSITIONS, State, Stream
@@ -104,7 +104,7 @@ class Case:
         """Up to where the stream was sent everything, and how many entries after it."""
         self.closing = "the test closes all" if closing else None
         self.position = self.dispatched = END
-        self.subscriber = Subscriber((), Grant(), position)
+        self.subscriber = Subscriber((), CompiledGrant(), position)
         self.stream = Stream(cast("Any", self), self.connection)
 
     # -- what a stream needs of `Delivery`

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.delivery.heartbeats import LATE_SECONDS
 from hub.delivery.stream import Stream
 from hub.errors import Closing, InsufficientScope, InvalidRequest, LimitExceeded
@@ -641,7 +641,7 @@ async def test_a_stream_without_room_for_its_first_bytes_is_not_live() -> None:
 
 async def test_an_oserror_from_send_means_that_the_client_went_away() -> None:
     async with world() as here:
-        subscriber, _ = await here.hub.subscribe([("topic", "a")], Grant())
+        subscriber, _ = await here.hub.subscribe([("topic", "a")], CompiledGrant())
 
         async def fail(message: Message) -> None:
             raise OSError("gone")
@@ -825,7 +825,7 @@ async def test_a_replay_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -
 async def test_n80_a_refused_update_is_not_appended() -> None:
     async with world() as here:
         with pytest.raises(InsufficientScope):
-            await here.hub.publish(Update(("a",)), grant=Grant())
+            await here.hub.publish(Update(("a",)), grant=CompiledGrant())
         with pytest.raises(InvalidRequest):
             await here.hub.publish(Update(("*",)), grant=EVERYTHING)
         here.hub.shutdown.begin()

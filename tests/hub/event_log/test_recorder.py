@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from hub.auth.grant import Grant
+from hub.auth.grant import CompiledGrant
 from hub.auth.signing import sign_classic_token
 from hub.delivery.observer import NoObserver
 from hub.delivery.seat import Seat
@@ -1057,7 +1057,7 @@ async def test_a_connection_without_room_during_the_closing_of_a_mark_gets_its_o
 
 async def test_a_node_that_ends_before_a_connection_does_not_end_clean(tmp_path: Path) -> None:
     async with world(plain(event_log=str(tmp_path))) as here:
-        seat = Seat(Subscriber((), Grant(), 0), None)
+        seat = Seat(Subscriber((), CompiledGrant(), 0), None)
         log_of(here.hub).seated(seat, 0)
         await until(lambda: not log_of(here.hub)._sessions.waiting)
     [end] = [line for line in lines_of(tmp_path / "sessions") if line["event"] == "end"]

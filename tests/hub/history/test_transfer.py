@@ -144,7 +144,7 @@ def test_without_a_url_the_default_history_of_a_hub_is_used(tmp_path: Path, monk
     fill(SERVER_HISTORY, made(3))
     assert "Updates   3\n" in run("stats").stdout
     monkeypatch.delenv("HUB_HISTORY_URL", raising=False)
-    hub = settings_from_environment(embedded=True, anonymous=True)
+    hub = settings_from_environment(anonymous=True)
     assert hub.history_url == SERVER_HISTORY
 
 

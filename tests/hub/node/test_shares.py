@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hub import Settings
-from hub.auth.grant import ANONYMOUS, Grant
+from hub.auth.grant import ANONYMOUS, CompiledGrant
 from hub.delivery.subscriber import Client
 from hub.errors import LimitExceeded, RequestError
 from hub.history.memory import MemoryHistory
@@ -162,7 +162,7 @@ ACTIONS = st.lists(
     st.tuples(
         st.just("subscribe"),
         st.sampled_from(["one", "other"]),  # the address
-        st.sampled_from([ANONYMOUS, Grant(subject=" alice"), Grant()]),
+        st.sampled_from([ANONYMOUS, CompiledGrant(subject=" alice"), CompiledGrant()]),
         st.lists(st.sampled_from(PATTERNS), max_size=4),  # perhaps one of them twice
         st.sampled_from([None, "earliest"]),
         st.booleans(),  # whether it waits
@@ -205,7 +205,7 @@ class Crowd:
         self.readers: set[Subscriber] = set()  # those that do not wait
 
     async def subscribe(
-        self, address: str, grant: Grant, selectors: list[tuple[str, str]], cursor: str | None, waits: bool
+        self, address: str, grant: CompiledGrant, selectors: list[tuple[str, str]], cursor: str | None, waits: bool
     ) -> None:
         with contextlib.suppress(RequestError):
             subscriber, _ = await self.hub.subscribe(selectors, grant, cursor, address=address, waits=waits)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from hub import ConfigurationError, Settings, create_app, settings_from_environment
 from hub.development import DEVELOPMENT_ISSUER, DEVELOPMENT_KEY
+from hub.http.application import server_app
 from hub.http.sockets import _tune
 from hub.http.uvicorn_protocol import HttpProtocol
 from hub.node.shares import RESOURCES
@@ -57,7 +58,7 @@ def of(**values: Any) -> Settings:
 
 def refused(told: str | None, **values: Any) -> str:
     with pytest.raises(ConfigurationError, match=told) as caught:
-        create_app(Settings(**values))
+        server_app(Settings(**values))
     assert SECRET not in repr(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None or caught.value.__suppress_context__  # a traceback does not show it either
@@ -74,7 +75,6 @@ def refused(told: str | None, **values: Any) -> str:
         ({"anonymous": True}, "no publisher is allowed"),
         ({"subscriber_key": KEY}, "no publisher is allowed"),
         ({"publisher_key": KEY}, "no subscriber is allowed: set `subscriber_key`, `issuers` or `anonymous`"),
-        ({"embedded": True}, "no subscriber is allowed"),
         ({"issuers": [issuer(publisher={"key": KEY})], "resource": HUB}, "no subscriber is allowed"),
         ({"issuers": [issuer(subscriber={"key": KEY})], "resource": HUB}, "no publisher is allowed"),
         (
@@ -105,9 +105,8 @@ def test_r12_a_hub_without_possible_clients_does_not_start(values: dict[str, Any
             True,
             False,
         ),
-        ({"embedded": True, "anonymous": True}, False, True),
-        ({"embedded": True, "subscriber_key": KEY}, False, False),
-        ({"embedded": True, "publisher_key": KEY, "anonymous": True}, True, True),
+        ({"anonymous": True}, False, True),
+        ({"subscriber_key": KEY}, False, False),
     ],
 )
 def test_r12_r7_the_smallest_settings_that_are_enough(values: dict[str, Any], publish: bool, anonymous: bool) -> None:
@@ -326,7 +325,7 @@ def test_n6_n145_the_path_of_the_metadata_follows_the_path_of_the_hub(path: str)
 
 def test_r1_r2_r3_r4_r14_n18_n56_n77_the_defaults() -> None:
     settings = Settings(publisher_key=KEY, subscriber_key=KEY)
-    for name in ("anonymous", "subscriptions", "debugger", "dev", "embedded"):
+    for name in ("anonymous", "subscriptions", "debugger", "dev"):
         assert getattr(settings, name) is False
     assert settings.cookie == "__Secure-mercure_access_token"
     assert (settings.path, settings.classic) == ("/.well-known/mercure", True)
@@ -512,8 +511,8 @@ def test_dev_fills_in_settings_that_are_not_given() -> None:
 OWN_KEYS: dict[str, dict[str, Any]] = {
     "publisher_key": {"publisher_key": KEY},
     "publisher_jwks_url": {"publisher_jwks_url": "https://x/keys"},
-    "subscriber_key": {"subscriber_key": KEY, "embedded": True},
-    "subscriber_jwks_url": {"subscriber_jwks_url": "https://x/keys", "embedded": True},
+    "subscriber_key": {"subscriber_key": KEY},
+    "subscriber_jwks_url": {"subscriber_jwks_url": "https://x/keys"},
     "issuers": {"issuers": [{"id": "us", "keys": {"key": KEY}}]},
     "text": {"issuers": json.dumps([{"id": "us", "keys": {"key": KEY}}])},
     "the same key": {"publisher_key": DEVELOPMENT_KEY},

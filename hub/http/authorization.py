@@ -1,0 +1,187 @@
+"""Authorization: what the client of a request may do.
+
+    authorize(request) ─► a Grant                          the application has decided
+                       └► None ─┬► the token of the request, if there are keys
+                                └► ANONYMOUS, or TokenRequired
+
+Without the function `authorize`, tokens alone decide.
+
+Belongs here: the call of the application's function, and its bounds.  Does not belong
+here: tokens (`auth`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from starlette.requests import Request as StarletteRequest
+
+from hub.auth.grant import ANONYMOUS, CompiledGrant, Grant
+from hub.auth.presented import require_same_site
+from hub.delivery.subscriber import client_at
+from hub.errors import InvalidToken, LimitExceeded, TokenRequired, Undecided
+from hub.protocol.requests import header_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hub.auth.grant import Action
+    from hub.delivery.subscriber import Client
+    from hub.http.request import Request
+    from hub.hub import Hub
+
+Authorize: TypeAlias = Callable[[StarletteRequest], Grant | Awaitable[Grant | None] | None]
+"""A function of an application that decides what the client of a request may do."""
+
+THREADS: Final = 16
+"""Threads for a function that is not `async`; more calls wait for one of them."""
+
+_BY_THE_BROWSER: Final = frozenset([b"basic", b"digest", b"negotiate", b"ntlm"])
+"""Schemes of credentials that a browser adds to requests of any page."""
+
+
+class Authorization:
+    """The decisions of one hub, with the function `authorize` of its application."""
+
+    def __init__(self, hub: Hub, authorize: Authorize | None) -> None:
+        self._hub = hub
+        self._authorize = authorize
+        self._is_async = authorize is not None and _is_async(authorize)
+        self._threads: ThreadPoolExecutor | None = None  # made when it is first needed
+        settings = hub.settings
+        self._takes_tokens: dict[Action, bool] = {
+            "publish": authorize is None or settings.has_keys("publisher"),
+            "subscribe": authorize is None or settings.has_keys("subscriber"),
+        }
+
+    def may_allow(self, action: Action) -> bool:
+        """Return whether any request could be allowed this action."""
+        settings = self._hub.settings
+        return self._authorize is not None or (settings.can_publish if action == "publish" else settings.can_subscribe)
+
+    @contextmanager
+    def bounded(self, address: str) -> Iterator[Client | None]:
+        """Bound how often, and how often at a time, an address has the application
+        asked about a stream, which happens inside of the context.
+
+        Yields the client whose rate is used; None if there is no function to ask.
+
+        Raises `LimitExceeded` if the address connects too often, and `Undecided` if it
+        has more than its share of the requests in progress.
+        """
+        if self._authorize is None:
+            yield None
+            return
+        client, requests = client_at(address), self._hub.shares.requests
+        self._hub.admission.take_rate(client)
+        try:
+            requests.take(client)
+        except LimitExceeded as error:
+            raise Undecided(f"authorize was not called: {error}") from None
+        try:
+            yield client
+        finally:
+            requests.give_back(client)
+
+    async def grant(self, action: Action, request: Request, origin: str, *, required: bool = False) -> CompiledGrant:
+        """Return what the client of a request may do.
+
+        `origin` is the scheme and authority that the request is to.  If a grant is
+        `required`, it is not ANONYMOUS.
+
+        Raises the errors of `Authorizer.authorize`, `Undecided` if the application does
+        not decide in time, and any error of its function.
+        """
+        settings = self._hub.settings
+        if self._authorize is not None:
+            grant = await self._ask(self._authorize, request)
+            if grant is not None:
+                if action == "publish" and not _is_explicit(request):
+                    own = (origin, *settings.public_urls)
+                    require_same_site(request.headers, own, settings.publish_origins, "without an Authorization header")
+                return await self._compiled(grant)
+        if self._takes_tokens[action]:
+            return await self._hub.authorizer.authorize(
+                action, request.headers, request.tokens, origin=origin, required=required
+            )
+        if action == "subscribe" and settings.anonymous and not required:
+            return ANONYMOUS
+        raise TokenRequired(f"the application does not know this client, which must be known to {action}")
+
+    async def _ask(self, authorize: Authorize, request: Request) -> Grant | None:
+        """Return the decision of the application about a request.
+
+        The function gets the request without its body, and without the tokens of its
+        query.
+        """
+        seconds = self._hub.settings.authorize_timeout
+        try:
+            async with asyncio.timeout(seconds) as timeout:
+                grant = await self._call(authorize, StarletteRequest(request.scope))
+        except TimeoutError:
+            if not timeout.expired():
+                raise  # it is the function's own
+            raise Undecided(f"authorize has not returned within {seconds:g} s (authorize_timeout)") from None
+        if grant is not None and not isinstance(grant, Grant):
+            raise TypeError(f"authorize returned {grant!r}: it must return a Grant or None")
+        return grant
+
+    async def _call(self, authorize: Authorize, request: StarletteRequest) -> object:
+        if self._is_async:
+            result: object = authorize(request)
+        else:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(THREADS, "hub-authorize")
+            call = partial(contextvars.copy_context().run, authorize, request)
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _compiled(self, grant: Grant) -> CompiledGrant:
+        """Return a grant with its matchers.
+
+        Raises `PatternError` if a pattern is invalid, which is a fault of the
+        application, and `InvalidToken` if the grant has expired.
+        """
+        hub = self._hub
+        if grant.expires is not None and grant.expires <= hub.wall_clock():
+            raise InvalidToken(f"authorize returned a grant that has expired at {grant.expires:.0f}")
+        published, subscribed = grant.selectors("publish"), grant.selectors("subscribe")
+        compiled = await hub.compiler.compile_all([*published, *subscribed])
+        subject = f"application {grant.subject}" if grant.subject else None
+        return CompiledGrant(
+            publish=tuple(compiled[selector] for selector in published),
+            subscribe=tuple(compiled[selector] for selector in subscribed),
+            expires=grant.expires,
+            subject=subject,
+            publisher=subject or hashlib.sha256(json.dumps(["application", sorted(published)]).encode()).hexdigest(),
+        )
+
+    def close(self) -> None:
+        """End the threads of calls that are over."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_async(function: Authorize) -> bool:
+    """Return whether a function, or an object that is called like one, is async."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _is_explicit(request: Request) -> bool:
+    """Return whether a request has credentials that only its author can have added.
+
+    A form of another site has no such header, because it would need a preflight.
+    """
+    given = header_values(request.headers, b"authorization")
+    return bool(given) and given[0].strip().partition(b" ")[0].lower() not in _BY_THE_BROWSER
