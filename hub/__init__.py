@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hub.auth.grant import Grant
-    from hub.client import Client
+    from hub.client import Client, SyncClient
     from hub.errors import ConfigurationError, HubError
     from hub.http.application import HubApplication, create_app
     from hub.hub import Hub
@@ -32,6 +32,7 @@ __all__ = [
     "Hub",
     "HubError",
     "Settings",
+    "SyncClient",
     "Update",
     "create_app",
     "settings_from_environment",
@@ -44,6 +45,7 @@ _MODULES: Final = {
     "Hub": "hub.hub",
     "HubError": "hub.errors",
     "Settings": "hub.settings",
+    "SyncClient": "hub.client",
     "Update": "hub.protocol.updates",
     "create_app": "hub.http.application",
     "settings_from_environment": "hub.settings",

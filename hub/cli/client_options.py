@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-import httpx2
 import typer
 
 from hub.cli.app import CANNOT_BEGIN, FAILED, fail, run
-from hub.client import Client
+from hub.client import Client, ClientError, NoAnswer, Unreachable, Unsendable
 from hub.development import DEVELOPMENT_TOKEN, DEVELOPMENT_URL
 
 if TYPE_CHECKING:
@@ -69,16 +68,14 @@ def with_client(url: str, token: str | None, work: Callable[[Client], Awaitable[
 
     try:
         run(connected())
-    except httpx2.HTTPStatusError as error:
-        fail(f"{url}: {refusal(error)}", FAILED)
-    except httpx2.SSEError as error:
+    except NoAnswer as error:
         fail(f"{url}: {error}", FAILED)
-    except (httpx2.LocalProtocolError, UnicodeError):
-        fail("an argument has a character that cannot be sent: it must be UTF-8, and an id has no line end")
-    except httpx2.TimeoutException:
-        fail(f"{url}: there is no answer", FAILED)
-    except httpx2.TransportError:
+    except Unreachable:
         fail(f"{url}: there is no connection to a hub; `skipfilter serve --dev` starts one", FAILED)
+    except Unsendable as error:
+        fail(str(error))
+    except ClientError as error:
+        fail(f"{url}: {error}", FAILED)
 
 
 def _check_url(url: str) -> None:
@@ -90,15 +87,3 @@ def _check_url(url: str) -> None:
         is_url = False
     if not is_url or not url.isprintable() or " " in url:
         fail(f"{url!r} is not the URL of a hub, as in {DEVELOPMENT_URL}", CANNOT_BEGIN)
-
-
-def refusal(error: httpx2.HTTPStatusError) -> str:
-    """Return why a hub refused a request: the status and its own words."""
-    response = error.response
-    if response.is_redirect:
-        return f"{response.status_code}: this is not the URL of a hub, which usually ends in /.well-known/mercure"
-    try:
-        detail = response.json()["detail"]
-    except (ValueError, KeyError, TypeError):
-        detail = " ".join(response.text.split())[:200] or response.reason_phrase
-    return f"{response.status_code}: {detail}"

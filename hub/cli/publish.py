@@ -8,11 +8,11 @@ import re
 import sys
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
-import httpx2
 import typer
 
 from hub.cli.app import FAILED, app, fail, progress, warn
-from hub.cli.client_options import Dev, Json, Token, TokenFile, Url, read_token, refusal, with_client
+from hub.cli.client_options import Dev, Json, Token, TokenFile, Url, read_token, with_client
+from hub.client.errors import Refused, Unreachable
 from hub.development import DEVELOPMENT_URL
 from skipfilter.text import example
 
@@ -133,7 +133,7 @@ async def _publish_lines(client: Client, source: BinaryIO, *, as_json: bool) -> 
                 last = number + len(batch) - 1
                 done += sum(map(len, batch))
                 note(done / size if size else None, updates, "")
-    except (httpx2.TransportError, KeyboardInterrupt):
+    except (Unreachable, KeyboardInterrupt):
         warn(f"{name}: {_published(last)}; the lines after them may be published too")
         raise
     warn(f"{_count(updates)} published")
@@ -176,12 +176,12 @@ async def _publish_batch(client: Client, name: str, first: int, batch: list[byte
         return 0
     try:
         ids = await client.publish_lines(b"".join(batch))
-    except httpx2.HTTPStatusError as error:
-        if error.response.status_code == 413 and len(batch) > 1:
+    except Refused as error:
+        if error.status == 413 and len(batch) > 1:
             half = len(batch) // 2
             before = await _publish_batch(client, name, first, batch[:half], as_json=as_json)
             return before + await _publish_batch(client, name, first + half, batch[half:], as_json=as_json)
-        fail(f"{name}: {_at_line(refusal(error), first, batch)}; {_published(first - 1)}", FAILED)
+        fail(f"{name}: {_at_line(str(error), first, batch)}; {_published(first - 1)}", FAILED)
     for id in ids:
         _print(id, as_json=as_json)
     return len(ids)

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hub.client import Client, Event
+    from hub.protocol.data import Matchers
 
 main = app()
 
@@ -72,7 +73,7 @@ def subscribe(
 
     async def follow(client: Client) -> None:
         nonlocal left
-        async for event in client.subscribe(*topics, last_event_id=since, **matchers):
+        async for event in client.subscribe(*topics, last_event_id=since, **cast("Matchers", matchers)):
             typer.echo(write(event), color=True)  # otherwise it would strip some characters of the data
             if left is not None:
                 left -= 1
@@ -88,12 +89,12 @@ def _pretty(event: Event) -> str:
         data = json.dumps(event.json(), indent=2, ensure_ascii=False)
     except ValueError:
         data = event.data
-    type = "" if event.event == "message" else f"  {event.event}"
+    type = "" if event.type == "message" else f"  {event.type}"
     return escaped(f"{datetime.now().astimezone():%H:%M:%S}{type}  {event.id}\n{data}\n", keep="\n\t")
 
 
 def _json(event: Event) -> str:
-    return json.dumps({"id": event.id, "type": event.event, "data": event.data})
+    return json.dumps({"id": event.id, "type": event.type, "data": event.data})
 
 
 _FORMATS: dict[str, Callable[[Event], str]] = {"pretty": _pretty, "raw": lambda event: event.data, "json": _json}

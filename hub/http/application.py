@@ -38,7 +38,8 @@ from hub.settings.sources import Sources
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+    from typing import Unpack
 
     from starlette.requests import Request as StarletteRequest
     from starlette.types import Message, Receive, Scope, Send
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from hub.history.base import History
     from hub.http.authorization import Authorize
     from hub.http.request import Answer
-    from hub.protocol.data import Data
+    from hub.protocol.data import Data, Matchers
     from hub.settings import Settings
 
 
@@ -160,7 +161,7 @@ class HubApplication:
             raise Closing from None
 
     def subscribe(
-        self, *topics: str, last_event_id: str | None = None, wait: bool = True, **matchers: str | Sequence[str]
+        self, *topics: str, last_event_id: str | None = None, wait: bool = True, **matchers: Unpack[Matchers]
     ) -> AsyncGenerator[Update, None]:
         """Return an iterator over the updates that match any of `topics` or `matchers`.
 

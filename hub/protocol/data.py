@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Data: TypeAlias = str | dict[str, Any] | list[Any]
 """The data of an update, as a program gives it."""
+
+
+class Matchers(TypedDict, total=False):
+    """Patterns that a program subscribes to, by the names of their parameters."""
+
+    match: str | Sequence[str]
+    match_exact: str | Sequence[str]
+    match_urlpattern: str | Sequence[str]
+    match_uritemplate: str | Sequence[str]
+    match_amqp: str | Sequence[str]
+    match_mqtt: str | Sequence[str]
+
+
+def patterns_of(matchers: Matchers) -> list[tuple[str, str]]:
+    """Return the name of a parameter and a pattern for each pattern, in order.
+
+    >>> patterns_of({"match_mqtt": ["b/#", "c"]})
+    [('match_mqtt', 'b/#'), ('match_mqtt', 'c')]
+    """
+    given = cast("Mapping[str, str | Sequence[str]]", matchers)
+    return [
+        (name, pattern)
+        for name, patterns in given.items()
+        for pattern in ((patterns,) if isinstance(patterns, str) else patterns)
+    ]
+
 
 to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """Return a value as compact JSON.  json.dumps() would make a new encoder each time."""

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from hub.errors import InvalidRequest, NotFound, TooLarge
+from hub.protocol.data import patterns_of
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text, subscriptions_path
 from hub.protocol.updates import Update, new_id
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
+    from hub.protocol.data import Matchers
     from skipfilter import Selector
 
 Headers = list[tuple[bytes, bytes]]
@@ -179,7 +181,7 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits)
     return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, limits))
 
 
-def selectors_of(topics: Iterable[str], matchers: Mapping[str, str | Sequence[str]]) -> list[Selector]:
+def selectors_of(topics: Iterable[str], matchers: Matchers) -> list[Selector]:
     """Return what a program asks for: `topics` as in the classic dialect, and matchers
     by the names of their parameters, such as `match_mqtt`.
 
@@ -190,11 +192,10 @@ def selectors_of(topics: Iterable[str], matchers: Mapping[str, str | Sequence[st
     [('topic', 'a'), ('mqtt', 'b/#'), ('mqtt', 'c')]
     """
     selectors = [(CLASSIC, topic) for topic in topics]
-    for name, patterns in matchers.items():
+    for name, pattern in patterns_of(matchers):
         if name not in _MATCHER_PARAMETERS:
             raise TypeError(f"{name} is not the name of a matcher: there are {', '.join(_MATCHER_PARAMETERS)}")
-        given = (patterns,) if isinstance(patterns, str) else patterns
-        selectors += [(_MATCHER_PARAMETERS[name], pattern) for pattern in given]
+        selectors.append((_MATCHER_PARAMETERS[name], pattern))
     if not selectors:
         raise InvalidRequest("there is no topic and no matcher")
     return selectors

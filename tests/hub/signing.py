@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import warnings
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from joserfc import jws
 from joserfc.errors import SecurityWarning
 
@@ -20,6 +26,7 @@ from hub.node.matchers import MatcherCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
+    from pathlib import Path
 
     from hub.auth.grant import Action, CompiledGrant
     from hub.protocol.topics import TopicMatcher
@@ -153,3 +160,21 @@ def faults(token: str, hub: Authorizer = HUB, action: Action = "publish", resour
         return at_once(hub.explain(token, resource=resource)).faults[action]
     except InvalidToken as error:  # it cannot be read
         return [error.reason]
+
+
+def certified(directory: Path) -> tuple[str, str]:
+    """Write a self-signed certificate for 127.0.0.1 and its key; return their paths."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(1))
+        .not_valid_after(now + timedelta(1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (directory / "certificate").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (directory / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return str(directory / "certificate"), str(directory / "key")

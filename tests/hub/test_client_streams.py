@@ -7,17 +7,23 @@ import contextlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
-import hub.client
-from hub.client import Client, Event
+from hub.client import Event, NotAHub, Refused, asynchronous, following, synchronous
+from tests.hub.clients import CLIENTS
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=CLIENTS)
+def new(request: pytest.FixtureRequest) -> Any:
+    """Make a client of each kind."""
+    return request.param
+
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
@@ -58,16 +64,17 @@ class Server:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
 
 
-async def read(server: Server, **options: Any) -> list[Event]:
+async def read(new: Callable[..., Any], server: Server, **options: Any) -> list[Event]:
     """Return all events, until the server answers 204."""
     events = []
-    async with server.running() as url, Client(url, retry=0, token=options.pop("token", None)) as client:
+    async with server.running() as url, new(url, retry=0, token=options.pop("token", None)) as client:
         try:
             async with asyncio.timeout(HANG):
                 async for event in client.subscribe("a", **options):
                     events.append(event)  # noqa: PERF401  a comprehension would lose them with the error
-        except httpx2.HTTPStatusError as error:
-            assert error.response.status_code == 204
+        except Refused as error:
+            if error.status != 204:
+                raise
             return events
     raise AssertionError("the subscription has ended without an error")
 
@@ -80,7 +87,9 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(hub.client, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(following, "JITTER", (1.0, 1.0))
+    monkeypatch.setattr(asynchronous, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(synchronous, "time", SimpleNamespace(sleep=pauses.append))
     return pauses
 
 
@@ -116,58 +125,62 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 )
 @pytest.mark.parametrize("size", [1, 3, 2**16])
 async def test_events_are_those_of_the_standard(
-    stream: str, events: list[tuple[Any, ...]], size: int, pauses: list[float]
+    stream: str, events: list[tuple[Any, ...]], size: int, pauses: list[float], new: Callable[..., Any]
 ) -> None:
     text = stream.encode()
     server = Server(text, size=2**16 if len(text) > 10_000 else size)
-    assert await read(server) == [Event(type, data, id, retry) for id, type, data, retry in events]
+    assert await read(new, server) == [Event(type, data, id, retry) for id, type, data, retry in events]
 
 
-async def test_the_cursor_is_that_of_the_last_event(pauses: list[float]) -> None:
+async def test_the_cursor_is_that_of_the_last_event(pauses: list[float], new: Callable[..., Any]) -> None:
     streams = (b"id: 1\ndata: a\n\nid: 2\ndata: half\r", b"data: b\n\nid: \xc3\xa9\n\n", b"id\n\n", b"", b"id: 3\n\n")
     server = Server(*streams)
-    assert [(event.id, event.data) for event in await read(server)] == [("1", "a"), ("1", "b")]
+    assert [(event.id, event.data) for event in await read(new, server)] == [("1", "a"), ("1", "b")]
     cursors = [request.get("last-event-id") for request in server.requests]
     assert cursors == [None, "1", "é", None, None, "3"]
     server = Server(b"data: a\n\n")
-    assert [event.id for event in await read(server, last_event_id="earliest")] == ["earliest"]
+    assert [event.id for event in await read(new, server, last_event_id="earliest")] == ["earliest"]
 
 
-async def test_the_retry_of_a_line_counts_even_if_the_stream_ends_before_its_first_event(pauses: list[float]) -> None:
+async def test_the_retry_of_a_line_counts_even_if_the_stream_ends_before_its_first_event(
+    pauses: list[float], new: Callable[..., Any]
+) -> None:
     streams = (
         b":\nretry: 2170\n", b":\n", b"retry: 50", b"retry: 3000\r", b"retry: 4\ndata: a\n\nretry: x\n",
         b"\xef\xbb\xbfretry: 60\n", b"data: a\n\nretry: 70\n\n",
     )  # fmt: skip
-    await read(Server(*streams, size=1))
+    await read(new, Server(*streams, size=1))
     assert pauses == [2.17, 2.17, 2.17, 3, 0.004, 0.06, 0.07]
     # Also if the connection is cut.
     pauses.clear()
     length = HEAD.replace(b"Connection: close", b"Content-Length: 1000")
-    await read(Server(b"retry: 80\n", head=length))
+    await read(new, Server(b"retry: 80\n", head=length))
     assert pauses == [0.08]
 
 
-async def test_requests_ask_for_an_event_stream_in_utf_8(pauses: list[float]) -> None:
+async def test_requests_ask_for_an_event_stream_in_utf_8(pauses: list[float], new: Callable[..., Any]) -> None:
     server = Server("data: é\n\n".encode(), head=HEAD.replace(b"event-stream", b"event-stream; charset=windows-1252"))
-    assert [event.data for event in await read(server)] == ["é"]
+    assert [event.data for event in await read(new, server)] == ["é"]
     assert [request["accept"] for request in server.requests] == ["text/event-stream"] * 2
 
 
-async def test_a_response_that_is_no_event_stream_is_an_error(pauses: list[float]) -> None:
+async def test_a_response_that_is_no_event_stream_is_an_error(pauses: list[float], new: Callable[..., Any]) -> None:
     server = Server(b"data: a\n\n", head=HEAD.replace(b"text/event-stream", b"text/html; charset=utf-8"))
-    with pytest.raises(httpx2.SSEError, match="the response is not an event stream: its type is 'text/html; charset"):
-        await read(server)
+    with pytest.raises(NotAHub, match="the response is not an event stream: its type is 'text/html; charset"):
+        await read(new, server)
     assert pauses == []
 
 
-async def test_a_redirect_is_not_followed_so_that_the_token_stays_where_it_is(pauses: list[float]) -> None:
+async def test_a_redirect_is_not_followed_so_that_the_token_stays_where_it_is(
+    pauses: list[float], new: Callable[..., Any]
+) -> None:
     other = Server(b"data: a\n\n")
     async with other.running() as there:
         server = Server(
             b"", head=f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {there}\r\nConnection: close\r\n\r\n".encode()
         )
-        async with server.running() as url, Client(url, token="secret") as client:
-            with pytest.raises(httpx2.HTTPStatusError, match=r"^307"):
+        async with server.running() as url, new(url, token="secret") as client:
+            with pytest.raises(Refused, match=r"^307"):
                 await anext(client.subscribe("a"))
     assert (len(server.requests), other.requests, pauses) == (1, [], [])
 
@@ -176,3 +189,92 @@ def test_an_event_has_its_data_as_json() -> None:
     assert Event("message", '{"n": [1, "é"]}', "1", None).json() == {"n": [1, "é"]}
     with pytest.raises(ValueError, match="Expecting value"):
         Event("message", "", "1", None).json()
+
+
+# -- reconnections
+
+
+class Answering(Server):
+    """A server that sends whole answers, one to each connection."""
+
+    def __init__(self, *answers: bytes) -> None:
+        super().__init__(*answers, head=b"")
+
+
+def answer(status: int, *more: bytes) -> bytes:
+    head = f"HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: 16\r\n".encode()
+    return head + b"".join(line + b"\r\n" for line in more) + b'\r\n{"detail": "no"}'
+
+
+EVENT = HEAD + b"id: 1\ndata: a\n\n"
+
+
+async def test_pauses_grow_while_the_hub_refuses(pauses: list[float], new: Callable[..., Any]) -> None:
+    refusals = [answer(503)] * 10
+    server = Answering(HEAD + b"retry: 1000\n", *refusals, EVENT, answer(503))
+    assert len(await read(new, server)) == 1
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 1, 2]
+
+
+async def test_a_refusal_says_when_to_return(pauses: list[float], new: Callable[..., Any]) -> None:
+    server = Answering(EVENT, answer(429, b"Retry-After: 7"), answer(503, b"Retry-After: x"), EVENT)
+    assert len(await read(new, server)) == 2
+    assert pauses == [0, 7, 0, 0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+async def test_a_refusal_that_cannot_pass_is_an_error(
+    status: int, pauses: list[float], new: Callable[..., Any]
+) -> None:
+    with pytest.raises(Refused, match=f"^{status}: no$"):
+        await read(new, Answering(EVENT, answer(status)))
+    assert pauses == [0]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_first_refusal_is_an_error(status: int, pauses: list[float], new: Callable[..., Any]) -> None:
+    with pytest.raises(Refused, match=f"^{status}: no$") as caught:
+        await read(new, Answering(answer(status, b"Retry-After: 9")))
+    assert (caught.value.retry_after, pauses) == (9, [])
+
+
+async def test_a_pause_is_random_so_that_clients_do_not_return_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [following.Following([], {}, None, wait=True, retry=2, on_gap=None).pause() for _ in range(100)]
+    assert 2 <= min(chosen) < 2.2
+    assert 2.8 < max(chosen) <= 3
+
+
+async def test_a_gap_is_reported(pauses: list[float], new: Callable[..., Any]) -> None:
+    gaps: list[str] = []
+    known, unknown = (HEAD[:-2] + b"Mercure-Last-Event-ID: " + id + b"\r\n\r\n" for id in (b"1", b"earliest"))
+    classic = HEAD[:-2] + b"Last-Event-ID: other\r\n\r\n"
+    event = b"id: 1\ndata: a\n\n"
+    server = Answering(unknown + event, known + event, unknown + event, classic + event, EVENT)
+    assert len(await read(new, server, on_gap=gaps.append)) == 5
+    assert gaps == ["1", "1"]
+    await read(new, Answering(unknown, unknown), last_event_id="earliest", on_gap=gaps.append)
+    assert gaps == ["1", "1"]
+
+
+# -- without waiting
+
+BATCH = HEAD[:-2] + b"Preference-Applied: wait=0\r\n\r\n"
+
+
+async def batch(new: Callable[..., Any], server: Server) -> list[str]:
+    async with server.running() as url, new(url, retry=0) as client, asyncio.timeout(HANG):
+        return [event.id async for event in client.subscribe("a", last_event_id="0", wait=False)]
+
+
+async def test_a_batch_that_is_cut_off_continues(pauses: list[float], new: Callable[..., Any]) -> None:
+    server = Answering(
+        BATCH + b"id: 1\ndata: a\n\nid: 2\nda", BATCH + b"id: 2\ndata: b\n\n: al", BATCH + b":\n: all\n", EVENT
+    )
+    assert await batch(new, server) == ["1", "2"]
+    assert [request["last-event-id"] for request in server.requests] == ["0", "1", "2"]
+    assert {request["prefer"] for request in server.requests} == {"wait=0"}
+
+
+async def test_a_hub_that_would_not_end_a_batch_is_an_error(pauses: list[float], new: Callable[..., Any]) -> None:
+    with pytest.raises(NotAHub, match="the hub does not know `Prefer: wait=0`"):
+        await batch(new, Answering(EVENT))

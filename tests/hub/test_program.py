@@ -255,7 +255,7 @@ async def test_what_cannot_be_asked_for_is_an_error_at_once() -> None:
         with pytest.raises(InvalidRequest, match="there is no topic and no matcher"):
             app.subscribe()
         with pytest.raises(TypeError, match="match_mqqt is not the name of a matcher: there are topic, match, match_"):
-            app.subscribe(match_mqqt="a")
+            app.subscribe(match_mqqt="a")  # type: ignore[call-arg]
         with pytest.raises(InvalidRequest, match="a#"):
             app.subscribe(match_amqp="a#")
     with pytest.raises(NotRunning, match="is not running"):

@@ -98,7 +98,7 @@ def test_raw_data_is_not_changed_and_other_formats_cannot_steer_a_terminal(start
 
 def test_a_cursor_and_a_pattern_that_cannot_be_sent_are_named(shared_hub: HubProcess) -> None:
     ended = subscribe(shared_hub, "--since", "a\nb")
-    assert (ended.returncode, "an argument has a character that cannot be sent" in ended.stderr) == (2, True)
+    assert (ended.returncode, "a text has a character that cannot be sent" in ended.stderr) == (2, True)
     ended = subscribe(shared_hub, "")
     assert (ended.returncode, ended.stderr) == (2, "skipfilter: a pattern is empty; `*` is every topic\n")
 

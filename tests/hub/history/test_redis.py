@@ -14,16 +14,10 @@ import traceback
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hub.errors import ConfigurationError, HistoryUnavailable, PositionExpired
 from hub.history import base, codec
@@ -34,6 +28,7 @@ from hub.history.redis import scripts
 from hub.history.redis.history import RedisHistory
 from hub.protocol.subscriptions import Present
 from hub.protocol.updates import Update
+from tests.hub.signing import certified
 from tests.redis_server import RedisServer, free_port
 from tests.waiting import HANG, until
 
@@ -762,24 +757,6 @@ async def test_the_history_works_over_tls(
     with pytest.raises(HistoryUnavailable) as caught:
         await node(f"rediss://127.0.0.1:{port}").check()
     assert "certificate" in caught.value.reason.lower()
-
-
-def certified(directory: Path) -> tuple[str, str]:
-    """Write a self-signed certificate for 127.0.0.1 and its key; return their paths."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(1))
-        .not_valid_after(now + timedelta(1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (directory / "certificate").write_bytes(certificate.public_bytes(Encoding.PEM))
-    (directory / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return str(directory / "certificate"), str(directory / "key")
 
 
 async def test_a_password_is_never_shown(

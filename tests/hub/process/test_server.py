@@ -14,11 +14,12 @@ import httpx2
 import pytest
 from joserfc import jwk, jwt
 
-from hub.client import Client
+from hub.client import NotAHub, Refused, Unreachable
 from hub.development import DEVELOPMENT_KEY
 from hub.node.matchers import MatcherCompiler
 from tests.asgi import application, ask
 from tests.conftest import HubProcess
+from tests.hub.clients import CLIENTS
 from tests.waiting import HANG, until
 from tests.wire import FORM, PATH, Event, bearer, publish, request, subscribe
 
@@ -512,30 +513,34 @@ async def test_httpx2_can_read_it(shared_hub: HubProcess) -> None:
         await events.aclose()  # type: ignore[attr-defined]
 
 
-async def test_our_client_publishes_subscribes_and_connects_again(start_hub: Callable[..., HubProcess]) -> None:
+@pytest.mark.parametrize("new", CLIENTS)
+async def test_our_client_publishes_subscribes_and_connects_again(
+    start_hub: Callable[..., HubProcess], new: Callable[..., Any]
+) -> None:
     hub = start_hub()
-    async with Client(hub.url, token=hub.token, retry=0.05) as client:
+    async with new(hub.url, token=hub.token, retry=0.05) as client:
         events = client.subscribe("n/{n}", last_event_id="earliest")
         await client.publish("n/1", data="é", private=True, type="t", id="urn:1")
         event = await asyncio.wait_for(anext(events), HANG)
-        assert (event.id, event.event, event.data) == ("urn:1", "t", "é")
+        assert (event.id, event.type, event.data) == ("urn:1", "t", "é")
         await asyncio.to_thread(hub.stop)
         again = start_hub("--port", str(hub.port))
         await publish(again, ("topic", "n/2"), ("data", "after the restart"))
         assert (await asyncio.wait_for(anext(events), HANG)).data == "after the restart"
-        await events.aclose()  # type: ignore[attr-defined]
-        with pytest.raises(httpx2.HTTPStatusError, match=r"400.*'\*' is reserved"):
+        await events.aclose()
+        with pytest.raises(Refused, match=r"400.*'\*' is reserved"):
             await client.publish("*")
 
 
-async def test_our_client_reports_a_missing_hub(shared_hub: HubProcess) -> None:
+@pytest.mark.parametrize("new", CLIENTS)
+async def test_our_client_reports_a_missing_hub(shared_hub: HubProcess, new: Callable[..., Any]) -> None:
     for url, error in [
-        (shared_hub.url + "/debug/", httpx2.SSEError),
-        (shared_hub.origin + "/", httpx2.HTTPStatusError),  # a redirect
-        (shared_hub.origin + "/elsewhere", httpx2.HTTPStatusError),
-        ("http://127.0.0.1:9", httpx2.ConnectError),
+        (shared_hub.url + "/debug/", NotAHub),
+        (shared_hub.origin + "/", Refused),  # a redirect
+        (shared_hub.origin + "/elsewhere", Refused),
+        ("http://127.0.0.1:9", Unreachable),
     ]:
-        async with Client(url) as client:
+        async with new(url) as client:
             with pytest.raises(error):
                 await anext(client.subscribe("a"))
 

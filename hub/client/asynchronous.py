@@ -1,0 +1,160 @@
+"""The client for programs with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from hub.client.errors import Unreachable
+from hub.client.following import Following
+from hub.client.messages import FORM, LINES, SILENCE, check, form_of, ids_in, lines_of, refusal, sending
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+    from types import TracebackType
+    from typing import Self, Unpack
+
+    from hub.client.messages import Event
+    from hub.protocol.data import Data, Matchers
+    from hub.protocol.updates import Update
+
+
+class Client:
+    """A client of the hub at `url`; use it as an async context manager.
+
+    Without `token` it can only read public updates, if the hub allows that.  A function
+    as `token`, async or not, is called before each request, so that it can return a new
+    one.  `retry` is the seconds before a reconnection, unless the hub says otherwise,
+    and `timeout` those that an answer may take.  `ssl_context` has your own certificate
+    authorities; `transport` replaces the network.
+
+    Its methods raise `Refused` if the hub refuses a request, `Unreachable` if there is
+    no connection, and `Unsendable` if a text has a wrong character.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | Callable[[], str | Awaitable[str]] | None = None,
+        retry: float = 1.0,
+        timeout: float = 30.0,
+        ssl_context: ssl.SSLContext | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._retry = retry
+        self._http = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(timeout, read=SILENCE), verify=ssl_context or True, transport=transport
+        )
+        self._answer = httpx2.Timeout(timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def publish(
+        self,
+        *topics: str,
+        data: Data = "",
+        private: bool = False,
+        id: str | None = None,
+        type: str | None = None,
+        retry: int | None = None,
+    ) -> str:
+        """Publish one update, and return its id.
+
+        The first topic is the canonical one; `retry` is in ms.  A dict or list as data
+        is sent as compact JSON.  Raises TypeError for data of another type.
+        """
+        response = await self._post(
+            form_of(topics, data, private=private, id=id, type=type, retry=retry), content_type=FORM
+        )
+        check(response)
+        return response.text
+
+    async def publish_many(self, updates: Iterable[Update]) -> list[str]:
+        """Publish updates in one request, all or none, and return their ids.
+
+        Other hubs do not support this request.
+        """
+        return await self.publish_lines(lines_of(updates))
+
+    async def publish_lines(self, lines: bytes) -> list[str]:
+        """Publish lines of JSON in one request, all or none, and return their ids.
+
+        Each line is an object with a `topic`, which may be a list, and with any of the
+        arguments of `publish`; its data is a text.
+        """
+        return ids_in(await self._post(lines, content_type=LINES))
+
+    async def subscribe(
+        self,
+        *topics: str,
+        last_event_id: str | None = None,
+        wait: bool = True,
+        on_gap: Callable[[str], object] | None = None,
+        **matchers: Unpack[Matchers],
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the updates that match any of `topics` or `matchers`.
+
+        A topic is an exact one or a URI template, in the classic dialect.  The name of
+        a matcher is that of a parameter of the current one, as in `match_mqtt`.  Begins
+        after `last_event_id` if the hub still has that event, or at the oldest update
+        for "earliest".
+
+        If the connection ends, it reconnects after a random pause, which grows, and
+        continues with its cursor.  It has no end if `wait` is true; otherwise it ends
+        when it has what the history has.  `on_gap` is called with the last id if the
+        hub no longer has that update, so that updates may be missing.
+
+        Raises an error if the first connection fails, or if the hub refuses the
+        subscription; `NotAHub` if the response is no event stream.  Follows no
+        redirect, so that the token stays where it is.
+        """
+        following = Following(topics, matchers, last_event_id, wait=wait, retry=self._retry, on_gap=on_gap)
+        while True:
+            headers = following.headers() + await self._credentials()
+            try:
+                with sending():
+                    async with self._http.stream(
+                        "GET", self._url, params=following.params, headers=headers
+                    ) as response:
+                        if response.status_code == 200:
+                            following.begin(response)
+                            async for part in response.aiter_bytes():
+                                for event in following.feed(part):
+                                    yield event
+                        else:
+                            await response.aread()
+                            following.refused(refusal(response))
+            except Unreachable as error:
+                following.lost(error)
+            if following.end():
+                return
+            await asyncio.sleep(following.pause())
+
+    async def _post(self, content: bytes, *, content_type: tuple[bytes, bytes]) -> httpx2.Response:
+        headers = [content_type, *await self._credentials()]
+        with sending():
+            return await self._http.post(self._url, content=content, headers=headers, timeout=self._answer)
+
+    async def _credentials(self) -> list[tuple[bytes, bytes]]:
+        token = self._token
+        if callable(token):
+            given = token()
+            token = await given if inspect.isawaitable(given) else given
+        return [] if token is None else [(b"Authorization", f"Bearer {token}".encode())]

@@ -1,0 +1,148 @@
+"""Following: one subscription over all its connections, without input or output.
+
+    headers ─► the client connects ─► begin, feed … ─► is_complete?  no ─► pause ─┐
+       ▲                         └──► refused, lost                               │
+       └──────────────────────────────────────────────────────────────────────────┘
+
+Belongs here: the cursor, the reconnection time, and which refusal ends a subscription.
+Does not belong here: sockets and sleeping, which differ in the two clients.
+"""
+
+from __future__ import annotations
+
+import logging
+from random import uniform
+from typing import TYPE_CHECKING, Final
+
+from hub.client.errors import NotAHub
+from hub.client.messages import Event
+from hub.protocol.data import patterns_of
+from hub.protocol.events import ALL, Blocks, parse_block
+from hub.protocol.updates import EARLIEST_ID
+from skipfilter.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import httpx2
+
+    from hub.client.errors import Refused
+    from hub.protocol.data import Matchers
+    from hub.protocol.events import Block
+
+log = logging.getLogger("hub.client")
+
+LONGEST_PAUSE: Final = 30.0
+"""Seconds between attempts at most, unless the hub asks for more."""
+JITTER: Final = 1.0, 1.5
+"""A pause is lengthened by a random factor between these, so that clients which have
+lost the same hub do not return together."""
+_MAX_RETRY_DIGITS: Final = 18
+_CURSORS: Final = b"mercure-last-event-id", b"last-event-id"  # of the current and the classic dialect
+
+
+class Following:
+    """One subscription.
+
+    `retry` is the seconds before a reconnection, unless the hub says otherwise.  If it
+    does not `wait` for new updates, it is complete when it has those of the history.
+    `on_gap` is called with the last id if the hub no longer has the update.
+    """
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        matchers: Matchers,
+        last_event_id: str | None,
+        *,
+        wait: bool,
+        retry: float,
+        on_gap: Callable[[str], object] | None,
+    ) -> None:
+        self.params = (*(("topic", topic) for topic in topics), *patterns_of(matchers))
+        self.is_complete = False
+        """Whether nothing is left to receive."""
+        self._cursor = last_event_id or ""
+        self._wait = wait
+        self._retry = retry
+        self._on_gap = on_gap
+        self._blocks = Blocks()
+        self._has_begun = False  # whether the hub has ever accepted the subscription
+        self._is_open = False  # whether it has, on this connection
+        self._failures = 0  # the number of attempts since it last did
+        self._least = 0.0  # the pause that a refusal asks for, in seconds
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers of the next request."""
+        headers = [(b"Accept", b"text/event-stream")]
+        if self._cursor:
+            headers.append((b"Last-Event-ID", self._cursor.encode("utf-8")))
+        if not self._wait:
+            headers.append((b"Prefer", b"wait=0"))
+        return headers
+
+    def begin(self, response: httpx2.Response) -> None:
+        """Begin a stream.  Raises NotAHub if the response is none, or has no end."""
+        type = response.headers.get("Content-Type", "")
+        if type.partition(";")[0].strip().lower() != "text/event-stream":
+            raise NotAHub(f"the response is not an event stream: its type is {shown(type)}")
+        if not (self._wait or "wait=0" in response.headers.get("Preference-Applied", "")):
+            raise NotAHub("the hub does not know `Prefer: wait=0`, so its stream would not end")
+        self._has_begun = self._is_open = True
+        self._failures, self._least = 0, 0.0
+        self._blocks = Blocks()
+        raw = {name.lower(): value for name, value in reversed(response.headers.raw)}
+        answered = next((raw[name] for name in _CURSORS if name in raw), None)
+        asked = self._cursor
+        if answered is not None and asked not in ("", EARLIEST_ID) and answered != asked.encode("utf-8"):
+            log.warning("the hub no longer has the update %s, so updates may be missing", shown(asked))
+            if self._on_gap is not None:
+                self._on_gap(asked)
+
+    def feed(self, part: bytes) -> Iterator[Event]:
+        """Yield the events that end in a part of the stream."""
+        for block in map(parse_block, self._blocks.feed(part)):
+            if block.id is not None:
+                self._cursor = block.id
+            milliseconds = self._note_retry(block)
+            if block.data is not None:  # otherwise it is no event
+                yield Event(block.type or "message", block.data, self._cursor, milliseconds)
+
+    def end(self) -> bool:
+        """Note that the connection is over, and return whether nothing is left."""
+        # The lines after the last event count too.
+        block = parse_block(self._blocks.unfinished())
+        self._note_retry(block)
+        self._blocks, self._is_open = Blocks(), False
+        self.is_complete = not self._wait and ALL.decode().strip(": \n") in block.comments
+        return self.is_complete
+
+    def refused(self, error: Refused) -> None:
+        """Note a refusal; raise it unless the hub may accept the subscription later."""
+        if not (self._has_begun and error.may_pass):
+            raise error
+        self._failures += 1
+        self._least = error.retry_after
+
+    def lost(self, error: Exception) -> None:
+        """Note that the connection is lost; raise the error if there never was one."""
+        if not self._has_begun:
+            raise error
+        self._failures += not self._is_open
+
+    def pause(self) -> float:
+        """Return the seconds before the next connection."""
+        longest = max(LONGEST_PAUSE, self._retry)
+        grown = min(longest, self._retry * 2.0 ** min(self._failures, 16))
+        seconds = max(self._least, grown) * uniform(*JITTER)  # noqa: S311
+        log.info("the connection has ended; the next one begins in %.1f s", seconds)
+        return seconds
+
+    def _note_retry(self, block: Block) -> int | None:
+        """Note the `retry` of a block, and return it; None if it has none, or a very
+        long one.
+        """
+        if not 0 < len(block.retry) <= _MAX_RETRY_DIGITS:
+            return None
+        self._retry = int(block.retry) / 1000
+        return int(block.retry)
