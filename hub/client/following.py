@@ -46,7 +46,8 @@ class Following:
 
     `retry` is the seconds before a reconnection, unless the hub says otherwise.  If it
     does not `wait` for new updates, it is complete when it has those of the history.
-    `on_gap` is called with the last id if the hub no longer has the update.
+    `on_open` is called when the hub has accepted the subscription, and `on_gap` with
+    the last id if the hub no longer has that update.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Following:
         *,
         wait: bool,
         retry: float,
+        on_open: Callable[[], object] | None,
         on_gap: Callable[[str], object] | None,
     ) -> None:
         self.params = (*(("topic", topic) for topic in topics), *patterns_of(matchers))
@@ -65,6 +67,7 @@ class Following:
         self._cursor = last_event_id or ""
         self._wait = wait
         self._retry = retry
+        self._on_open = on_open
         self._on_gap = on_gap
         self._blocks = Blocks()
         self._has_begun = False  # whether the hub has ever accepted the subscription
@@ -98,6 +101,8 @@ class Following:
             log.warning("the hub no longer has the update %s, so updates may be missing", shown(asked))
             if self._on_gap is not None:
                 self._on_gap(asked)
+        if self._on_open is not None:
+            self._on_open()
 
     def feed(self, part: bytes) -> Iterator[Event]:
         """Yield the events that end in a part of the stream."""

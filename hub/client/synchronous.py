@@ -13,7 +13,7 @@ from hub.client.messages import FORM, LINES, SILENCE, check, form_of, ids_in, li
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -28,8 +28,8 @@ class SyncClient:
     Without `token` it can only read public updates, if the hub allows that.  A function
     as `token` is called before each request, so that it can return a new one.  `retry`
     is the seconds before a reconnection, unless the hub says otherwise, and `timeout`
-    those that an answer may take.  `ssl_context` has your own certificate authorities;
-    `transport` replaces the network.
+    those that an answer may take.  `headers` are sent with each request.  `ssl_context`
+    has your own certificate authorities; `transport` replaces the network.
 
     Its methods raise `Refused` if the hub refuses a request, `Unreachable` if there is
     no connection, and `Unsendable` if a text has a wrong character.
@@ -42,6 +42,7 @@ class SyncClient:
         token: str | Callable[[], str] | None = None,
         retry: float = 1.0,
         timeout: float = 30.0,
+        headers: Mapping[str, str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
@@ -49,7 +50,10 @@ class SyncClient:
         self._token = token
         self._retry = retry
         self._http = httpx2.Client(
-            timeout=httpx2.Timeout(timeout, read=SILENCE), verify=ssl_context or True, transport=transport
+            timeout=httpx2.Timeout(timeout, read=SILENCE),
+            headers=headers,
+            verify=ssl_context or True,
+            transport=transport,
         )
         self._answer = httpx2.Timeout(timeout)
 
@@ -103,6 +107,7 @@ class SyncClient:
         *topics: str,
         last_event_id: str | None = None,
         wait: bool = True,
+        on_open: Callable[[], object] | None = None,
         on_gap: Callable[[str], object] | None = None,
         **matchers: Unpack[Matchers],
     ) -> Generator[Event, None, None]:
@@ -115,14 +120,17 @@ class SyncClient:
 
         If the connection ends, it reconnects after a random pause, which grows, and
         continues with its cursor.  It has no end if `wait` is true; otherwise it ends
-        when it has what the history has.  `on_gap` is called with the last id if the
-        hub no longer has that update, so that updates may be missing.
+        when it has what the history has.  `on_open` is called for each connection, as
+        soon as no later update can be missed.  `on_gap` is called with the last id if
+        the hub no longer has that update, so that updates may be missing.
 
         Raises an error if the first connection fails, or if the hub refuses the
         subscription; `NotAHub` if the response is no event stream.  Follows no
         redirect, so that the token stays where it is.
         """
-        following = Following(topics, matchers, last_event_id, wait=wait, retry=self._retry, on_gap=on_gap)
+        following = Following(
+            topics, matchers, last_event_id, wait=wait, retry=self._retry, on_open=on_open, on_gap=on_gap
+        )
         while True:
             headers = following.headers() + self._credentials()
             try:

@@ -239,7 +239,9 @@ async def test_a_first_refusal_is_an_error(status: int, pauses: list[float], new
 
 
 async def test_a_pause_is_random_so_that_clients_do_not_return_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [following.Following([], {}, None, wait=True, retry=2, on_gap=None).pause() for _ in range(100)]
+    chosen = [
+        following.Following([], {}, None, wait=True, retry=2, on_open=None, on_gap=None).pause() for _ in range(100)
+    ]
     assert 2 <= min(chosen) < 2.2
     assert 2.8 < max(chosen) <= 3
 
@@ -250,10 +252,16 @@ async def test_a_gap_is_reported(pauses: list[float], new: Callable[..., Any]) -
     classic = HEAD[:-2] + b"Last-Event-ID: other\r\n\r\n"
     event = b"id: 1\ndata: a\n\n"
     server = Answering(unknown + event, known + event, unknown + event, classic + event, EVENT)
-    assert len(await read(new, server, on_gap=gaps.append)) == 5
+    opened: list[int] = []
+    assert len(await read(new, server, on_gap=gaps.append, on_open=lambda: opened.append(len(gaps)))) == 5
+    assert opened == [0, 0, 1, 2, 2]
     assert gaps == ["1", "1"]
     await read(new, Answering(unknown, unknown), last_event_id="earliest", on_gap=gaps.append)
     assert gaps == ["1", "1"]
+
+
+async def test_a_stream_that_waits_has_no_end(pauses: list[float], new: Callable[..., Any]) -> None:
+    assert len(await read(new, Answering(HEAD + b": all\n", EVENT))) == 1
 
 
 # -- without waiting

@@ -1,0 +1,48 @@
+"""A plugin of pytest: the fixtures `mercure_hub` and `mercure_server`.
+
+pytest imports this module in every environment that has skipfilter, so it imports
+nothing else before a fixture is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hub.testing import MemoryHub
+
+
+class MercureServer(NamedTuple):
+    """A hub on a real port."""
+
+    url: str
+    """The URL of the hub, for any client."""
+    token: str
+    """A token that may publish and read everything."""
+    hub: MemoryHub
+    """The hub itself, with what was published to it."""
+
+
+@pytest.fixture
+def mercure_hub() -> MemoryHub:
+    """A hub in memory, which the application of the test contains.
+
+    It does not run yet: the lifespan of the application runs `mercure_hub.app`.
+    """
+    from hub.testing import MemoryHub
+
+    return MemoryHub()
+
+
+@pytest.fixture
+def mercure_server() -> Iterator[MercureServer]:
+    """A hub in memory that runs on a real port, for the clients of the test."""
+    from hub.testing import MemoryHub
+
+    hub = MemoryHub()
+    with hub.serving() as url:
+        yield MercureServer(url, hub.token, hub)

@@ -1,0 +1,117 @@
+"""MemoryHub: a hub for one test, in memory, in this process or on a real port."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hub.client import Client
+from hub.development import DEVELOPMENT_TOKEN
+from hub.history.memory import MemoryHistory
+from hub.http.application import HubApplication
+from hub.hub import Hub
+from hub.settings import Settings
+from hub.testing.recording import record_updates
+from hub.testing.server import serve
+from hub.testing.subscriber import Subscriber
+from hub.testing.transport import StreamingTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Unpack
+
+    from hub.http.authorization import Authorize
+    from hub.protocol.data import Data, Matchers
+    from hub.protocol.updates import Update
+
+
+class Clock:
+    """A clock that goes as usual, and that a test can advance."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0  # seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass at once.
+
+        The hub notices within a second what is due, such as the end of a stream.
+        """
+        self._ahead += seconds
+
+    def time(self) -> float:
+        """Return the seconds since the epoch."""
+        return time.time() + self._ahead
+
+    def monotonic(self) -> float:
+        """Return seconds that never go backwards."""
+        return time.monotonic() + self._ahead
+
+
+class MemoryHub:
+    """A hub in memory, in development mode, without random times.
+
+    `settings` are those of the hub, such as its `path`, and take precedence.
+    `authorize` is the function of `create_app`.
+
+    - `app` is the application, to be mounted in another one, or to be used alone.
+    - `updates` has everything that was published; `assert_published` looks into it.
+    - `token` may publish and read everything.
+    - `clock` is the hub's: tokens expire by it, and streams and updates grow old.
+    """
+
+    def __init__(self, *, authorize: Authorize | None = None, **settings: Any) -> None:
+        chosen = Settings(**{"dev": True, "retry": 0.0, "max_lifetime": 0.0} | settings)
+        self.clock = Clock()
+        history = MemoryHistory(chosen.retention, clock=self.clock.time)
+        hub = Hub(chosen, history, clock=self.clock.monotonic, wall_clock=self.clock.time)
+        self.app = HubApplication(hub, authorize)
+        self.updates = record_updates(self.app)
+        self.path = chosen.path
+        self.token = DEVELOPMENT_TOKEN
+
+    def assert_published(
+        self,
+        *topics: str,
+        data: Data | None = None,
+        private: bool | None = None,
+        type: str | None = None,
+        id: str | None = None,
+        count: int | None = None,
+    ) -> Update:
+        """Return the newest update with these topics and fields.
+
+        Raises AssertionError if there is none, or if there are not exactly `count`.
+        """
+        return self.updates.assert_published(*topics, data=data, private=private, type=type, id=id, count=count)
+
+    def assert_nothing_published(self) -> None:
+        """Raise AssertionError if anything was published."""
+        self.updates.assert_nothing_published()
+
+    def client(self, *, token: str | None = DEVELOPMENT_TOKEN, headers: Mapping[str, str] | None = None) -> Client:
+        """Return a client of the hub, which must run in the same event loop."""
+        transport = StreamingTransport(self.app)
+        return Client(f"http://testserver{self.path}", token=token, headers=headers, transport=transport)
+
+    def subscriber(
+        self,
+        *topics: str,
+        token: str | None = DEVELOPMENT_TOKEN,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 5.0,
+        last_event_id: str | None = None,
+        **matchers: Unpack[Matchers],
+    ) -> Subscriber:
+        """Return a subscriber to the hub, which must run in the same event loop."""
+        client = self.client(token=token, headers=headers)
+        return Subscriber(client, *topics, timeout=timeout, last_event_id=last_event_id, **matchers)
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """Serve the hub on a real port, in a thread, and yield its URL.
+
+        Any client can use it: another process, a browser, a synchronous client.
+        """
+        with serve(self.app, before_end=self.app.hub.shutdown.begin) as origin:
+            yield origin + self.path

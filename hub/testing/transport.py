@@ -1,0 +1,100 @@
+"""Transport: requests to an ASGI application in this process, whose responses may
+never end.
+
+The transport of httpx2 itself returns a response only when it is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import ASGIApp, Message
+
+
+class StreamingTransport(httpx2.AsyncBaseTransport):
+    """A transport of httpx2 that sends each request to an ASGI application.
+
+    The application runs in the event loop of the client, and its lifespan must have
+    begun.  `client` is the address that the application sees.  An exception of the
+    application is raised by the request.
+    """
+
+    def __init__(self, app: ASGIApp, *, client: tuple[str, int] = ("127.0.0.1", 123)) -> None:
+        self._app = app
+        self._client = client
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the response as soon as its head is there."""
+        exchange = _Exchange(await request.aread())
+        url = request.url
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": request.method,
+            "scheme": url.scheme,
+            "path": url.path,
+            "raw_path": url.raw_path.partition(b"?")[0],
+            "query_string": url.query,
+            "root_path": "",
+            "headers": [(name.lower(), value) for name, value in request.headers.raw],
+            "client": self._client,
+            "server": (url.host, url.port),
+            "state": {},
+        }
+        head = await exchange.begin(self._app, scope)
+        return httpx2.Response(head["status"], headers=head["headers"], stream=exchange)
+
+
+class _Exchange(httpx2.AsyncByteStream):
+    """One request with this body, and its response."""
+
+    def __init__(self, body: bytes) -> None:
+        self._request: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._is_gone = asyncio.Event()
+        self._task: asyncio.Task[None]
+
+    async def begin(self, app: ASGIApp, scope: dict[str, Any]) -> Message:
+        """Call the application, and return the head of its response."""
+        self._task = asyncio.create_task(self._run(app, scope))
+        try:
+            head = await self._sent.get()
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if head is None:
+            await self._task
+            raise AssertionError("the application has not responded")
+        return head
+
+    async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
+        try:
+            await app(scope, self._receive, self._sent.put)
+        finally:
+            self._sent.put_nowait(None)
+
+    async def _receive(self) -> Message:
+        if self._request:
+            return self._request.pop()
+        await self._is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (message := await self._sent.get()) is not None:
+            if body := message.get("body", b""):
+                yield body
+            if not message.get("more_body", False):
+                return
+        await self._task  # raises the application's exception
+
+    async def aclose(self) -> None:
+        """Disconnect from the application, and wait until it has noticed that."""
+        self._is_gone.set()
+        await asyncio.wait([self._task])
