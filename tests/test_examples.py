@@ -74,6 +74,25 @@ def test_the_python_of_the_readme_prints_its_output(hub: HubProcess) -> None:
     assert run("-c", script.replace("http://localhost:3000/.well-known/mercure", hub.url)) == "a new chapter\n"
 
 
+def test_the_synchronous_client_of_the_readme_prints_its_output(hub: HubProcess) -> None:
+    [script] = re.findall(r"```python\n([^`]*with SyncClient\(\"http[^`]*)```", HUB_PAGE)
+    told = "400 topic '*' is reserved: it is the pattern that matches every topic\n"
+    assert run("-c", script.replace("http://localhost:3000/.well-known/mercure", hub.url)) == "1\n" + told
+
+
+def test_the_application_of_the_readme_passes_its_tests(pytester: pytest.Pytester) -> None:
+    section = HUB_PAGE.partition("\n## In your application")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    [shop] = [block for block in blocks if "def create" in block]
+    [authorize] = [block for block in blocks if "def authorize" in block]
+    [tests] = [block for block in blocks if "def test_" in block]
+    pytester.makepyfile(shop=shop, test_shop=tests, authorize=authorize)
+    pytester.makeconftest("import pytest\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'")
+    result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "anyio")
+    result.assert_outcomes(passed=3)
+    exec(authorize, {})
+
+
 def test_the_requests_of_the_readme_work(hub: HubProcess) -> None:
     blocks = [block for block in re.findall(r"```sh\n(.*?)```", README + HUB_PAGE, re.DOTALL) if "curl" in block]
     script = "\n".join(blocks).replace("http://localhost:3000", hub.origin)

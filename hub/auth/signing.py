@@ -76,23 +76,24 @@ def _detail(action: str, matchers: Iterable[tuple[str, str]], payload: Any = Non
 
 def sign_classic_token(
     key: str,
-    algorithm: str | None,
+    algorithm: str | None = None,
     *,
-    publish: Iterable[str],
-    subscribe: Iterable[str],
+    publish: Iterable[str] = (),
+    subscribe: Iterable[str] = (),
     payload: Any = None,
     seconds: float | None,
-    now: float,
+    now: float | None = None,
 ) -> str:
     """Return a signed classic token that is valid for `seconds` (V30).
 
     If `seconds` is None, the token never expires.  `publish` and `subscribe` are topic
-    selectors.  `now` is in seconds since the epoch.
+    selectors.  `now` is in seconds since the epoch; without it, it is the present time.
 
     Raises ConfigurationError if the key cannot sign.
     """
     claim = {"publish": list(publish), "subscribe": list(subscribe)} | _present(payload=payload)
-    claims = {"mercure": claim, "exp": None if seconds is None else int(now + seconds)}
+    begins = time.time() if now is None else now
+    claims = {"mercure": claim, "exp": None if seconds is None else int(begins + seconds)}
     return _sign(key, algorithm, {"typ": "JWT"}, claims)
 
 

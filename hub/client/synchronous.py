@@ -31,8 +31,9 @@ class SyncClient:
     those that an answer may take.  `headers` are sent with each request.  `ssl_context`
     has your own certificate authorities; `transport` replaces the network.
 
-    Its methods raise `Refused` if the hub refuses a request, `Unreachable` if there is
-    no connection, and `Unsendable` if a text has a wrong character.
+    Threads may share a client.  Its methods raise `Refused` if the hub refuses a
+    request, `Unreachable` if there is no connection, and `Unsendable` if a text has a
+    wrong character.
     """
 
     def __init__(

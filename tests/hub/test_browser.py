@@ -6,8 +6,13 @@ All tests share one browser; each has a new profile.
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,8 +25,11 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 from starlette.responses import Response
 
+from examples.run.producer import TEXT
 from tests.asgi import PATH, classic_token, current_token
-from tests.conftest import HubProcess
+from tests.conftest import HubProcess, children_of
+from tests.hub.commands import environment
+from tests.test_examples import ROOT
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
@@ -718,3 +726,76 @@ def test_the_debugger_of_a_hub_with_well_known_keys_has_a_token(open_hub: HubPro
     visit_debugger(page, open_hub)
     expect(page.locator("#token")).to_have_value(open_hub.token)
     expect(page.locator("#sign")).to_be_hidden()
+
+
+# -- the run of a model in examples/run
+
+
+@pytest.fixture
+def run_app(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The example on two workers: its URL, and the process that watches them."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    origin = f"http://127.0.0.1:{port}"
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--factory",
+        "examples.run.app:create",
+        "--port",
+        str(port),
+        "--workers",
+        "2",
+    ]
+    values = {"RUN_HISTORY": f"sqlite:///{tmp_path}/runs.db", "RUN_ORIGIN": origin, "RUN_TOKEN_SECONDS": "0.1"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(PYTHONPATH=str(ROOT), **values), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    reading = threading.Thread(target=lambda: lines.extend(process.stderr or ()))
+    try:
+        for line in process.stderr:
+            lines.append(line)
+            if sum("startup complete" in line for line in lines) == 2:
+                break
+        reading.start()
+        yield origin, process
+    finally:
+        process.terminate()
+        process.wait(HANG)
+        reading.join(HANG)
+        process.stderr.close()
+
+
+def test_a_run_survives_a_reload_and_the_end_of_each_worker(
+    run_app: tuple[str, subprocess.Popen[str]], page: Page
+) -> None:
+    origin, watcher = run_app
+    page.goto(origin)
+    page.click("#start")
+    text, state = page.locator("#text"), page.locator("#state")
+    expect(text).to_contain_text("A roaring")
+    page.reload()
+    expect(text).to_contain_text("A roaring bitmap keeps")
+    first = [pid for pid in children_of(watcher.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert len(first) == 2
+    for pid in first:  # one of them has the stream
+        os.kill(pid, signal.SIGKILL)
+    expect(state).to_have_text("done")
+    assert text.text_content() == TEXT + " "
+    page.reload()  # a run that is over is still there
+    expect(state).to_have_text("done")
+    assert text.text_content() == TEXT + " "
+
+
+def test_a_run_that_the_history_does_not_have_is_reported(
+    run_app: tuple[str, subprocess.Popen[str]], page: Page
+) -> None:
+    origin, _ = run_app
+    page.goto(origin)
+    page.click("#start")
+    expect(page.locator("#state")).to_have_text("done")
+    page.goto(f"{origin}/#11111111-1111-1111-1111-111111111111")
+    expect(page.locator("#state")).to_have_text("no longer resumable")

@@ -22,7 +22,6 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from examples import embedded
 from hub import Settings, Update, create_app
 from hub.errors import Closing, InvalidRequest, NotRunning
 from tests.asgi import FORM, NDJSON, PATH, ask, bearer, classic_token, current_token, follow, publish
@@ -355,34 +354,11 @@ def test_a_hub_can_run_in_a_thread_without_signals() -> None:
 # -- the example
 
 
-async def test_the_page_of_the_example_follows_the_votes() -> None:
-    app = embedded.create_application()
-    async with running(app):
-        page = await ask(app, "GET", "/")
-        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-        url = re.search(r'EventSource\("([^"]+)"\)', page.text)
-        assert url is not None
-        assert [(await ask(app, "POST", "/vote")).text for _ in "ab"] == ["1", "2"]
-        async with follow(app, target=url[1]) as stream:
-            assert [(await stream.next_event()).data for _ in "ab"] == ["1", "2"]
-            await ask(app, "POST", "/vote")
-            assert (await stream.next_event()).data == "3"
-        path = url[1].partition("?")[0]
-        assert (await ask(app, "GET", f"{path}/health/ready")).status == 200
-        assert (await ask(app, "POST", path, [FORM], b"topic=/votes")).status == 405
-
-
-async def test_a_second_test_of_the_example_begins_anew() -> None:
-    for _ in "ab":
-        app = embedded.create_application()
-        async with running(app):
-            assert (await ask(app, "POST", "/vote")).text == "1"
-
-
 @pytest.mark.processes
 async def test_the_example_runs_and_a_signal_ends_it_with_its_streams() -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-X", "dev", str(ROOT / "examples/embedded.py"), "--port", "0"),
+        *(sys.executable, "-X", "dev", "-m", "uvicorn", "--port", "0"),
+        *("--factory", "examples.frameworks.starlette_app:create"),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,

@@ -1,0 +1,63 @@
+"""Flask over WSGI: a hub in a process of its own, and a client that publishes to it.
+
+skipfilter serve --dev
+flask --app flask_app run
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from flask import Flask, redirect, request, session
+
+from hub import SyncClient
+from hub.auth.signing import sign_classic_token
+from hub.development import DEVELOPMENT_KEY, DEVELOPMENT_TOKEN, DEVELOPMENT_URL
+
+if TYPE_CHECKING:
+    from werkzeug.wrappers import Response
+
+COOKIE = "mercure_access_token"  # in production: "__Secure-mercure_access_token", with secure=True
+PAGE = (Path(__file__).parent / "page.html").read_text("utf-8")
+
+
+def topic_of(user: str) -> str:
+    """Return the topic of a user; quoted, because a name with braces is a template."""
+    return f"/users/{quote(user, safe='')}"
+
+
+def create_app() -> Flask:
+    """Return a new application, for the hub at the URL in the variable HUB_URL."""
+    votes = 0
+    url = os.environ.get("HUB_URL", DEVELOPMENT_URL)
+    app = Flask(__name__)
+    # All threads share one client.  In production, its token is one that may publish.
+    hub = app.extensions["hub"] = SyncClient(url, token=DEVELOPMENT_TOKEN)
+    app.secret_key = "change this"
+
+    @app.get("/")
+    def page() -> str:
+        return PAGE.replace("HUB", url)
+
+    @app.post("/login")
+    def login() -> Response:
+        session["user"] = request.form["user"]
+        # Flask has no part in the event stream, so a token says what the user may read.
+        token = sign_classic_token(DEVELOPMENT_KEY, subscribe=[topic_of(session["user"])], seconds=3_600)
+        answer = redirect("/", 303)
+        answer.set_cookie(COOKIE, token, path="/.well-known/mercure", httponly=True, samesite="Strict")
+        return answer
+
+    @app.post("/vote")
+    def vote() -> str:
+        nonlocal votes
+        votes += 1
+        hub.publish("/votes", data=str(votes))
+        if user := session.get("user"):
+            hub.publish(topic_of(user), data=f"{user}, you were number {votes}", type="note", private=True)
+        return str(votes)
+
+    return app
