@@ -48,16 +48,18 @@ class Subscriber:
 
     async def __aenter__(self) -> Self:
         self._reading = asyncio.create_task(self._read())
-        while not self._is_open:
-            await self._change(self._timeout, "the hub has not answered")
+        try:
+            while not self._is_open:
+                await self._change(self._timeout, "the hub has not answered")
+        except BaseException:
+            await self._end()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._reading.cancel()
-        await asyncio.wait([self._reading])
-        await self._client.aclose()
+        await self._end()
 
     async def next(self, timeout: float | None = None) -> Event:
         """Return the next event.
@@ -70,6 +72,11 @@ class Subscriber:
             await self._change(seconds, f"no update has come; before: {before}")
         self._taken += 1
         return self.received[self._taken - 1]
+
+    async def _end(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        await self._client.aclose()
 
     def _open(self) -> None:
         self._is_open = True

@@ -208,6 +208,16 @@ def test_an_application_that_does_not_start_is_an_error() -> None:
         raise AssertionError
 
 
+def test_a_subscriber_that_is_refused_closes_its_connection() -> None:
+    # Otherwise the socket would be reported as unclosed.
+    with (
+        MemoryHub(anonymous=False).serving() as url,
+        pytest.raises(Refused, match="401"),
+        blocking(Subscriber(Client(url), "/a")),
+    ):
+        raise AssertionError
+
+
 # -- time
 
 
