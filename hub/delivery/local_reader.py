@@ -7,13 +7,13 @@ walk itself (`reading`), and anything of a connection.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hub.delivery.delivery import Delivery
+    from hub.delivery.reading import Part, Reading
     from hub.delivery.subscriber import Subscriber
     from hub.protocol.updates import Update
 
@@ -28,7 +28,7 @@ class LocalReader:
         self._delivery = delivery
         self._subscriber = subscriber
         self._is_closed = delivery.closing is not None
-        self._waiting: asyncio.Timeout | None = None  # while it waits for more
+        self._waiting: asyncio.Timeout | None = None  # while it waits for a part
 
     async def updates(self, end: int | None) -> AsyncIterator[Update]:
         """Yield the updates that the subscriber wants, until the hub shuts down.
@@ -40,21 +40,32 @@ class LocalReader:
         with self._delivery.reader_seat(self._subscriber, self) as seat:
             position = self._subscriber.start
             reading = self._delivery.reading(seat, position)
-            while not self._is_closed and (end is None or position < end):
-                part = await reading.next()
+            while end is None or position < end:
+                part = await self._next(reading)
                 if part is None:
-                    await self._more()
-                    continue
+                    return
                 for entry in part.wanted:
                     yield entry.update
                 position = part.end
 
-    async def _more(self) -> None:
-        """Wait until more is dispatched, or until `close`."""
-        with suppress(TimeoutError):
+    async def _next(self, reading: Reading) -> Part | None:
+        """Return the next part when there is one; None after `close`.
+
+        Without `close`, it would wait as long as the history is unavailable.
+        """
+        if self._is_closed:
+            return None
+        try:
             async with asyncio.timeout(None) as self._waiting:
-                await self._delivery.moved()
-        self._waiting = None
+                while (part := await reading.next()) is None:
+                    await self._delivery.moved()
+                return part
+        except TimeoutError:
+            if not self._is_closed:
+                raise  # it is not ours
+            return None
+        finally:
+            self._waiting = None
 
     # -- for delivery
 
@@ -63,7 +74,7 @@ class LocalReader:
         return False
 
     def close(self, reason: str) -> None:
-        """End the iteration, after the page that is being read."""
+        """End the iteration, after the page that the program is reading."""
         self._is_closed = True
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())

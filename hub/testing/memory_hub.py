@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hub.http.authorization import Authorize
-    from hub.protocol.data import Data, Matchers
-    from hub.protocol.updates import Update
+    from hub.protocol.data import Matchers
 
 
 class Clock:
@@ -55,7 +54,8 @@ class MemoryHub:
     `authorize` is the function of `create_app`.
 
     - `app` is the application, to be mounted in another one, or to be used alone.
-    - `updates` has everything that was published; `assert_published` looks into it.
+    - `updates` has everything that was published; `assert_published` and
+      `assert_nothing_published` are its methods.
     - `token` may publish and read everything.
     - `clock` is the hub's: tokens expire by it, and streams and updates grow old.
     """
@@ -67,27 +67,10 @@ class MemoryHub:
         hub = Hub(chosen, history, clock=self.clock.monotonic, wall_clock=self.clock.time)
         self.app = HubApplication(hub, authorize)
         self.updates = record_updates(self.app)
+        self.assert_published = self.updates.assert_published
+        self.assert_nothing_published = self.updates.assert_nothing_published
         self.path = chosen.path
         self.token = DEVELOPMENT_TOKEN
-
-    def assert_published(
-        self,
-        *topics: str,
-        data: Data | None = None,
-        private: bool | None = None,
-        type: str | None = None,
-        id: str | None = None,
-        count: int | None = None,
-    ) -> Update:
-        """Return the newest update with these topics and fields.
-
-        Raises AssertionError if there is none, or if there are not exactly `count`.
-        """
-        return self.updates.assert_published(*topics, data=data, private=private, type=type, id=id, count=count)
-
-    def assert_nothing_published(self) -> None:
-        """Raise AssertionError if anything was published."""
-        self.updates.assert_nothing_published()
 
     def client(self, *, token: str | None = DEVELOPMENT_TOKEN, headers: Mapping[str, str] | None = None) -> Client:
         """Return a client of the hub, which must run in the same event loop."""

@@ -13,12 +13,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from hub import Settings, Update, create_app
-from hub.errors import Closing, InvalidRequest, NotRunning, PositionExpired
+from hub.errors import Closing, HistoryUnavailable, InvalidRequest, NotRunning, PositionExpired
 from tests.asgi import PATH, application, ask, current_token, follow, publish
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from hub.history.base import Page
 
 pytestmark = pytest.mark.anyio
 
@@ -212,6 +214,27 @@ async def test_the_iteration_ends_when_the_hub_shuts_down() -> None:
             await asyncio.sleep(0)
     with pytest.raises(StopAsyncIteration):
         await waiting
+
+
+async def test_the_iteration_ends_at_a_shutdown_even_if_the_history_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = create_app(Settings(dev=True))
+    asked = asyncio.Event()
+
+    async def fails(after: int) -> Page:
+        asked.set()
+        raise HistoryUnavailable("gone")
+
+    async with app.running():
+        ids = [await app.publish("a") for _ in "ab"]
+        while app.hub.delivery.dispatched < 2:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(app.hub.history, "read", fails)
+        waiting = asyncio.ensure_future(anext(app.subscribe("a", last_event_id=ids[0])))
+        await asked.wait()
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(waiting, HANG)
 
 
 async def test_a_program_that_stops_reading_leaves_nothing_behind() -> None:
