@@ -52,8 +52,8 @@ class NotRunning(HubError, RuntimeError):
     def __init__(self, reason: str = "") -> None:
         super().__init__(
             reason
-            or "the hub is not running: the lifespan of the application around it must enter `app.running()`, or "
-            "the server must run the hub's own lifespan"
+            or "the hub is not running: the lifespan of the application around it must enter `running()` of what "
+            "create_app() returned, or a server must run the hub's own lifespan"
         )
 
 

@@ -161,7 +161,7 @@ class Hub:
         """Publish updates that are checked; see `publish`."""
         publisher = "" if grant is None else grant.publisher
         await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
-        if log.isEnabledFor(logging.DEBUG):
+        if logging.getLogger("hub").isEnabledFor(logging.DEBUG):  # a logger of structlog may not know
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)
@@ -207,12 +207,13 @@ class Hub:
         `waits`, it ends when the hub shuts down, and otherwise when it has read what
         the history has.  It counts toward no limit and is not announced.
 
-        Raises `InvalidRequest` if a pattern is invalid for its type, and `NotRunning`.
-        The iteration raises the errors of `LocalReader.updates`, and
-        `HistoryUnavailable`.
+        Raises `InvalidRequest` if a pattern is invalid for its type, `NotRunning`, and
+        `HistoryUnavailable`.  The iteration raises that too, and the errors of
+        `LocalReader.updates`.
         """
         if not self.is_running:
             raise NotRunning
+        self._require_ready()
         try:
             matchers = [self.compiler.compile(*selector) for selector in selectors]
         except (PatternError, LookupError) as error:
@@ -311,8 +312,7 @@ class Hub:
 
         Raises `HistoryUnavailable`.
         """
-        if not self.delivery.is_ready:
-            raise HistoryUnavailable("it has not been available since this node started")
+        self._require_ready()
         return await find_start(
             self.history,
             last_event_id,
@@ -320,6 +320,11 @@ class Hub:
             replay_unknown=self.settings.replay_unknown,
             live=lambda: self.delivery.position,
         )
+
+    def _require_ready(self) -> None:
+        """Raise `HistoryUnavailable` unless the end of the history is known."""
+        if not self.delivery.is_ready:
+            raise HistoryUnavailable("it has not been available since this node started")
 
     # -- running
 
@@ -352,6 +357,7 @@ class Hub:
             await self.shutdown.aclose()
             delivering.cancel()
             await asyncio.gather(delivering, return_exceptions=True)
+            self.window.close()
             await self.authorizer.aclose()
             await self.observer.aclose()
             await self.history.aclose()

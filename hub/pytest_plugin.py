@@ -45,4 +45,4 @@ def mercure_server() -> Iterator[MercureServer]:
 
     hub = MemoryHub()
     with hub.serving() as url:
-        yield MercureServer(url, hub.token, hub)
+        yield MercureServer(url, hub.token or "", hub)

@@ -89,7 +89,7 @@ def test_the_application_of_the_readme_passes_its_tests(pytester: pytest.Pyteste
     pytester.makepyfile(shop=shop, test_shop=tests, authorize=authorize)
     pytester.makeconftest("import pytest\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'")
     result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "anyio")
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=4)
     exec(authorize, {})
 
 

@@ -1,7 +1,7 @@
 """Flask over WSGI: a hub in a process of its own, and a client that publishes to it.
 
-skipfilter serve --dev
-flask --app flask_app run
+skipfilter serve --dev --cors-origins http://localhost:8000
+flask --app flask_app run --host localhost --port 8000
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def create_app() -> Flask:
     app = Flask(__name__)
     # All threads share one client.  In production, its token is one that may publish.
     hub = app.extensions["hub"] = SyncClient(url, token=DEVELOPMENT_TOKEN)
-    app.secret_key = "change this"
+    app.config.update(SECRET_KEY="change this", SESSION_COOKIE_SAMESITE="Strict")
 
     @app.get("/")
     def page() -> str:

@@ -25,11 +25,12 @@ HUB = "/live/.well-known/mercure"
 FOLDER = Path(__file__).parent
 PAGE = (FOLDER / "page.html").read_text("utf-8").replace("HUB", HUB)
 ORIGIN = os.environ.get("RUN_ORIGIN", "http://127.0.0.1:8000")  # where the producer reaches this application
-KEY = os.environ.get("RUN_KEY", "a secret of at least 32 bytes: change it")
+KEY = os.environ.get("RUN_KEY", "a secret of at least 32 bytes: change it")  # of the producer's tokens
+SESSION_KEY = os.environ.get("RUN_SESSION_KEY", "another secret: change it")
 
 
 async def authorize(request: Request) -> Grant | None:
-    """Allow a session to read its own runs; the token of a run decides about others."""
+    """Allow a session to read its own runs; the producer has a token instead."""
     runs = request.session.get("runs")
     return Grant(subscribe=[f"/runs/{run}" for run in runs]) if runs else None
 
@@ -46,7 +47,7 @@ def create() -> FastAPI:
         authorize=authorize,
     )
     app = FastAPI(lifespan=lambda _: live.running())
-    app.add_middleware(SessionMiddleware, secret_key=KEY, same_site="strict")
+    app.add_middleware(SessionMiddleware, secret_key=SESSION_KEY, same_site="strict")
 
     @app.get("/", response_class=HTMLResponse)
     def page() -> str:
@@ -64,12 +65,13 @@ def create() -> FastAPI:
         return run
 
     @app.get("/runs/{run}")
-    async def state(run: str) -> str:
+    async def state(run: str, request: Request) -> str:
         """Return "resumable" if the history still has the beginning of the run."""
-        async for update in live.subscribe(f"/runs/{run}", last_event_id="earliest", wait=False):
-            if '"n":0,' in update.data:
-                return "resumable"
-            break
+        if run in request.session.get("runs", []):
+            async for update in live.subscribe(match=f"/runs/{run}", last_event_id="earliest", wait=False):
+                if '"n":0,' in update.data:
+                    return "resumable"
+                break
         raise HTTPException(410, "the history no longer has this run")
 
     app.mount("/live", live)

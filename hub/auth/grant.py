@@ -7,6 +7,7 @@ CompiledGrant   their matchers; a token's claims become one too
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from hub.errors import InsufficientScope
@@ -24,6 +25,9 @@ Action: TypeAlias = Literal["publish", "subscribe"]
 DETAIL_TYPE: Final = "https://mercure.rocks/authorization-detail"
 """The type of authorization details for a Mercure hub (N72)."""
 
+
+_LONG_PAST: Final = 1e9
+"""A time that no grant ends at; a shorter number is meant as a duration."""
 
 Pattern: TypeAlias = "str | Selector"
 """An exact topic, or a matcher type and a pattern."""
@@ -49,8 +53,9 @@ class Grant:
     """A name of the user, for the limits of each client; without it, the address
     counts.
     """
-    expires: float | None = None
-    """When the grant ends, in seconds since the epoch, and the stream with it.
+    expires: float | datetime | None = None
+    """When the grant ends, and the stream with it: a datetime with a time zone, or
+    seconds since the epoch.
 
     Without it, a stream ends after `max_lifetime`.
     """
@@ -60,12 +65,18 @@ class Grant:
             patterns = getattr(self, name)
             if isinstance(patterns, str):
                 raise TypeError(f"{name} {shown(patterns)} is a text: give a list of patterns, as in [{patterns!r}]")
-            for pattern in patterns:
-                type, _ = _selector(pattern)
+            object.__setattr__(self, name, tuple(patterns))
+            for type, _ in map(_selector, getattr(self, name)):
                 if type not in MATCHER_TYPES:
                     raise ValueError(f"{name}: matcher type {shown(type)} is none of {', '.join(MATCHER_TYPES)}")
-        if self.expires is not None and not isinstance(self.expires, int | float):
-            raise TypeError(f"expires {self.expires!r} is not a number of seconds since the epoch")
+        if not isinstance(self.subject, str | None):
+            raise TypeError(f"subject {self.subject!r:.80} is no text")
+        if isinstance(self.expires, datetime) and self.expires.tzinfo is not None:
+            object.__setattr__(self, "expires", self.expires.timestamp())
+        if not isinstance(self.expires, int | float | None):
+            raise TypeError(f"expires {self.expires!r} is no datetime with a time zone, or seconds since the epoch")
+        if self.expires is not None and not self.expires >= _LONG_PAST:
+            raise ValueError(f"expires {self.expires} is long past: it is a time, as time.time() + 3600 is one")
 
     def selectors(self, action: Action) -> list[Selector]:
         """Return the matcher types and patterns for an action."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from hub.client.errors import NotAHub
 from hub.client.messages import Event
-from hub.protocol.data import patterns_of
+from hub.protocol.data import patterns_of, require_topics
 from hub.protocol.events import ALL, Blocks, parse_block
 from hub.protocol.updates import EARLIEST_ID
 from skipfilter.text import shown
@@ -34,6 +34,11 @@ log = logging.getLogger("hub.client")
 
 LONGEST_PAUSE: Final = 30.0
 """Seconds between attempts at most, unless the hub asks for more."""
+LONGEST_RETRY: Final = 3_600.0
+"""The most seconds that an event may make the client wait."""
+SHORTEST_GROWING: Final = 0.1
+"""The pause in seconds from which pauses grow at least, while the hub does not answer.
+"""
 JITTER: Final = 1.0, 1.5
 """A pause is lengthened by a random factor between these, so that clients which have
 lost the same hub do not return together."""
@@ -47,7 +52,7 @@ class Following:
     `retry` is the seconds before a reconnection, unless the hub says otherwise.  If it
     does not `wait` for new updates, it is complete when it has those of the history.
     `on_open` is called when the hub has accepted the subscription, and `on_gap` with
-    the last id if the hub no longer has that update.
+    the last id, or "", if updates may be missing.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Following:
         on_open: Callable[[], object] | None,
         on_gap: Callable[[str], object] | None,
     ) -> None:
+        require_topics(topics)
         self.params = (*(("topic", topic) for topic in topics), *patterns_of(matchers))
         self.is_complete = False
         """Whether nothing is left to receive."""
@@ -91,16 +97,19 @@ class Following:
             raise NotAHub(f"the response is not an event stream: its type is {shown(type)}")
         if not (self._wait or "wait=0" in response.headers.get("Preference-Applied", "")):
             raise NotAHub("the hub does not know `Prefer: wait=0`, so its stream would not end")
-        self._has_begun = self._is_open = True
+        had_begun, self._has_begun = self._has_begun, True
+        self._is_open = True
         self._failures, self._least = 0, 0.0
         self._blocks = Blocks()
         raw = {name.lower(): value for name, value in reversed(response.headers.raw)}
         answered = next((raw[name] for name in _CURSORS if name in raw), None)
         asked = self._cursor
-        if answered is not None and asked not in ("", EARLIEST_ID) and answered != asked.encode("utf-8"):
+        is_gap = answered is not None and asked not in ("", EARLIEST_ID) and answered != asked.encode("utf-8")
+        if is_gap:
             log.warning("the hub no longer has the update %s, so updates may be missing", shown(asked))
-            if self._on_gap is not None:
-                self._on_gap(asked)
+        # Without a cursor, it is not known what was published during the pause.
+        if self._on_gap is not None and (is_gap or (had_begun and not asked)):
+            self._on_gap(asked)
         if self._on_open is not None:
             self._on_open()
 
@@ -138,7 +147,9 @@ class Following:
     def pause(self) -> float:
         """Return the seconds before the next connection."""
         longest = max(LONGEST_PAUSE, self._retry)
-        grown = min(longest, self._retry * 2.0 ** min(self._failures, 16))
+        # An update may set a retry of 0, with which nothing would grow.
+        first = max(self._retry, SHORTEST_GROWING) if self._failures else self._retry
+        grown = min(longest, first * 2.0 ** min(self._failures, 16))
         seconds = max(self._least, grown) * uniform(*JITTER)  # noqa: S311
         log.info("the connection has ended; the next one begins in %.1f s", seconds)
         return seconds
@@ -149,5 +160,5 @@ class Following:
         """
         if not 0 < len(block.retry) <= _MAX_RETRY_DIGITS:
             return None
-        self._retry = int(block.retry) / 1000
+        self._retry = min(int(block.retry) / 1000, LONGEST_RETRY)
         return int(block.retry)

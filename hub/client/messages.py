@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 import httpx2
 
 from hub.client.errors import NoAnswer, Refused, Unreachable, Unsendable
-from hub.protocol.data import data_text, to_json
+from hub.protocol.data import data_text, require_topics, to_json
+from hub.protocol.updates import require_updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +53,8 @@ class Event:
 def form_of(
     topics: Sequence[str], data: Data, *, private: bool, id: str | None, type: str | None, retry: int | None
 ) -> bytes:
-    """Return an update as a form.  Raises TypeError for data of another type."""
+    """Return an update as a form.  Raises TypeError for a value of a wrong type."""
+    require_topics(topics)
     fields = [("topic", topic) for topic in topics]
     fields += [("data", data_text(data))] + ([("private", "on")] if private else [])
     fields += [
@@ -62,7 +64,9 @@ def form_of(
 
 
 def lines_of(updates: Iterable[Update]) -> bytes:
-    """Return updates as lines of JSON."""
+    """Return updates as lines of JSON.  Raises TypeError for anything else."""
+    updates = list(updates)
+    require_updates(updates)
     names = ("data", "private", "id", "type", "retry")
     lines = (
         {"topic": update.topics} | {name: value for name in names if (value := getattr(update, name)) is not None}
@@ -108,5 +112,5 @@ def sending() -> Iterator[None]:
         ) from error
     except httpx2.TimeoutException as error:
         raise NoAnswer("there is no answer") from error
-    except httpx2.TransportError as error:
+    except httpx2.RequestError as error:
         raise Unreachable(f"there is no connection to a hub: {error or type(error).__name__}") from error

@@ -52,6 +52,7 @@ class SyncClient:
         self._retry = retry
         self._http = httpx2.Client(
             timeout=httpx2.Timeout(timeout, read=SILENCE),
+            limits=httpx2.Limits(max_connections=None),  # a subscription keeps one
             headers=headers,
             verify=ssl_context or True,
             transport=transport,
@@ -122,8 +123,9 @@ class SyncClient:
         If the connection ends, it reconnects after a random pause, which grows, and
         continues with its cursor.  It has no end if `wait` is true; otherwise it ends
         when it has what the history has.  `on_open` is called for each connection, as
-        soon as no later update can be missed.  `on_gap` is called with the last id if
-        the hub no longer has that update, so that updates may be missing.
+        soon as no later update can be missed.  `on_gap` is called if updates may be
+        missing: with the last id if the hub no longer has that update, or with "" if
+        the connection was lost before the first update.
 
         Raises an error if the first connection fails, or if the hub refuses the
         subscription; `NotAHub` if the response is no event stream.  Follows no

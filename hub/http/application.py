@@ -33,7 +33,7 @@ from hub.hub import Hub
 from hub.logs import configure_log
 from hub.node.shutdown import before_signals
 from hub.protocol.requests import selectors_of, take_tokens
-from hub.protocol.updates import Update
+from hub.protocol.updates import Update, require_updates
 from hub.settings.sources import Sources
 from skipfilter.text import shown
 
@@ -121,6 +121,7 @@ class HubApplication:
         Raises the errors of `publish`, and `TooLarge` if there are too many.
         """
         together = list(updates)
+        require_updates(together)
         await self.hub.publish(*together)
         return [update.id for update in together]
 
@@ -144,7 +145,7 @@ class HubApplication:
         if loop is None:
             raise NotRunning
         if _runs_here(loop):
-            raise RuntimeError("publish_sync would block the event loop of the hub: here, use `await app.publish(…)`")
+            raise RuntimeError("publish_sync would block the event loop of the hub: here, use `await publish(…)`")
         update = self.publish(*topics, data=data, private=private, id=id, type=type, retry=retry)
         try:
             published = asyncio.run_coroutine_threadsafe(update, loop)
@@ -283,14 +284,14 @@ class HubApplication:
         then go to the handler that was installed before.  Without this, a server would
         wait indefinitely at shutdown, because an event stream does not end by itself.
         """
-        async with self.hub.running():
-            self._loop = asyncio.get_running_loop()
-            try:
+        try:
+            async with self.hub.running():
+                self._loop = asyncio.get_running_loop()
                 with before_signals(self.hub.shutdown.begin):
                     yield
-            finally:
-                self._loop = None
-                self._authorization.close()
+        finally:
+            self._loop = None
+            self._authorization.close()
 
 
 def create_app(
@@ -313,6 +314,8 @@ def create_app(
     """
     configure_log()
     _warn_of_development(settings)
+    if not (authorize is None or callable(authorize)):
+        raise TypeError(f"authorize={authorize!r:.80} is no function")
     if authorize is None:
         settings.require_subscribers()
     if history is None:

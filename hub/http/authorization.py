@@ -19,16 +19,18 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request as StarletteRequest
 
 from hub.auth.grant import ANONYMOUS, CompiledGrant, Grant
 from hub.auth.presented import require_same_site
 from hub.delivery.subscriber import client_at
-from hub.errors import InvalidToken, LimitExceeded, TokenRequired, Undecided
+from hub.errors import LimitExceeded, TokenRequired, Undecided
 from hub.protocol.requests import header_values
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ class Authorization:
         self._hub = hub
         self._authorize = authorize
         self._is_async = authorize is not None and _is_async(authorize)
-        self._threads: ThreadPoolExecutor | None = None  # made when it is first needed
+        self._threads = ThreadPoolExecutor(THREADS, "hub-authorize")  # it starts none before the first call
+        self._idle = asyncio.Semaphore(THREADS)  # the number of threads that are idle
         settings = hub.settings
         self._takes_tokens: dict[Action, bool] = {
             "publish": authorize is None or settings.has_keys("publisher"),
@@ -67,6 +70,14 @@ class Authorization:
         """Return whether any request could be allowed this action."""
         settings = self._hub.settings
         return self._authorize is not None or (settings.can_publish if action == "publish" else settings.can_subscribe)
+
+    def take_rate(self, address: str) -> None:
+        """Use the rate of an address, if the application is to be asked.
+
+        Raises `LimitExceeded` if the address connects too often.
+        """
+        if self._authorize is not None:
+            self._hub.admission.take_rate(client_at(address))
 
     @contextmanager
     def bounded(self, address: str) -> Iterator[Client | None]:
@@ -82,7 +93,7 @@ class Authorization:
             yield None
             return
         client, requests = client_at(address), self._hub.shares.requests
-        self._hub.admission.take_rate(client)
+        self.take_rate(address)
         try:
             requests.take(client)
         except LimitExceeded as error:
@@ -105,9 +116,9 @@ class Authorization:
         if self._authorize is not None:
             grant = await self._ask(self._authorize, request)
             if grant is not None:
-                if action == "publish" and not _is_explicit(request):
+                if action == "publish" and not _is_no_page(request):
                     own = (origin, *settings.public_urls)
-                    require_same_site(request.headers, own, settings.publish_origins, "without an Authorization header")
+                    require_same_site(request.headers, own, settings.publish_origins, "with a session")
                 return await self._compiled(grant)
         if self._takes_tokens[action]:
             return await self._hub.authorizer.authorize(
@@ -127,48 +138,70 @@ class Authorization:
         try:
             async with asyncio.timeout(seconds) as timeout:
                 grant = await self._call(authorize, StarletteRequest(request.scope))
+        except HTTPException as error:
+            raise RuntimeError("authorize raised an HTTPException: it must return None, or a Grant") from error
         except TimeoutError:
             if not timeout.expired():
                 raise  # it is the function's own
             raise Undecided(f"authorize has not returned within {seconds:g} s (authorize_timeout)") from None
         if grant is not None and not isinstance(grant, Grant):
-            raise TypeError(f"authorize returned {grant!r}: it must return a Grant or None")
+            raise TypeError(f"authorize returned a {type(grant).__name__}: it must return a Grant or None")
         return grant
 
     async def _call(self, authorize: Authorize, request: StarletteRequest) -> object:
-        if self._is_async:
-            result: object = authorize(request)
-        else:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(THREADS, "hub-authorize")
-            call = partial(contextvars.copy_context().run, authorize, request)
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        result = authorize(request) if self._is_async else await self._call_in_thread(authorize, request)
         return await result if inspect.isawaitable(result) else result
+
+    async def _call_in_thread(self, authorize: Authorize, request: StarletteRequest) -> object:
+        """Call the function in a thread, as soon as one is idle.
+
+        A thread that the function does not leave stays busy, also after the time limit.
+        """
+        await self._idle.acquire()
+        loop = asyncio.get_running_loop()
+        call = self._threads.submit(contextvars.copy_context().run, _checked, authorize, request)
+        call.add_done_callback(lambda _: _call_soon(loop, self._idle.release))
+        return await asyncio.wrap_future(call)
 
     async def _compiled(self, grant: Grant) -> CompiledGrant:
         """Return a grant with its matchers.
 
         Raises `PatternError` if a pattern is invalid, which is a fault of the
-        application, and `InvalidToken` if the grant has expired.
+        application, and `TokenRequired` if the grant has expired.
         """
         hub = self._hub
-        if grant.expires is not None and grant.expires <= hub.wall_clock():
-            raise InvalidToken(f"authorize returned a grant that has expired at {grant.expires:.0f}")
+        expires = grant.expires
+        assert not isinstance(expires, datetime)  # Grant has made it a number
+        if expires is not None and expires <= hub.wall_clock():
+            raise TokenRequired("the grant of the application has expired")
         published, subscribed = grant.selectors("publish"), grant.selectors("subscribe")
         compiled = await hub.compiler.compile_all([*published, *subscribed])
         subject = f"application {grant.subject}" if grant.subject else None
         return CompiledGrant(
             publish=tuple(compiled[selector] for selector in published),
             subscribe=tuple(compiled[selector] for selector in subscribed),
-            expires=grant.expires,
+            expires=expires,
             subject=subject,
             publisher=subject or hashlib.sha256(json.dumps(["application", sorted(published)]).encode()).hexdigest(),
         )
 
     def close(self) -> None:
         """End the threads of calls that are over."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
+
+
+def _checked(authorize: Authorize, request: StarletteRequest) -> object:
+    """Call the function; a StopIteration could not leave the future of a thread."""
+    try:
+        return authorize(request)
+    except StopIteration as error:
+        raise RuntimeError("authorize raised StopIteration") from error
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Call a function in the thread of an event loop, unless the loop is closed."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
 
 
 def _is_async(function: Authorize) -> bool:
@@ -178,10 +211,12 @@ def _is_async(function: Authorize) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _is_explicit(request: Request) -> bool:
-    """Return whether a request has credentials that only its author can have added.
+def _is_no_page(request: Request) -> bool:
+    """Return whether no page of another site can have made a request that publishes.
 
-    A form of another site has no such header, because it would need a preflight.
+    A browser names the origin of the page.  If it does not, a page cannot have added
+    an Authorization header, unless the browser itself adds it.
     """
     given = header_values(request.headers, b"authorization")
-    return bool(given) and given[0].strip().partition(b" ")[0].lower() not in _BY_THE_BROWSER
+    scheme = given[0].strip().partition(b" ")[0].lower() if given else b""
+    return bool(scheme) and scheme not in _BY_THE_BROWSER and not header_values(request.headers, b"origin")

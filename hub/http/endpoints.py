@@ -187,6 +187,7 @@ class Endpoints:
         are not compiled.
         """
         hub, preferred = self._hub, preferences(request.headers)
+        self._authorization.take_rate(request.address)
         grant, wanted = await self._wanted(request)
         presence = may_want_presence(wanted.selectors, grant, hub.settings.path)
         start = await hub.find_start(wanted.last_event_id, presence=presence)
@@ -294,6 +295,7 @@ class Endpoints:
         the path names a subscription that does not exist.
         """
         hub = self._hub
+        self._authorization.take_rate(request.address)
         grant = await self._authorize("subscribe", request, required=True)
         path = request.raw_path
         grant.require_read(path)  # still encoded, and without the query (N131, V64)

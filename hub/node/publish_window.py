@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from hub.errors import TooLarge
+from hub.errors import Closing, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -44,6 +44,8 @@ class PublishWindow:
         # (position, bytes) of those that are in the history.  They give their room back
         # when they are dispatched.
         self._appended: deque[tuple[int, int]] = deque()
+        self._newest = 0  # the position of the newest of all that were appended
+        self._is_closed = False  # whether nothing will be dispatched any more
         # Held by the publisher that waits for room; the others wait for the lock, in
         # order.
         self._turn = asyncio.Lock()
@@ -51,7 +53,7 @@ class PublishWindow:
     @property
     def newest(self) -> int:
         """The position of the newest update that was dispatched, or accepted here."""
-        return max(self._live.position, self._appended[-1][0] if self._appended else 0)
+        return max(self._live.position, self._newest)
 
     async def append(self, updates: Sequence[Update], append: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
         """Wait for room for `updates`, and call `append()`, which appends them.
@@ -59,7 +61,8 @@ class PublishWindow:
         Returns the result of `append`.  It may leave out some of the updates, for
         example those that the history already has.
 
-        Raises `TooLarge` if there can never be enough room, and the errors of `append`.
+        Raises `TooLarge` if there can never be enough room, `Closing` if there will not
+        be, and the errors of `append`.
         If `append` raises or is cancelled, the room is given back.
         """
         count, size = len(updates), sum(update.size for update in updates)
@@ -75,6 +78,11 @@ class PublishWindow:
         if len(entries) < count:
             self._give_back(count - len(entries), size - sum(entry.size for entry in entries))
         return entries
+
+    def close(self) -> None:
+        """Free the publishers that wait for room: they get `Closing`."""
+        self._is_closed = True
+        self._live.move_to(self._live.position)
 
     def check(self, count: int, size: int) -> None:
         """Raise `TooLarge` unless `fits(count, size)`."""
@@ -111,6 +119,8 @@ class PublishWindow:
             self._settle()
             # If nothing is in flight, even an update that is too large has room.
             while self._updates and (self._updates + count > self._max_updates or self._bytes + size > self._max_bytes):
+                if self._is_closed:
+                    raise Closing
                 await self._live.moved()
                 self._settle()
             self._updates += count
@@ -124,6 +134,7 @@ class PublishWindow:
 
     def _note(self, entries: Sequence[Entry]) -> None:
         """Note the positions of appended updates, so that dispatch frees their room."""
+        self._newest = max(self._newest, *(entry.position for entry in entries), 0)
         self._appended.extend((entry.position, entry.size) for entry in entries)
         if entries and entries[-1].position <= self._live.position:
             # They were dispatched before `append` returned: wake the publisher that

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Data: TypeAlias = str | dict[str, Any] | list[Any]
 """The data of an update, as a program gives it."""
@@ -35,6 +35,18 @@ def patterns_of(matchers: Matchers) -> list[tuple[str, str]]:
         for name, patterns in given.items()
         for pattern in ((patterns,) if isinstance(patterns, str) else patterns)
     ]
+
+
+def require_topics(topics: Iterable[object]) -> None:
+    """Raise TypeError unless each topic is a text, for a program that gives the data,
+    or a list of topics, by mistake.
+    """
+    for topic in topics:
+        if not isinstance(topic, str):
+            raise TypeError(
+                f"topic {topic!r:.80} is no text; topics are separate arguments of publish and subscribe, and the data "
+                'has a name: publish("/a", "/b", data="1")'
+            )
 
 
 to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

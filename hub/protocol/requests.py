@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from hub.errors import InvalidRequest, NotFound, TooLarge
-from hub.protocol.data import patterns_of
+from hub.protocol.data import patterns_of, require_topics
 from hub.protocol.topics import CLASSIC, MATCHER_TYPES, check_text, subscriptions_path
 from hub.protocol.updates import Update, new_id
 from skipfilter.text import shown
@@ -181,7 +181,7 @@ def parse_subscribe(query: bytes, body: bytes, headers: Headers, limits: Limits)
     return SubscribeRequest(tuple(selectors), _parse_cursor(pairs, headers, limits))
 
 
-def selectors_of(topics: Iterable[str], matchers: Matchers) -> list[Selector]:
+def selectors_of(topics: Sequence[str], matchers: Matchers) -> list[Selector]:
     """Return what a program asks for: `topics` as in the classic dialect, and matchers
     by the names of their parameters, such as `match_mqtt`.
 
@@ -191,6 +191,7 @@ def selectors_of(topics: Iterable[str], matchers: Matchers) -> list[Selector]:
     >>> selectors_of(["a"], {"match_mqtt": ["b/#", "c"]})
     [('topic', 'a'), ('mqtt', 'b/#'), ('mqtt', 'c')]
     """
+    require_topics(topics)
     selectors = [(CLASSIC, topic) for topic in topics]
     for name, pattern in patterns_of(matchers):
         if name not in _MATCHER_PARAMETERS:

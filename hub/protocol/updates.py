@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hub.errors import InvalidRequest
-from hub.protocol.data import data_text
+from hub.protocol.data import data_text, require_topics
 from hub.protocol.topics import WILDCARD, check_text, is_reserved
 from skipfilter.text import shown
 
@@ -74,7 +74,9 @@ class Update:
             raise TypeError(f"topics {shown(topics)} is a text: give the topics as a tuple, as in ({shown(topics)},)")
         # An object that is frozen has no other way.
         put = object.__setattr__
-        put(self, "topics", tuple(topics))
+        given = tuple(topics)
+        require_topics(given)
+        put(self, "topics", given)
         put(self, "data", data_text(data))
         put(self, "private", private)
         put(self, "id", new_id() if id is None else id)
@@ -97,6 +99,13 @@ class Update:
         return size
 
 
+def require_updates(updates: Iterable[object]) -> None:
+    """Raise TypeError unless each of them is an Update."""
+    for update in updates:
+        if not isinstance(update, Update):
+            raise TypeError(f'{update!r:.80} is no Update, as in Update(("/a",), "1")')
+
+
 def check_topic(topic: str, *, path: str) -> None:
     """Raise InvalidRequest unless publishers may use `topic` (N43, N44, N48).
 
@@ -105,6 +114,8 @@ def check_topic(topic: str, *, path: str) -> None:
     check_text("topic", topic)
     if topic == WILDCARD:
         raise InvalidRequest("topic '*' is reserved: it is the pattern that matches every topic")
+    if not topic:
+        raise InvalidRequest(f"topic '' is reserved: it is empty, so it resolves to {path}, which is the hub's own")
     if is_reserved(topic, path):
         raise InvalidRequest(f"topic {shown(topic)} is reserved: it resolves to {path}, which is the hub's own")
 
@@ -128,5 +139,5 @@ def check_fields(update: Update) -> None:
         check_text("type", update.type)
         if update.type == "mercure":
             raise InvalidRequest("type 'mercure' is reserved: it marks the hub's own events")
-    if update.retry is not None and update.retry < 0:
+    if update.retry is not None and (not isinstance(update.retry, int) or update.retry < 0):
         raise InvalidRequest(f"retry {update.retry} is not a number of milliseconds")

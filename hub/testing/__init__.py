@@ -19,7 +19,7 @@ from hub.testing.memory_hub import Clock, MemoryHub
 from hub.testing.recording import RecordedUpdates, record_updates
 from hub.testing.server import serve
 from hub.testing.subscriber import BlockingSubscriber, Subscriber, blocking
-from hub.testing.transport import StreamingTransport
+from hub.testing.transport import StreamingTransport, client_of
 
 __all__ = [
     "BlockingSubscriber",
@@ -29,6 +29,7 @@ __all__ = [
     "StreamingTransport",
     "Subscriber",
     "blocking",
+    "client_of",
     "record_updates",
     "serve",
 ]

@@ -6,23 +6,27 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hub.client import Client
 from hub.development import DEVELOPMENT_TOKEN
 from hub.history.memory import MemoryHistory
 from hub.http.application import HubApplication
 from hub.hub import Hub
+from hub.logs import configure_log
 from hub.settings import Settings
 from hub.testing.recording import record_updates
 from hub.testing.server import serve
 from hub.testing.subscriber import Subscriber
-from hub.testing.transport import StreamingTransport
+from hub.testing.transport import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Unpack
+    from types import EllipsisType
+    from typing import TypeAlias, Unpack
 
+    from hub.client import Client
     from hub.http.authorization import Authorize
     from hub.protocol.data import Matchers
+
+    Token: TypeAlias = str | EllipsisType | None
 
 
 class Clock:
@@ -56,11 +60,13 @@ class MemoryHub:
     - `app` is the application, to be mounted in another one, or to be used alone.
     - `updates` has everything that was published; `assert_published` and
       `assert_nothing_published` are its methods.
-    - `token` may publish and read everything.
+    - `token` may publish and read everything; it is None if there is an `authorize`,
+      which decides instead.
     - `clock` is the hub's: tokens expire by it, and streams and updates grow old.
     """
 
     def __init__(self, *, authorize: Authorize | None = None, **settings: Any) -> None:
+        configure_log()
         chosen = Settings(**{"dev": True, "retry": 0.0, "max_lifetime": 0.0} | settings)
         self.clock = Clock()
         history = MemoryHistory(chosen.retention, clock=self.clock.time)
@@ -70,23 +76,26 @@ class MemoryHub:
         self.assert_published = self.updates.assert_published
         self.assert_nothing_published = self.updates.assert_nothing_published
         self.path = chosen.path
-        self.token = DEVELOPMENT_TOKEN
+        self.token = DEVELOPMENT_TOKEN if authorize is None else None
 
-    def client(self, *, token: str | None = DEVELOPMENT_TOKEN, headers: Mapping[str, str] | None = None) -> Client:
-        """Return a client of the hub, which must run in the same event loop."""
-        transport = StreamingTransport(self.app)
-        return Client(f"http://testserver{self.path}", token=token, headers=headers, transport=transport)
+    def client(self, *, token: Token = ..., headers: Mapping[str, str] | None = None) -> Client:
+        """Return a client of the hub, which must run in the same event loop.
+
+        It has the `token` of the hub, unless another one or None is given.
+        """
+        chosen = self.token if token is ... else token
+        return client_of(self.app, self.path, token=chosen, headers=headers)
 
     def subscriber(
         self,
         *topics: str,
-        token: str | None = DEVELOPMENT_TOKEN,
+        token: Token = ...,
         headers: Mapping[str, str] | None = None,
         timeout: float = 5.0,
         last_event_id: str | None = None,
         **matchers: Unpack[Matchers],
     ) -> Subscriber:
-        """Return a subscriber to the hub, which must run in the same event loop."""
+        """Return a subscriber to the hub, with a client as that of `client`."""
         client = self.client(token=token, headers=headers)
         return Subscriber(client, *topics, timeout=timeout, last_event_id=last_event_id, **matchers)
 

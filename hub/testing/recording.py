@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
+from hub.protocol.data import require_topics
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class RecordedUpdates(list["Update"]):
 
         A dict or list as data is compared with the JSON of an update.
         """
+        require_topics(topics)
         fields = {"private": private, "type": type, "id": id}
         return [
             update

@@ -7,22 +7,31 @@ The transport of httpx2 itself returns a response only when it is complete.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
+from hub.client import Client
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from starlette.types import ASGIApp, Message
+
+
+MESSAGES: Final = 16
+"""Messages of a response that wait for the client."""
+GRACE: Final = 1.0
+"""Seconds in which an application should notice that its client has disconnected."""
 
 
 class StreamingTransport(httpx2.AsyncBaseTransport):
     """A transport of httpx2 that sends each request to an ASGI application.
 
     The application runs in the event loop of the client, and its lifespan must have
-    begun.  `client` is the address that the application sees.  An exception of the
-    application is raised by the request.
+    begun.  `client` is the address that the application sees.  The request, or the end
+    of its response, raises an exception of the application.
     """
 
     def __init__(self, app: ASGIApp, *, client: tuple[str, int] = ("127.0.0.1", 123)) -> None:
@@ -52,12 +61,21 @@ class StreamingTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(head["status"], headers=head["headers"], stream=exchange)
 
 
+def client_of(app: ASGIApp, path: str, *, token: str | None = None, headers: Mapping[str, str] | None = None) -> Client:
+    """Return a client of the hub at a path of any application, in this event loop.
+
+    `headers` may have the cookies of a user.  It reconnects quickly.
+    """
+    transport = StreamingTransport(app)
+    return Client(f"http://testserver{path}", token=token, headers=headers, transport=transport, retry=0.01)
+
+
 class _Exchange(httpx2.AsyncByteStream):
     """One request with this body, and its response."""
 
     def __init__(self, body: bytes) -> None:
         self._request: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._sent: asyncio.Queue[Message | None] = asyncio.Queue(MESSAGES)
         self._is_gone = asyncio.Event()
         self._task: asyncio.Task[None]
 
@@ -76,9 +94,20 @@ class _Exchange(httpx2.AsyncByteStream):
 
     async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
         try:
-            await app(scope, self._receive, self._sent.put)
+            await app(scope, self._receive, self._send)
         finally:
-            self._sent.put_nowait(None)
+            if not self._is_gone.is_set():
+                await self._sent.put(None)
+
+    async def _send(self, message: Message) -> None:
+        """Pass a message on; wait if the client does not read.
+
+        Drop it if the client has disconnected, as servers do.
+        """
+        if self._is_gone.is_set():
+            await asyncio.sleep(0)
+        else:
+            await self._sent.put(message)
 
     async def _receive(self) -> Message:
         if self._request:
@@ -95,6 +124,15 @@ class _Exchange(httpx2.AsyncByteStream):
         await self._task  # raises the application's exception
 
     async def aclose(self) -> None:
-        """Disconnect from the application, and wait until it has noticed that."""
+        """Disconnect from the application, wait until it ends, and raise its exception.
+
+        It is cancelled if it does not notice.
+        """
         self._is_gone.set()
-        await asyncio.wait([self._task])
+        while not self._sent.empty():  # it may wait for room
+            self._sent.get_nowait()
+        ended, _ = await asyncio.wait([self._task], timeout=GRACE)
+        if not ended:
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import threading
 import time
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from itsdangerous import TimestampSigner
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.routing import Mount
 
 from hub import ConfigurationError, Grant, Settings, create_app
+from hub.errors import Undecided
 from hub.history.base import Retention
 from hub.history.memory import MemoryHistory
 from hub.http import authorization
@@ -196,6 +200,14 @@ async def times_out(_: Request) -> Grant:
     raise TimeoutError("of the database")
 
 
+def stops(_: Request) -> Grant:
+    raise StopIteration
+
+
+async def refuses(_: Request) -> Grant:
+    raise HTTPException(403)
+
+
 async def says_true(_: Request) -> Any:
     return True
 
@@ -206,13 +218,36 @@ async def has_a_wrong_pattern(_: Request) -> Grant:
 
 @pytest.mark.parametrize(
     ("authorize", "error"),
-    [(fails, LookupError), (times_out, TimeoutError), (says_true, TypeError), (has_a_wrong_pattern, PatternError)],
+    [
+        (fails, LookupError),
+        (times_out, TimeoutError),
+        (stops, RuntimeError),
+        (refuses, RuntimeError),
+        (says_true, TypeError),
+        (has_a_wrong_pattern, PatternError),
+    ],
 )
 async def test_an_error_is_a_500_and_never_anonymous(authorize: Authorize, error: type[Exception]) -> None:
     async with hub_with(authorize, anonymous=True, subscriptions=True) as app:
-        for method, path in (("GET", f"{PATH}?match=a"), ("POST", PATH), ("GET", f"{PATH}/subscriptions")):
+        for method, path in (
+            ("GET", f"{PATH}?match=a"),
+            ("HEAD", f"{PATH}?match=a"),
+            ("QUERY", f"{PATH}?match=a"),
+            ("POST", PATH),
+            ("GET", f"{PATH}/subscriptions"),
+        ):
             with pytest.raises(error):
                 await ask(app, method, path, [FORM, HEADER], b"topic=a")
+
+
+async def test_a_function_can_say_that_its_fault_will_pass() -> None:
+    async def authorize(_: Request) -> Grant:
+        raise Undecided("the database is down")
+
+    async with hub_with(authorize, anonymous=True, retry=3) as app:
+        answer = await subscribe(app)
+        assert (answer.status, answer.text[:9]) == (200, ":\nretry: ")
+        assert (await publish(app, HEADER)).status == 503
 
 
 async def test_a_client_is_answered_with_500(caplog: pytest.LogCaptureFixture) -> None:
@@ -267,6 +302,7 @@ async def test_functions_that_hang_take_a_bounded_number_of_threads(monkeypatch:
             answers = await asyncio.gather(*(subscribe(app) for _ in range(10)))
             assert [answer.text[:2] for answer in answers] == [":\n"] * 10
             assert len(called) == 2
+            assert app._authorization._threads._work_queue.qsize() == 0  # nothing waits there either
     finally:
         freed.set()
 
@@ -287,6 +323,19 @@ async def test_the_function_is_called_once_the_address_is_within_its_rate() -> N
         # Its subject has a rate of its own, whatever the address.
         assert (await subscribe(app, client=("10.0.0.1", 1))).status == 429
         assert len(called) == 2
+
+
+async def test_no_kind_of_request_goes_around_the_rate() -> None:
+    called = []
+
+    async def authorize(request: Request) -> Grant:
+        called.append(request)
+        return EVERYTHING
+
+    for method, path in (("HEAD", f"{PATH}?match=a"), ("QUERY", f"{PATH}?match=a"), ("GET", f"{PATH}/subscriptions")):
+        async with hub_with(authorize, connection_rate_per_client=1e-6, subscriptions=True) as app:
+            assert [(await ask(app, method, path)).status for _ in range(2)] == [200, 429]
+    assert len(called) == 3
 
 
 async def test_an_address_without_a_subject_uses_its_rate_once() -> None:
@@ -344,18 +393,23 @@ async def test_one_address_cannot_have_too_many_decisions_at_a_time() -> None:
         ([("referer", "https://hub.example/page")], 200),
         ([("origin", "https://app.example")], 200),
         ([("authorization", "Bearer x")], 200),
-        ([("authorization", "Session x"), ("origin", "https://evil.example")], 200),
+        ([("authorization", "Session x"), ("origin", "https://app.example")], 200),
+        # A page that may read, and so send the header, is not one that may publish.
+        ([("authorization", "Session x"), ("origin", "https://reader.example")], 400),
+        ([("authorization", ""), ("cookie", "a=b")], 400),
         # A browser adds these itself.
         ([("authorization", "Basic eDp5"), ("origin", "https://evil.example")], 400),
         ([("authorization", "Negotiate x")], 400),
     ],
 )
 async def test_n63_a_page_of_another_origin_cannot_publish(headers: list[tuple[str, str]], status: int) -> None:
-    async with hub_with(lambda _: EVERYTHING, publish_origins="https://app.example") as app:
+    async with hub_with(
+        lambda _: EVERYTHING, publish_origins="https://app.example", cors_origins="https://reader.example"
+    ) as app:
         answer = await publish(app, ("cookie", "session=1"), *headers)
         assert answer.status == status
         if status == 400:
-            assert "publish without an Authorization header" in answer.detail.replace("publishing", "publish")
+            assert "with a session" in answer.detail
         assert (await subscribe(app, *headers)).status == 200  # reading is for CORS
 
 
@@ -399,7 +453,7 @@ async def test_a_grant_that_has_expired_is_refused(caplog: pytest.LogCaptureFixt
     async with hub_with(lambda _: Grant(publish=["*"], expires=time.time() - 1), anonymous=True) as app:
         assert (await subscribe(app)).status == 401
         assert (await publish(app, HEADER)).status == 401
-    assert "authorize returned a grant that has expired" in caplog.text
+    assert "the grant of the application has expired" in caplog.text
 
 
 # -- the request
@@ -472,12 +526,27 @@ async def test_without_keys_and_function_only_the_program_publishes() -> None:
         (lambda: Grant(subscribe=[["exact", "a"]]), "is no pattern: give a topic, or a tuple"),  # type: ignore[list-item]
         (lambda: Grant(subscribe=[("a", "b", "c")]), "is no pattern"),  # type: ignore[list-item]
         (lambda: Grant(publish=[None]), "None is no pattern"),  # type: ignore[list-item]
-        (lambda: Grant(expires="soon"), "expires 'soon' is not a number of seconds"),  # type: ignore[arg-type]
+        (lambda: Grant(expires="soon"), "expires 'soon' is no datetime with a time zone, or seconds"),  # type: ignore[arg-type]
+        (lambda: Grant(expires=datetime(2030, 1, 1)), "is no datetime with a time zone"),  # noqa: DTZ001
+        (lambda: Grant(expires=3_600), "expires 3600 is long past: it is a time, as time.time"),
+        (lambda: Grant(expires=math.nan), "expires nan is long past"),
+        (lambda: Grant(subject=7), "subject 7 is no text"),  # type: ignore[arg-type]
     ],
 )
 def test_a_malformed_grant_is_an_error_where_it_is_made(make: Callable[[], Grant], error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         make()
+
+
+async def test_a_grant_takes_any_iterable_and_a_datetime() -> None:
+    grant = Grant(publish=(topic for topic in "ab"), expires=datetime(2030, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
+    assert grant.selectors("publish") == [("exact", "a"), ("exact", "b")]
+    assert grant.expires == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
+
+
+async def test_what_is_no_function_is_an_error_at_once() -> None:
+    with pytest.raises(TypeError, match="authorize='x' is no function"):
+        create_app(Settings(), authorize="x")  # type: ignore[arg-type]
 
 
 async def test_a_topic_of_a_grant_is_no_template() -> None:

@@ -219,7 +219,23 @@ async def test_pauses_grow_while_the_hub_refuses(pauses: list[float], new: Calla
 async def test_a_refusal_says_when_to_return(pauses: list[float], new: Callable[..., Any]) -> None:
     server = Answering(EVENT, answer(429, b"Retry-After: 7"), answer(503, b"Retry-After: x"), EVENT)
     assert len(await read(new, server)) == 2
-    assert pauses == [0, 7, 0, 0]
+    assert pauses == [0, 7, 0.4, 0]
+
+
+async def test_the_retry_of_an_update_cannot_stop_pauses_from_growing_or_last_for_years(
+    pauses: list[float], new: Callable[..., Any]
+) -> None:
+    zero, years = (HEAD + f"retry: {ms}\ndata: a\n\n".encode() for ms in (0, 10**17))
+    assert len(await read(new, Answering(zero, answer(503), answer(503), years, answer(503)))) == 2
+    assert pauses == [0, 0.2, 0.4, 3_600, 3_600]
+
+
+async def test_updates_that_may_be_missing_without_a_cursor_are_a_gap(
+    pauses: list[float], new: Callable[..., Any]
+) -> None:
+    gaps: list[str] = []
+    assert len(await read(new, Answering(HEAD, HEAD, EVENT, EVENT), on_gap=gaps.append)) == 2
+    assert gaps == ["", ""]
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])

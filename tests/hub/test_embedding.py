@@ -213,7 +213,7 @@ async def test_a_mounted_hub_that_does_not_run_reports_it(host: Any) -> None:
     app = host(("/live", new_hub(f"/live{PATH}")))
     for target in (f"/live{PATH}?match=a", METADATA + f"/live{PATH}"):
         with pytest.raises(
-            RuntimeError, match=r"the lifespan of the application around it must enter `app\.running\(\)`"
+            RuntimeError, match=r"the lifespan of the application around it must enter `running\(\)`"
         ):
             await ask(app, "GET", target)
     assert (await ask(app, "GET", "/own")).text == "own"
@@ -250,7 +250,7 @@ async def test_publishing_before_the_hub_runs_is_an_error() -> None:
     hub = new_hub(PATH)
     with pytest.raises(NotRunning) as caught:
         await hub.hub.publish(Update(("a",), "1"))
-    assert "must enter `app.running()`, or the server must run the hub's own lifespan" in str(caught.value)
+    assert "must enter `running()` of what create_app() returned, or a server must run" in str(caught.value)
     async with hub.running():
         await hub.hub.publish(Update(("a",), "1"))
     with pytest.raises(Closing):

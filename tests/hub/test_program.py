@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from tests.asgi import PATH, application, ask, current_token, follow, publish
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from hub.history.base import Page
 
@@ -63,6 +65,45 @@ async def test_the_program_publishes_under_the_rules_of_all(fields: dict[str, An
             await app.publish(*fields.pop("topics", ()), **fields)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda app: app.publish("a", {"x": 1}),
+        lambda app: app.publish(["a", "b"], data="1"),
+        lambda app: app.publish_many([{"topic": "a"}]),
+        lambda app: app.publish("a", data=7),
+        lambda app: anext(app.subscribe(["a"])),
+    ],
+)
+async def test_a_value_of_a_wrong_type_is_an_error_that_names_it(call: Callable[[Any], Any]) -> None:
+    async with application() as app:
+        with pytest.raises(
+            TypeError, match=r"^(topic .* is no text; topics are separate|.* is no Update|data is of type)"
+        ):
+            await call(app)
+
+
+async def test_a_retry_is_a_whole_number() -> None:
+    async with application() as app:
+        with pytest.raises(InvalidRequest, match=r"retry 1\.5 is not a number of milliseconds"):
+            await app.publish("a", retry=1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.processes
+def test_a_program_with_a_log_of_its_own_publishes() -> None:
+    script = """
+import asyncio, structlog
+from hub import Settings, create_app
+structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.ReturnLoggerFactory())
+async def main():
+    app = create_app(Settings(anonymous=True))
+    async with app.running():
+        print(await app.publish("a", id="1"))
+asyncio.run(main())
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "1\n"
+
+
 # -- publish from a thread
 
 
@@ -77,7 +118,7 @@ async def test_another_thread_publishes_and_gets_the_id() -> None:
 
 async def test_the_thread_of_the_loop_must_not_wait_for_itself() -> None:
     async with application() as app:
-        with pytest.raises(RuntimeError, match=r"would block the event loop of the hub: here, use `await app\.publish"):
+        with pytest.raises(RuntimeError, match=r"would block the event loop of the hub: here, use `await publish"):
             app.publish_sync("a")
 
 
@@ -205,6 +246,19 @@ async def test_reading_what_there_is_includes_each_update_that_was_answered() ->
         for number in range(20):
             id = await app.publish("a", data=str(number))
             assert [u.id async for u in app.subscribe("a", last_event_id="earliest", wait=False)][-1] == id
+
+
+async def test_nothing_is_read_before_the_end_of_the_history_is_known() -> None:
+    # Otherwise the program would get all that was published before.
+    app = create_app(Settings(dev=True))
+    app.hub.history.end = _unavailable  # type: ignore[method-assign]
+    async with app.running():
+        with pytest.raises(HistoryUnavailable):
+            app.subscribe("a")
+
+
+async def _unavailable() -> int:
+    raise HistoryUnavailable("gone")
 
 
 async def test_the_iteration_ends_when_the_hub_shuts_down() -> None:

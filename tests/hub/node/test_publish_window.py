@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hub.delivery.audience import Audience
 from hub.delivery.live import Live
-from hub.errors import TooLarge
+from hub.errors import Closing, TooLarge
 from hub.history.base import Entry
 from hub.node.publish_window import PublishWindow
 from hub.protocol.updates import Update
@@ -139,6 +139,39 @@ async def test_returned_room_goes_to_a_waiting_publisher_at_once() -> None:
         await failing
     assert log.window._updates == 2
     assert log.window._bytes == 2 * UPDATE.size
+
+
+@pytest.mark.anyio
+async def test_publishers_that_wait_when_dispatch_has_ended_are_freed() -> None:
+    log = Log(updates=1, size=100 * UPDATE.size)
+    await log.append(UPDATE)
+    waiting = [asyncio.ensure_future(log.append(UPDATE)) for _ in range(3)]
+    await log.settle()
+    log.window.close()
+    await asyncio.wait(waiting, timeout=10)
+    assert [type(task.exception()) for task in waiting] == [Closing] * 3
+
+
+@pytest.mark.anyio
+async def test_the_newest_position_is_the_highest_whatever_the_order_of_the_answers() -> None:
+    log = Log(updates=9, size=100 * UPDATE.size)
+    assert log.window.newest == 0
+    first_may_end = asyncio.Event()
+
+    async def slow() -> list[Entry]:
+        await first_may_end.wait()
+        return [Entry(1, UPDATE)]
+
+    async def quick() -> list[Entry]:
+        return [Entry(2, UPDATE)]
+
+    first = asyncio.ensure_future(log.window.append([UPDATE], slow))
+    await log.window.append([UPDATE], quick)
+    first_may_end.set()
+    await first
+    assert log.window.newest == 2
+    log.dispatch(5)
+    assert log.window.newest == 5
 
 
 @pytest.mark.anyio

@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
@@ -17,10 +18,12 @@ from starlette.testclient import TestClient
 from hub import Grant, Settings, SyncClient, Update, create_app
 from hub.client import Client, Refused
 from hub.testing import MemoryHub, StreamingTransport, Subscriber, blocking, record_updates, serve
+from hub.testing.transport import MESSAGES
 from tests.waiting import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from hub.http.application import HubApplication
     from hub.pytest_plugin import MercureServer
@@ -221,6 +224,22 @@ def test_a_subscriber_that_is_refused_closes_its_connection() -> None:
 # -- time
 
 
+async def test_a_grant_that_ends_is_seen_by_the_subscriber() -> None:
+    hub: MemoryHub
+
+    async def authorize(request: Any) -> Grant | None:
+        return Grant(expires=until) if hub.clock.time() < until else None
+
+    hub = MemoryHub(authorize=authorize, anonymous=False)
+    until = hub.clock.time() + 60
+    async with hub.app.running(), hub.subscriber("/a") as subscriber:
+        await hub.app.publish("/a", data="1")
+        assert (await subscriber.next()).data == "1"
+        hub.clock.advance(61)
+        with pytest.raises(Refused, match="401"):
+            await subscriber.next(timeout=HANG)
+
+
 async def test_time_passes_at_once() -> None:
     hub = MemoryHub(max_lifetime=600, history_age=3_600, heartbeat=0)
     async with hub.app.running():
@@ -263,6 +282,35 @@ async def test_an_application_that_fails_raises_its_error_in_the_request() -> No
                 await asyncio.wait_for(client.publish("a"), HANG)
 
 
+async def test_an_application_that_fails_after_its_answer_raises_too() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"a"})
+        raise LookupError("after")
+
+    async with Client("http://testserver/", transport=StreamingTransport(app)) as client:
+        with pytest.raises(LookupError, match="after"):
+            await client.publish("a")
+
+
+async def test_a_client_that_does_not_read_holds_the_application_back_and_can_leave_it() -> None:
+    sent = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        while True:  # it does not look whether the client is there
+            await send({"type": "http.response.body", "body": b":\n", "more_body": True})
+            sent.append(1)
+
+    async with (
+        httpx2.AsyncClient(transport=StreamingTransport(app)) as client,
+        client.stream("GET", "http://testserver/"),
+    ):
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(sent) <= MESSAGES
+
+
 # -- the plugin
 
 
@@ -274,6 +322,24 @@ def test_the_plugin_loads_nothing_but_pytest_before_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"hub", "hub.pytest_plugin"}
+
+
+@pytest.mark.processes
+def test_a_kit_that_is_alone_in_its_process_works(tmp_path: Path) -> None:
+    (tmp_path / "test_alone.py").write_text(
+        "import asyncio\n"
+        "def test_alone(mercure_hub):\n"
+        "    async def main():\n"
+        "        async with mercure_hub.app.running():\n"
+        "            await mercure_hub.app.publish('/a')\n"
+        "    asyncio.run(main())\n"
+        "    mercure_hub.assert_published('/a')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_alone.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=HANG,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_fixtures_are_there_in_a_project_of_a_user(pytester: pytest.Pytester) -> None:
