@@ -226,10 +226,10 @@ class HubApplication:
         #    know: it answers (RFC 9110, 7.1 and 9.3.7).
         if scope["path"] == "*":
             return request.answer(_asterisk(request.method))
-        if (path := _path_to_set(scope, settings)) and request.method in self._methods:
-            return request.answer(self._report_mount(path))
         # 4. Everything but publishing and subscribing goes through the router.
         if scope["path"] != settings.path or request.method not in self._methods:
+            if path := _path_to_set(scope, settings):
+                return request.answer(self._report_mount(path))
             return partial(self._route, request)
         # 5. Publish and subscribe requests.
         try:

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as StarletteRequest
@@ -34,7 +34,7 @@ from hub.errors import LimitExceeded, TokenRequired, Undecided
 from hub.protocol.requests import header_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     from hub.auth.grant import Action
     from hub.delivery.subscriber import Client
@@ -62,9 +62,14 @@ class Authorization:
         self._idle = asyncio.Semaphore(THREADS)  # the number of threads that are idle
         settings = hub.settings
         self._takes_tokens: dict[Action, bool] = {
-            "publish": authorize is None or settings.has_keys("publisher"),
-            "subscribe": authorize is None or settings.has_keys("subscriber"),
+            "publish": settings.has_keys("publisher"),
+            "subscribe": settings.has_keys("subscriber"),
         }
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a function to ask."""
+        return self._authorize is not None
 
     def may_allow(self, action: Action) -> bool:
         """Return whether any request could be allowed this action."""
@@ -80,18 +85,15 @@ class Authorization:
             self._hub.admission.take_rate(client_at(address))
 
     @contextmanager
-    def bounded(self, address: str) -> Iterator[Client | None]:
+    def bounded(self, address: str) -> Iterator[Client]:
         """Bound how often, and how often at a time, an address has the application
         asked about a stream, which happens inside of the context.
 
-        Yields the client whose rate is used; None if there is no function to ask.
+        Yields the client whose rate is used.
 
         Raises `LimitExceeded` if the address connects too often, and `Undecided` if it
         has more than its share of the requests in progress.
         """
-        if self._authorize is None:
-            yield None
-            return
         client, requests = client_at(address), self._hub.shares.requests
         self.take_rate(address)
         try:
@@ -103,7 +105,9 @@ class Authorization:
         finally:
             requests.give_back(client)
 
-    async def grant(self, action: Action, request: Request, origin: str, *, required: bool = False) -> CompiledGrant:
+    def grant(
+        self, action: Action, request: Request, origin: str, *, required: bool = False
+    ) -> Coroutine[Any, Any, CompiledGrant]:
         """Return what the client of a request may do.
 
         `origin` is the scheme and authority that the request is to.  If a grant is
@@ -112,18 +116,27 @@ class Authorization:
         Raises the errors of `Authorizer.authorize`, `Undecided` if the application does
         not decide in time, and any error of its function.
         """
+        if self._authorize is None:
+            return self._by_token(action, request, origin, required=required)
+        return self._decision(self._authorize, action, request, origin, required=required)
+
+    def _by_token(
+        self, action: Action, request: Request, origin: str, *, required: bool
+    ) -> Coroutine[Any, Any, CompiledGrant]:
+        return self._hub.authorizer.authorize(action, request.headers, request.tokens, origin=origin, required=required)
+
+    async def _decision(
+        self, authorize: Authorize, action: Action, request: Request, origin: str, *, required: bool
+    ) -> CompiledGrant:
         settings = self._hub.settings
-        if self._authorize is not None:
-            grant = await self._ask(self._authorize, request)
-            if grant is not None:
-                if action == "publish" and not _is_no_page(request):
-                    own = (origin, *settings.public_urls)
-                    require_same_site(request.headers, own, settings.publish_origins, "with a session")
-                return await self._compiled(grant)
+        grant = await self._ask(authorize, request)
+        if grant is not None:
+            if action == "publish" and not _is_no_page(request):
+                own = (origin, *settings.public_urls)
+                require_same_site(request.headers, own, settings.publish_origins, "with a session")
+            return await self._compiled(grant)
         if self._takes_tokens[action]:
-            return await self._hub.authorizer.authorize(
-                action, request.headers, request.tokens, origin=origin, required=required
-            )
+            return await self._by_token(action, request, origin, required=required)
         if action == "subscribe" and settings.anonymous and not required:
             return ANONYMOUS
         raise TokenRequired(f"the application does not know this client, which must be known to {action}")

@@ -71,7 +71,7 @@ from hub.protocol.topics import MATCHER_TYPES, subscriptions_path
 from skipfilter.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 
     from starlette.requests import Request as StarletteRequest
 
@@ -160,7 +160,11 @@ class Endpoints:
         hub, preferred = self._hub, preferences(request.headers)
         waits, cursor = "wait=0" not in preferred, None
         try:
-            with self._authorization.bounded(request.address) as rated:
+            rated = None
+            if self._authorization.asks:
+                with self._authorization.bounded(request.address) as rated:
+                    grant, wanted = await self._wanted(request)
+            else:
                 grant, wanted = await self._wanted(request)
             cursor = wanted.last_event_id
             subscriber, preceding = await hub.subscribe(
@@ -259,9 +263,11 @@ class Endpoints:
         await self._hub.check(updates, grant)
         return updates
 
-    async def _authorize(self, action: Action, request: Request, *, required: bool = False) -> CompiledGrant:
+    def _authorize(
+        self, action: Action, request: Request, *, required: bool = False
+    ) -> Coroutine[Any, Any, CompiledGrant]:
         """Return the grant of the request; see `Authorization.grant`."""
-        return await self._authorization.grant(action, request, self._public_origin(request), required=required)
+        return self._authorization.grant(action, request, self._public_origin(request), required=required)
 
     def _public_origin(self, request: Request) -> str:
         """Return the origin of the request's URL.

@@ -212,9 +212,7 @@ async def test_v42_n163_the_access_log_of_the_outer_server_has_no_token(
 async def test_a_mounted_hub_that_does_not_run_reports_it(host: Any) -> None:
     app = host(("/live", new_hub(f"/live{PATH}")))
     for target in (f"/live{PATH}?match=a", METADATA + f"/live{PATH}"):
-        with pytest.raises(
-            RuntimeError, match=r"the lifespan of the application around it must enter `running\(\)`"
-        ):
+        with pytest.raises(RuntimeError, match=r"the lifespan of the application around it must enter `running\(\)`"):
             await ask(app, "GET", target)
     assert (await ask(app, "GET", "/own")).text == "own"
     async with running(app):
