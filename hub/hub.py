@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 
 log = structlog.stdlib.get_logger("hub")
 
+_DEBUGGED: Final = logging.getLogger("hub")
+"""The logger behind `log`, which always knows its level."""
+
 LAST_ANNOUNCEMENTS_SECONDS: Final = 2.0
 """Seconds that the end of `running` waits for the last streams and their announcements.
 
@@ -161,7 +164,7 @@ class Hub:
         """Publish updates that are checked; see `publish`."""
         publisher = "" if grant is None else grant.publisher
         await self.window.append(updates, partial(self.history.append, updates, publisher=publisher))
-        if logging.getLogger("hub").isEnabledFor(logging.DEBUG):  # a logger of structlog may not know
+        if _DEBUGGED.isEnabledFor(logging.DEBUG):
             for update in updates:
                 about = {"topics": update.topics, "type": update.type, "private": update.private}
                 log.debug("update published", id=update.id, **about)

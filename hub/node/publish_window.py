@@ -134,9 +134,12 @@ class PublishWindow:
 
     def _note(self, entries: Sequence[Entry]) -> None:
         """Note the positions of appended updates, so that dispatch frees their room."""
-        self._newest = max(self._newest, *(entry.position for entry in entries), 0)
         self._appended.extend((entry.position, entry.size) for entry in entries)
-        if entries and entries[-1].position <= self._live.position:
+        if not entries:
+            return
+        newest = entries[-1].position
+        self._newest = max(self._newest, newest)
+        if newest <= self._live.position:
             # They were dispatched before `append` returned: wake the publisher that
             # waits.
             self._live.move_to(self._live.position)
