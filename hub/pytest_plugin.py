@@ -33,16 +33,22 @@ def mercure_hub() -> MemoryHub:
 
     It does not run yet: the lifespan of the application runs `mercure_hub.app`.
     """
-    from hub.testing import MemoryHub
-
-    return MemoryHub()
+    return _new_hub()
 
 
 @pytest.fixture
 def mercure_server() -> Iterator[MercureServer]:
     """A hub in memory that runs on a real port, for the clients of the test."""
-    from hub.testing import MemoryHub
-
-    hub = MemoryHub()
+    hub = _new_hub()
     with hub.serving() as url:
         yield MercureServer(url, hub.token or "", hub)
+
+
+def _new_hub() -> MemoryHub:
+    try:
+        from hub.testing import MemoryHub
+    except ModuleNotFoundError as error:
+        from skipfilter.text import missing
+
+        pytest.fail(missing("this fixture", error.name or "a package", "testing"), pytrace=False)
+    return MemoryHub()
